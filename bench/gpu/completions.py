@@ -35,7 +35,7 @@ def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
 
     Raises:
         CudaError: the driver refused.
-        NoCompilerError: nothing compiles the loop of ``flags``.
+        OSError: nothing compiles the loop of ``flags``.
         OSError: no C compiler for the function of ``callback``.
     """
     if kind == "callback":

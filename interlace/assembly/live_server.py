@@ -19,6 +19,7 @@ from interlace.control.assignments import Assignments
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
+from interlace.control.models_at_hand import ModelsAtHand
 from interlace.control.node_states import NodeStates
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
@@ -59,6 +60,7 @@ from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.node_routes import node_routes
 from interlace.server.http.origins import Origins, loopback
+from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
@@ -149,6 +151,7 @@ class LiveServer:
                 layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store)
         preparation = ModelPreparer(choices.root, self.devices, rig, store, layers)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
+        self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked
@@ -195,8 +198,7 @@ class LiveServer:
         context = InferenceContext(
             self.plane, self.table, self.arena, self.arenas, regions, choices.http
         )
-        orders = node_routes(lambda: self._described(choices), self._assign, self.assignments.drain)
-        routes = [*all_routes(admin, metrics.render), *orders]
+        routes = [*all_routes(admin, metrics.render), *self._orders(choices)]
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
         where = choices.accelerators
@@ -212,6 +214,14 @@ class LiveServer:
             self.plane, self.table, regions, self.arena, self.arenas, limits, heap
         )
         self.grpc = GrpcServer(inference, admin, limits, heap, keys)
+
+    def _orders(self, choices: ServeSettings) -> list[Route]:
+        return node_routes(
+            lambda: self._described(choices),
+            lambda: self.at_hand.found,
+            self._assign,
+            self.assignments.drain,
+        )
 
     def _described(self, choices: ServeSettings) -> NodeDescription:
         return NodeDescription(
@@ -234,8 +244,8 @@ class LiveServer:
         """
         if self._assigned is None:
             return await self.startup.run(on_step)
-        found = await self.lifecycle.names()
-        _LOG.info("an assignment is waited for; %d models are at hand", len(found))
+        await self.at_hand.survey(on_step)
+        _LOG.info("an assignment is waited for; %d models are at hand", len(self.at_hand.found))
         return []
 
     def watch(self) -> None:

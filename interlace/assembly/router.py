@@ -13,14 +13,14 @@ from typing import Final
 import uvloop
 
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory
-from interlace.core.node import Node
+from interlace.core.node import Node, NodeState
 from interlace.core.user_errors import InputError
 from interlace.router.api import RouterApi
 from interlace.router.directory import NodeDirectory
 from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
-from interlace.router.polling import NodePoller
+from interlace.router.polling import NodePoller, OnHeard
 from interlace.routing.routes import Routes, RoutingLimits
 from interlace.runtime.clock import WallClock
 from interlace.server.api_keys import ApiKeys
@@ -28,9 +28,12 @@ from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.shm.arena import Arena
 
+#: Hears the ports of HTTP and gRPC.
+OnReady = Callable[[int, int], None]
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -51,19 +54,21 @@ class RouterSettings:
 class Router:
     """A router on the running asyncio loop, its parts wired."""
 
-    def __init__(self, settings: RouterSettings) -> None:
+    def __init__(self, settings: RouterSettings, pages: Sequence[Route] = ()) -> None:
+        """``pages`` are answered beside what a router answers."""
         loop = asyncio.get_running_loop()
         budget = HeapBudget(settings.http.heap_bytes)
-        routes = Routes(RoutingLimits(), Random().choice)
+        beliefs = Routes(RoutingLimits(), Random().choice)
         self._settings = settings
         self._arena = Arena.create(settings.arena_bytes)
-        self.directory = NodeDirectory(routes, WallClock(loop), budget, settings.keys.api)
+        self.directory = NodeDirectory(beliefs, WallClock(loop), budget, settings.keys.api)
         reader = NodeReader(self.directory, settings.keys.api)
-        self._poller = NodePoller(self.directory, reader)
+        self.on_heard: OnHeard = lambda node, state: None
+        self._poller = NodePoller(self.directory, reader, self._heard)
         self._api = RouterApi(self.directory, reader)
         forwarder = Forwarder(self.directory, self._arena, budget)
-        pages = all_routes(self._api, self._metrics)
-        self.http = HttpServer(pages, forwarder, settings.http, settings.keys, trims=True)
+        routes = [*all_routes(self._api, self.directory.metrics), *pages]
+        self.http = HttpServer(routes, forwarder, settings.http, settings.keys, trims=True)
         limits = GrpcLimits()
         heap = HeapBudget(limits.max_heap_bytes)
         calls = CallForwarder(self.directory, limits, heap)
@@ -94,34 +99,40 @@ class Router:
         self._poller.close()
         self._arena.close()
 
-    def _metrics(self) -> str:
-        return self.directory.metrics()
+    def _heard(self, node: str, state: NodeState) -> None:
+        self.directory.heard(node, state)
+        self.on_heard(node, state)
 
 
-def run_router(settings: RouterSettings, on_ready: Callable[[int, int], None]) -> None:
+def run_router(settings: RouterSettings, on_ready: OnReady) -> None:
     """Route in this thread, the main one, until SIGTERM or SIGINT; ``on_ready`` hears the ports.
 
     Raises:
         OSError: the address cannot be had.
     """
+    uvloop.run(routed(lambda: Router(settings), on_ready))
 
-    async def route() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        raise_descriptor_limit()
-        router = Router(settings)
-        try:
-            ports = await router.listen()
-            settle_memory()
-            on_ready(*ports)
-            await stop.wait()
-            _LOG.info("stopping: what was accepted is answered first")
-        finally:
-            await router.close()
 
-    uvloop.run(route())
+async def routed(make: Callable[[], Router], on_ready: OnReady) -> None:
+    """Route on this loop until SIGTERM or SIGINT.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    raise_descriptor_limit()
+    router = make()
+    try:
+        ports = await router.listen()
+        settle_memory()
+        on_ready(*ports)
+        await stop.wait()
+        _LOG.info("stopping: what was accepted is answered first")
+    finally:
+        await router.close()
 
 
 def parse_node(text: str) -> Node:

@@ -26,6 +26,7 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("serve", "Profile what is new, plan, and serve a folder of models."),
     Command("router", "One address for many nodes: requests go to the one that answers first."),
+    Command("fleet", "One plan and one address for many nodes."),
     Command("profile", "Measure models on this machine's GPU or cores and keep the figures."),
     Command(
         "plan",
@@ -70,9 +71,12 @@ def build(argv: Sequence[str]) -> typer.Typer:
     if asked == "replay" or any(word.split("=")[0] == "--log" for word in argv):
         prefer_sources()  # a log keeps pickled engines, which compiled classes cannot be
     for name, summary in COMMANDS:
-        function: Callable[..., None] = _placeholder
+        function: Callable[..., None] | typer.Typer = _placeholder
         if name == asked:
             function = getattr(import_module(f"interlace.cli.{name}"), name)
+        if isinstance(function, typer.Typer):
+            app.add_typer(function, name=name, short_help=summary)
+            continue
         app.command(name, short_help=summary)(function)
     app.callback()(_options)
     return app

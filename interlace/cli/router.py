@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from interlace.assembly.router import RouterSettings, parse_node, run_router
+from interlace.assembly.router import RouterSettings, run_router
+from interlace.cli.fleet import Nodes, named_nodes
 from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import positive, read_key
 from interlace.cli.screen import console
-from interlace.core.user_errors import InputError
 from interlace.server.api_keys import ApiKeys
 
-_Nodes = Annotated[
-    list[str],
-    typer.Argument(metavar="NODES", help="Nodes, each as [NAME=]HOST:PORT[/ZONE] of its HTTP."),
-]
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 _Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
@@ -33,7 +28,7 @@ _LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages 
 
 
 def router(
-    nodes: _Nodes,
+    nodes: Nodes,
     host: _Host = "127.0.0.1",
     http_port: _Http = 8000,
     grpc_port: _Grpc = 8001,
@@ -54,13 +49,10 @@ def router(
       interlace router a=10.0.0.7:8000/rack-1 b=10.0.0.8:8000/rack-2
     """
     positive({"--request-memory-mb": request_memory_mb})
-    found = [parse_node(text) for text in nodes]
-    twice = [name for name, count in Counter(node.name for node in found).items() if count > 1]
-    if twice:
-        raise InputError(f"node '{twice[0]}' is named twice")
+    found = named_nodes(nodes)
     show_logs(out := console(stderr=True), log_level)
     settings = RouterSettings(
-        tuple(found), host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
+        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
     run_router(

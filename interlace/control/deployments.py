@@ -73,13 +73,13 @@ class Deployments:
         self._device.forget(key)
 
 
-def _deployment(one: PreparedModel) -> Deployment:
-    model = one.model
-    demand = Demand(
-        model.key,
-        as_rows_per_s(model.terms.rate_rps or 0.0),
-        model.terms.slo_ms,
-        model.signature.max_batch,
-    )
+def demand_of(model: Model) -> Demand:
+    """What its operator expects and promises."""
     terms = model.terms
+    rows_per_s = as_rows_per_s(terms.rate_rps or 0.0)
+    return Demand(model.key, rows_per_s, terms.slo_ms, model.signature.max_batch)
+
+
+def _deployment(one: PreparedModel) -> Deployment:
+    terms, demand = one.model.terms, demand_of(one.model)
     return Deployment(demand, one.profile, terms.queue_limit, terms.resident, 1000.0 * terms.keep_s)

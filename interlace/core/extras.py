@@ -20,7 +20,7 @@ _MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "uvloop",
             }
         ),
-        "cuda": frozenset({"cuda", "numba", "pynvml"}),
+        "cuda": frozenset({"cuda", "pynvml"}),
         "plots": frozenset({"matplotlib"}),
         "testing": frozenset({"hypothesis"}),
     }

@@ -236,6 +236,14 @@ class RefusedUpstream:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrivedElsewhere:
+    """Rows that other servers were asked for, which are planned for here."""
+
+    model: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCancelled:
     """The client of this request went away."""
 
@@ -368,6 +376,7 @@ class TimedOut:
 Event = (
     RequestArrived
     | RefusedUpstream
+    | ArrivedElsewhere
     | RequestCancelled
     | ModelsDeployed
     | ModelWithdrawn

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Plan
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,18 @@ class NodeDescription:
     version: str
     assigned: bool
     gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """A model that a node could serve, loaded or not, by its public name: what a plan needs of it.
+
+    ``digest`` covers its files; ``profile`` is that on the node's accelerators.
+    """
+
+    demand: Demand
+    digest: str
+    profile: Profile
 
 
 @dataclass(frozen=True, slots=True)

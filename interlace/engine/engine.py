@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
+    ArrivedElsewhere,
     Command,
     CopyInputs,
     CreatePartition,
@@ -30,6 +31,7 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.node import ModelOutlook
+from interlace.core.plan import Plan
 from interlace.engine import timeouts
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
@@ -61,6 +63,11 @@ class Engine:
         """The state as it is now, as values that do not change any more."""
         return take_snapshot(self._state)
 
+    @property
+    def target(self) -> Plan:
+        """The plan that partitions are brought in line with."""
+        return self._state.target
+
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
         """How soon each model that is hosted would answer its next request, by deployment key."""
         return self._scheduler.outlooks(now_ms)
@@ -74,6 +81,9 @@ class Engine:
                 return self._finished(event, now_ms)
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
+            case ArrivedElsewhere(model=model, rows=rows):
+                self._rates.count(model, rows)
+                return []
             case RequestCancelled(model=model, request_id=request_id):
                 return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():

@@ -166,8 +166,9 @@ class LivePartition:
     def last_start_ms(self, model: str) -> float:
         return self.starts_ms.get(model, -inf)
 
-    def behind_ms(self, ahead: str) -> Mapping[str, float]:
-        return self.service_tags.behind_ms(ahead)
+    @property
+    def lags_ms(self) -> Mapping[str, float]:
+        return self.service_tags.lags_ms()
 
     def loaded(self, model: str) -> bool:
         return self.model_states.get(model) is ModelState.LOADED

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from interlace.core.plan import Slot
 from interlace.policy.fairness import planned_rows_per_s
+
+_NONE: Final[Mapping[str, float]] = {}
 
 
 @dataclass(slots=True)
@@ -47,10 +50,9 @@ class ServiceTags:
             self._virtual_ms = max(self._virtual_ms, start_ms)
             self._tags_ms[model] = start_ms + rows / self.planned_rows_per_s[model] * 1000.0
 
-    def behind_ms(self, ahead: str) -> Mapping[str, float]:
-        """The contending models with smaller tags than ``ahead`` has, and by how much."""
-        if ahead not in self.contending:
-            return {}
-        ahead_ms = self._tags_ms[ahead]
-        tags_ms = ((model, self._tags_ms[model]) for model in self.contending)
-        return {model: ahead_ms - ms for model, ms in tags_ms if ms < ahead_ms}
+    def lags_ms(self) -> Mapping[str, float]:
+        """How far each contending model is behind the one of them with the largest tag."""
+        if not self.contending:
+            return _NONE
+        most_ms = max(self._tags_ms[model] for model in self.contending)
+        return {model: most_ms - self._tags_ms[model] for model in self.contending}

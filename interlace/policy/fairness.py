@@ -27,9 +27,13 @@ however long it lasts. A turn lasts until a decision finds no whole batch: also 
 partition of the same model takes at that very moment.
 
 Where partitions overlap, models contend for the accelerator and their counters are of all its
-partitions. There the bound is not proved: a model is compared with the one that deadlines choose,
-and may be passed by batches beside it; one that is owed a batch may have to wait for room, and
-others begin meanwhile only where that delays it no further.
+partitions. Services cannot be kept together there: a small lane may run in room that no other lane
+fits into, and to leave that empty would serve nobody. What is bounded is how long who is behind
+waits. A model is owed a batch when it is ``BATCHES`` of its planned ones behind the most served
+that contends, the one furthest behind goes first, and while it finds no room nobody begins what
+would delay it. So, as it has a lane that is idle and predictions are true, it begins when the
+batches that ran as it came to be furthest behind have ended, at the latest. Every such batch moves
+it on by b_i / r_i, so each that is owed one is furthest behind in its turn: nobody starves.
 
 The price is goodput counted in requests: the time that a model of long rows gets back would have
 served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more: at nine tenths

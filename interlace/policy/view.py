@@ -58,8 +58,9 @@ class PartitionView(Protocol):
     def sustaining_rows(self) -> Mapping[str, float]:
         """What arrives of each model's part in the shortest round of batches that keeps up."""
 
-    def behind_ms(self, ahead: str) -> Mapping[str, float]:
-        """Models that contend and had less service than ``ahead``: by how much (``fairness``)."""
+    @property
+    def lags_ms(self) -> Mapping[str, float]:
+        """How far the models that contend are behind the most served of them (``fairness``)."""
 
     def last_start_ms(self, model: str) -> float:
         """When the model's last batch here began; minus infinity if none did."""

@@ -53,6 +53,10 @@ class NodeDirectory:
         """Take what a node said of itself."""
         self._routes.heard(node, state, self.now_ms())
 
+    def heard_lately(self) -> set[str]:
+        """Nodes that are not lost."""
+        return {believed.node.name for believed in self._routes.present(self.now_ms())}
+
     def look(self) -> None:
         """Give up what lost nodes have, and connections that are idle for long."""
         now_ms = self.now_ms()

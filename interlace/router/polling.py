@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +19,10 @@ _PATH: Final = "/v2/node/state"
 _PATIENCE_S: Final = 0.5
 
 
+#: Told a node's name, and what it said of itself.
+OnHeard = Callable[[str, NodeState], None]
+
+
 class NodePoller:
     """One task a node, and one that gives up nodes that are silent.
 
@@ -28,10 +33,14 @@ class NodePoller:
         self,
         directory: NodeDirectory,
         reader: NodeReader,
+        heard: OnHeard,
         every_ms: float = 20.0,
         apart_ms: float = 1.0,
     ) -> None:
-        """Each node is asked every ``every_ms``; any two questions are ``apart_ms`` apart."""
+        """``heard`` is told what nodes say. Each is asked every ``every_ms``, but any two questions
+        are ``apart_ms`` apart.
+        """
+        self._heard = heard
         self._directory = directory
         self._reader = reader
         self._every_ms = every_ms
@@ -59,7 +68,7 @@ class NodePoller:
                 async with asyncio.timeout(_PATIENCE_S):
                     answer = await self._reader.ask(node, "GET", _PATH)
                 if answer.status == 200:
-                    self._directory.heard(node, _STATE.decode(answer.body))
+                    self._heard(node, _STATE.decode(answer.body))
             await asyncio.sleep(self._pause_s())
 
     async def _look(self) -> None:

@@ -70,6 +70,10 @@ class Routes:
         if known is not None:
             known.heard(state, now_ms)
 
+    def present(self, now_ms: float) -> list[BelievedNode]:
+        """Nodes that have said something lately."""
+        return [n for n in self._nodes.values() if n.heard_ms > now_ms - self.limits.lost_ms]
+
     def silent(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that were heard of once, and not for as long as makes them lost."""
         before_ms = now_ms - self.limits.lost_ms
@@ -126,10 +130,8 @@ class Routes:
     def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
         return [
             node
-            for node in self._nodes.values()
-            if node.accepting
-            and node.heard_ms > now_ms - self.limits.lost_ms
-            and (not model or node.serves(model))
+            for node in self.present(now_ms)
+            if node.accepting and (not model or node.serves(model))
         ]
 
     def _nobody(self, model: str, tried: AbstractSet[str], now_ms: float) -> ServeError:

@@ -16,10 +16,8 @@ LIMIT_S: Final = 60.0
 #: Of a plan before which nothing is served: on a busy machine a late one is better than none.
 _FIRST_LIMIT_S: Final = 600.0
 _CHILD: Final = "from interlace.runtime.plan_process import main; main()"
-#: Beside what is served.
-_BACKGROUND: Final = (
-    f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
-)
+#: Beside requests. A first plan delays none: everybody waits for it.
+_YIELDING: Final = f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
 
 
 def solve(system: System, question: SolvePlan) -> PlanSolved:
@@ -67,15 +65,14 @@ def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
     """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
 
     A search of seconds would otherwise hold the interpreter lock against every request. The
-    process lives as long as the search: plans are rare, and one that waits idle holds memory. It
-    yields the cores to others, unless nothing is served before this plan.
+    process lives as long as the search: plans are rare, and one that waits idle holds memory.
     """
     if reason := unsendable(system):
         return PlanSolved(question.ticket, Plan(), reason)
     sent = pickle.dumps((system.planner, system.packer, question))
     first = not question.current.partitions
     limit_s = _FIRST_LIMIT_S if first else LIMIT_S
-    argv = [sys.executable, "-c", _CHILD if first else _BACKGROUND]
+    argv = [sys.executable, "-c", _CHILD if first else _YIELDING]
     try:
         done = subprocess.run(argv, input=sent, capture_output=True, timeout=limit_s, check=True)
     except subprocess.TimeoutExpired:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +20,10 @@ import interlace
 from interlace.assembly.server import ServeOptions
 from interlace.cli.replaying.play import opened, steps
 from interlace.core.messages import PlanChanged
+from interlace.core.node import NodeModel
+from interlace.core.plan import Demand
 from interlace.device.simulated.answers import request_digest
+from interlace.profiling.profile_csv import read_profiles
 from interlace.repository.draft import read
 from tests.assembly.test_simulated import declare, patient_example
 
@@ -219,6 +223,26 @@ def test_a_model_that_cannot_be_loaded_is_told_and_others_serve(tmp_path: Path) 
         state = client.settled(1)
         assert names(state) == ["good"]
         assert "latency_ms is 'fast'" in state["failures"]["bad"]
+
+
+def test_what_a_plan_needs_of_models_is_told_before_they_are_loaded(tmp_path: Path) -> None:
+    root = patient_example(tmp_path)
+    declare(root, "bad", ms="fast", kind="h100")
+    with node(root, tmp_path) as server:
+        client = Client(server)
+        with urlopen(server.url + "/v2/node/models", timeout=30) as reply:
+            found = msgspec.msgpack.decode(reply.read(), type=dict[str, NodeModel])
+        assert set(found) == {"bert", "detector", "mobilenet", "resnet50", "tagger"}
+        bert = found["bert"]
+        assert bert.demand == Demand("bert", 1500.0, 5000.0, 32)
+        assert bert.digest == read(root, "bert", 1).digest
+        assert bert.profile.model == "bert" and bert.profile.gpu_kind == "h100"
+        declared = read_profiles(root / "bert" / "1" / "profile.csv", "h100").profiles["bert"]
+        assert bert.profile.points == declared.points
+        index = {one["name"]: one for one in client.call("/v2/repository/index", {})}
+        assert "latency_ms is 'fast'" in index["bad"]["reason"]
+        client.assign(1, part("p", "gpu0", 48, "bert"), models={"bert": bert.digest})
+        assert names(client.settled(1)) == ["bert"]
 
 
 def test_files_must_be_those_of_the_assignment(client: Client, tmp_path: Path) -> None:

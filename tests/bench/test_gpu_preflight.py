@@ -72,7 +72,7 @@ def refusing() -> FakeDriver:
 
 def test_what_holds_on_the_fake_is_found_to_hold(tmp_path: Path) -> None:
     found = asked(bench(tmp_path), [*basics(), *convolutions("")])
-    assert len(found) == 10
+    assert len(found) == 11
     assert all(row.verdict is Verdict.AS_EXPECTED for row in found.values()), found
 
 

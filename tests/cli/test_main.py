@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from interlace.cli import main
@@ -35,8 +36,9 @@ def test_every_command_teaches_with_examples(command: main.Command) -> None:
 
 @pytest.mark.parametrize("command", PRESENT, ids=lambda command: command.name)
 def test_the_line_in_the_list_is_the_first_of_the_help(command: main.Command) -> None:
-    module = import_module(f"interlace.cli.{command.name}")
-    assert getattr(module, command.name).__doc__.splitlines()[0] == command.help
+    found = getattr(import_module(f"interlace.cli.{command.name}"), command.name)
+    text = found.info.help if isinstance(found, typer.Typer) else found.__doc__
+    assert text.splitlines()[0] == command.help
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -54,7 +54,7 @@ def test_models_whose_partitions_overlap_contend_for_the_accelerator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fair = _side_by_side()
-    monkeypatch.setattr(ServiceTags, "behind_ms", lambda tags, ahead: {})
+    monkeypatch.setattr(ServiceTags, "lags_ms", lambda tags: {})
     assert fair > 0.3
     assert _side_by_side() < 0.05
 
@@ -62,7 +62,7 @@ def test_models_whose_partitions_overlap_contend_for_the_accelerator(
 @pytest.mark.sources
 def test_by_deadline_alone_the_gap_is_far_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = measured(_two(20.0, 200.0), OURS)
-    monkeypatch.setattr(ServiceTags, "behind_ms", lambda tags, ahead: {})
+    monkeypatch.setattr(ServiceTags, "lags_ms", lambda tags: {})
     alone = measured(_two(20.0, 200.0), OURS)
     assert fair.pairs > 300
     assert alone.pairs > 300

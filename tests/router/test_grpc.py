@@ -144,7 +144,7 @@ def test_unknown_models_are_not_found(channel: grpc.Channel) -> None:
 def test_the_callers_deadline_goes_along(two: Two, channel: grpc.Channel) -> None:
     infer(channel, request(b"x"), timeout=3)
     (call,) = two.calls("a")
-    assert 2_000 < call.budget_ms <= 3_000
+    assert 2_000 < call.budget_ms <= 3_100  # the client rounds up
 
 
 def test_a_cancelled_call_is_cancelled_at_the_node(two: Two, channel: grpc.Channel) -> None:

@@ -76,7 +76,7 @@ def timed(
     """A body that ends with our signal, ``count`` times, its end learnt in one way.
 
     Raises:
-        ImportError: this way needs numba.
+        OSError: this way needs a C compiler.
         TimeoutError: an end was not told.
     """
     driver = backend.driver

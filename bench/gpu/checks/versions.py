@@ -27,12 +27,11 @@ _PACKAGES: Final = (
     ("cuda-bindings", "cuda.bindings", "nothing runs"),
     ("cuda-core", "cuda.core", "nothing is lost"),
     ("triton", "triton", "no compiled models"),
-    ("numba", "numba", "completion by events"),
     ("nvidia-ml-py", "pynvml", "no counters, no power"),
     ("transformers", "transformers", "no BERT and no GPT-2"),
     ("pytest", "pytest", "no contracts of devices"),
 )
-_TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control")
+_TOOLS: Final = ("cc", "nvidia-smi", "nvidia-cuda-mps-control")
 #: What a process of a device does first, after its imports: seconds, and memory of the GPU in use.
 _START: Final = """
 import time

@@ -175,16 +175,17 @@ def _chosen(claims: list[_Claim], view: View, now_ms: float) -> _Claim:
 
 def _lagging(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> _Claim | None:
     """The claim furthest behind the chosen one, if it is so far behind that it is owed a batch."""
-    behind_ms = partition.behind_ms(chosen.model)
-    if not behind_ms:
+    lags_ms = partition.lags_ms
+    if chosen.model not in lags_ms:
         return None
+    ahead_ms = lags_ms[chosen.model]
     owed = [
         claim
         for claim in claims
         if claim.priority == chosen.priority
-        and behind_ms.get(claim.model, 0.0) >= owed_ms(claim.slot)
+        and lags_ms.get(claim.model, 0.0) - ahead_ms >= owed_ms(claim.slot)
     ]
-    return max(owed, key=lambda claim: behind_ms[claim.model], default=None)
+    return max(owed, key=lambda claim: lags_ms[claim.model], default=None)
 
 
 def _has_more_hosts(first: _Claim, other: _Claim, view: View) -> bool:

@@ -136,13 +136,14 @@ def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
     claims.sort(key=_urgency)
     if len(claims) < 2:
         return claims
-    behind_ms = claims[0].lanes[0][0].behind_ms(claims[0].model)
-    if not behind_ms:
+    lags_ms = claims[0].lanes[0][0].lags_ms
+    if not lags_ms:
         return claims
     for index, claim in enumerate(claims):
-        late_ms = behind_ms.get(claim.model, 0.0)
-        if late_ms >= owed_ms(claim.lanes[0][1]):
-            claims[index] = claim._replace(latest_ms=-_EVER_MS - late_ms, deadline_ms=-_EVER_MS)
+        lag_ms = lags_ms.get(claim.model, 0.0)
+        if lag_ms >= owed_ms(claim.lanes[0][1]):
+            due_ms = -_EVER_MS - lag_ms
+            claims[index] = claim._replace(latest_ms=due_ms, deadline_ms=due_ms)
     claims.sort(key=_urgency)
     return claims
 

@@ -10,6 +10,7 @@ import msgspec
 
 from interlace.core.errors import ServeError
 from interlace.core.messages import (
+    ArrivedElsewhere,
     Command,
     CopyInputs,
     CreatePartition,
@@ -63,6 +64,7 @@ _PLAIN: Final = {
     13: RefusedUpstream,
     14: TimedOut,
     15: PlanChanged,
+    16: ArrivedElsewhere,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload, 4: Evict}

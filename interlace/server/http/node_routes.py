@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from interlace.core.errors import bad_input
-from interlace.core.node import Assignment, NodeDescription, Revision
+from interlace.core.node import Assignment, NodeDescription, NodeModel, Revision
 from interlace.server.api_keys import Access
+from interlace.server.http.responses import OCTETS
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 
 _Asked = TypeVar("_Asked")
@@ -23,13 +24,20 @@ class DrainOrder(msgspec.Struct, forbid_unknown_fields=True):
 
 def node_routes(
     described: Callable[[], NodeDescription],
+    models: Callable[[], Mapping[str, NodeModel]],
     assign: Callable[[Assignment], Awaitable[Revision]],
     drain: Callable[[Revision], Revision],
 ) -> list[Route]:
-    """What the node is, and two orders, which need the admin key and answer their revision."""
+    """What the node is and could serve, and two orders, which need the admin key.
+
+    Models are a MessagePack map of ``NodeModel``; an order is answered with its revision.
+    """
 
     def described_to(asked: AdminRequest) -> HttpResponse:
         return HttpResponse(msgspec.json.encode(described()))
+
+    def at_hand(asked: AdminRequest) -> HttpResponse:
+        return HttpResponse(msgspec.msgpack.encode(dict(models())), media=OCTETS)
 
     async def assigned(asked: AdminRequest) -> HttpResponse:
         return _taken(await assign(_read(asked.body, Assignment)))
@@ -39,6 +47,7 @@ def node_routes(
 
     return [
         Route("/v2/node", respond={"GET": described_to}),
+        Route("/v2/node/models", respond={"GET": at_hand}),
         Route("/v2/node/assignment", respond={"POST": assigned}, access=Access.CHANGE),
         Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),
     ]

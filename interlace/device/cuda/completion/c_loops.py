@@ -8,21 +8,24 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from interlace.device.cuda.completion.loops import PollLoop
 from interlace.device.cuda.disk_cache import FOLDER, cached_bytes
 
 _COMPILER: Final = "cc"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC")
 _COMPILE_S: Final = 30.0
 
+#: Watches flags until it is told to stop; ``sources/loops.c`` describes the arguments.
+PollLoop = Callable[..., None]
 
-def compile_poll() -> PollLoop:
-    """The loop of ``sources/loops.c``; ``ctypes`` calls it without the GIL.
+
+def poll_loop() -> PollLoop:
+    """The loop that polls flags; ``ctypes`` calls it without the GIL.
 
     Raises:
         OSError: as ``c_library``.

@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from interlace.device.cuda.completion.c_loops import poll_loop
 from interlace.device.cuda.completion.flags import (
     LINE_BYTES,
     WORD_BYTES,
@@ -15,7 +16,6 @@ from interlace.device.cuda.completion.flags import (
     LaneFlags,
     poll_for,
 )
-from interlace.device.cuda.completion.loops import poll_loop
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 _STOP: Final = 1  #: which word of ``scratch``
@@ -30,12 +30,12 @@ class FlagPoller:
 
     Raises:
         CudaError: no page-locked memory is left.
-        NoCompilerError: nothing compiles the thread's loop here.
+        OSError: nothing compiles the thread's loop here.
     """
 
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
         self._driver = driver
-        poll, _ = poll_loop()
+        poll = poll_loop()
         self._flags = LaneFlags(driver, lanes)
         self._awaited = InFlightSequences()
         words = lanes * LINE_BYTES // WORD_BYTES

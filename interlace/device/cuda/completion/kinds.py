@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.loops import NoCompilerError, poll_loop
+from interlace.device.cuda.completion.c_loops import poll_loop
 from interlace.device.cuda.driver.api import Driver
 
 CompletionKind = Literal["flags", "blocking"]
@@ -16,12 +16,10 @@ KINDS: Final[tuple[CompletionKind, ...]] = get_args(CompletionKind)
 def default_kind(note: Callable[[str], None]) -> CompletionKind:
     """Flags where something compiles their poller, else blocking events; ``note`` hears why."""
     try:
-        _, failures = poll_loop()
-    except NoCompilerError as error:
+        poll_loop()
+    except OSError as error:
         note(f"ends of batches are waited for by threads, which costs latency: {error}")
         return "blocking"
-    for why in failures:
-        note(f"the poller of flags is compiled in another way: {why}")
     return "flags"
 
 
@@ -30,7 +28,7 @@ def completions(kind: CompletionKind, driver: Driver, lanes: int, rest_us: int =
 
     Raises:
         CudaError: the driver refused.
-        NoCompilerError: ``flags`` where nothing compiles their loop.
+        OSError: ``flags`` where nothing compiles their loop.
     """
     match kind:
         case "flags":

@@ -1,0 +1,1 @@
+"""Many nodes: what a router costs, what is lost when nodes die."""

@@ -1,0 +1,104 @@
+"""What the road adds: calls straight to a node, through a router, and through HAProxy.
+
+In one run, in turns, on the same node and send times. Added is the difference of quantiles of
+latency; CPU is what the router's own process used for each call, of which one core's most follows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+from bench.fleet.stands import haproxy, node, router, running
+from bench.harness import Report, Table, main, percentile, spread
+from bench.harness.processes import cpu_s
+from interlace.core.user_errors import UserError
+from interlace.load.inference_body import make_call
+from interlace.load.open_loop import OpenLoop
+from interlace.load.send_times import ArrivalProcess, merged, send_times
+from interlace.load.v2_client import V2Client
+
+_NODE, _ROUTER, _HAPROXY = 18_410, 18_420, 18_430
+
+
+def road(
+    *,
+    rate: Annotated[float, "calls per second"] = 200.0,
+    seconds: Annotated[float, "of each turn"] = 5.0,
+    turns: Annotated[int, "of each way"] = 5,
+    model: Annotated[str, "of examples/fleet"] = "tagger",
+) -> Report:
+    """Latency and CPU of each way."""
+    with ExitStack() as ends, tempfile.TemporaryDirectory() as folder:
+        ends.enter_context(running(*node(_NODE)))
+        ways = {"straight": (_NODE, 0)}
+        ways["router"] = _ROUTER, ends.enter_context(running(*router(_ROUTER, [_NODE])))
+        try:
+            other = running(*haproxy(_HAPROXY, [_NODE], Path(folder)))
+            ways["HAProxy"] = _HAPROXY, ends.enter_context(other)
+        except UserError as error:
+            print(error)
+        found = {way: _Way() for way in ways}
+        for turn in range(turns):
+            for way, (port, pid) in ways.items():
+                found[way].measure(port, pid, model, rate, seconds, turn)
+    return _report(found)
+
+
+class _Way:
+    """Quantiles of each turn in ms, and CPU."""
+
+    def __init__(self) -> None:
+        self.p50_ms: list[float] = []
+        self.p99_ms: list[float] = []
+        self.cpu_us: list[float] = []
+        self.failed = 0
+
+    def measure(
+        self, port: int, pid: int, model: str, rate: float, seconds: float, seed: int
+    ) -> None:
+        """One turn."""
+        call = make_call(V2Client(f"http://127.0.0.1:{port}", None), model, {}, None)
+        times_s = send_times(ArrivalProcess.POISSON, rate, seconds, seed)
+        before_s = cpu_s([pid]) if pid else 0.0
+        run = OpenLoop([call.encoded], merged([times_s]), 64, 16).run(5.0)
+        good = [s.latency_s * 1e3 for s in run.samples if s.status == 200]
+        self.failed += len(run.samples) - len(good)
+        self.p50_ms.append(percentile(good, 50) or 0.0)
+        self.p99_ms.append(percentile(good, 99) or 0.0)
+        if pid:
+            self.cpu_us.append((cpu_s([pid]) - before_s) / len(run.samples) * 1e6)
+
+
+def _report(found: Mapping[str, _Way]) -> Report:
+    straight = found["straight"]
+    cells = []
+    for name, way in found.items():
+        cpu_us = sorted(way.cpu_us)[len(way.cpu_us) // 2] if way.cpu_us else None
+        cells.append(
+            [
+                name,
+                _added(way.p50_ms, straight.p50_ms),
+                _added(way.p99_ms, straight.p99_ms),
+                None if cpu_us is None else round(cpu_us, 1),
+                None if not cpu_us else round(1e6 / cpu_us),
+                way.failed,
+            ]
+        )
+    heads = ["way", "added p50, ms", "added p99, ms", "CPU us a call", "calls/s a core", "failed"]
+    broken = [f"{name}: {way.failed} calls failed" for name, way in found.items() if way.failed]
+    figures = {n: {"p50_ms": w.p50_ms, "p99_ms": w.p99_ms, "cpu_us": w.cpu_us}
+               for n, w in found.items()}  # fmt: skip
+    return Report(tables=[Table(heads, cells)], figures=figures, broken=broken)
+
+
+def _added(ours_ms: Sequence[float], straight_ms: Sequence[float]) -> str:
+    found = spread([own - base for own, base in zip(ours_ms, straight_ms, strict=True)])
+    return found.text(3) if found else ""
+
+
+if __name__ == "__main__":
+    main(road)

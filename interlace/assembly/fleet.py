@@ -1,0 +1,112 @@
+"""A fleet's controller and its first router, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from interlace.assembly.router import OnReady, Router, RouterSettings, routed
+from interlace.core.node import NodeDescription
+from interlace.core.user_errors import InputError
+from interlace.fleet.controller import Controller
+from interlace.fleet.lease import FileLease, LatestLease, Lease
+from interlace.fleet.node_models import NodeModels
+from interlace.fleet.service import FleetService
+from interlace.fleet.zones import ZonePlanner
+from interlace.policy.base import System
+from interlace.router.http.reads import NodeReader
+from interlace.runtime.clock import WallClock
+from interlace.runtime.plan_process import unsendable
+from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.server.http.routes import AdminRequest, HttpResponse, Route
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """What the operator chose. ``admin_key`` is shown to nodes with orders.
+
+    Controllers that share the folder ``lease`` take turns; without, the one that began last
+    commands.
+    """
+
+    router: RouterSettings
+    system: System
+    admin_key: str = ""
+    lease: Path | None = None
+
+
+def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
+    """Command and route in this thread, the main one, until SIGTERM or SIGINT.
+
+    Raises:
+        InputError: the system cannot plan here.
+        OSError: an address, or the lease's folder, cannot be had.
+    """
+    if reason := unsendable(settings.system):
+        raise InputError(f"system {settings.system.name}: {reason}")
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1, "planner") as planner:
+            fleet = _Fleet(settings, planner)
+            try:
+                await routed(fleet.router, on_ready)
+            finally:
+                fleet.close()
+                planner.shutdown(wait=False, cancel_futures=True)
+
+    uvloop.run(run())
+
+
+class _Fleet:
+    """The parts, wired on the running loop."""
+
+    def __init__(self, settings: FleetSettings, planner: ThreadPoolExecutor) -> None:
+        self._settings = settings
+        self._clock = WallClock(asyncio.get_running_loop())
+        self._solver_executor = planner
+        self._service: FleetService | None = None
+
+    def router(self) -> Router:
+        """The router; its service commands from then on."""
+        asked = self._settings
+        page = Route("/v2/fleet", respond={"GET": self._status})
+        router = Router(asked.router, [page])
+        orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
+        service = FleetService(
+            router.directory, orders, NodeModels(orders), self._controller, self._lease()
+        )
+        router.on_heard = service.heard
+        service.start()
+        self._service = service
+        return router
+
+    def close(self) -> None:
+        """Command no more."""
+        if self._service is not None:
+            self._service.close()
+
+    def _lease(self) -> Lease:
+        folder = self._settings.lease
+        if folder is None:
+            return LatestLease()
+        holder = f"{socket.gethostname()} (process {os.getpid()})"
+        return FileLease(folder, holder, self._clock.now_ms)
+
+    def _controller(self, term: int, nodes: Mapping[str, NodeDescription]) -> Controller:
+        system = self._settings.system
+        zones = {name: one.zone for name, one in nodes.items()}
+        system = replace(system, planner=ZonePlanner(system.planner, zones))
+        solver = ProcessPlanSolver(system, self._clock, self._solver_executor)
+        return Controller(self._clock, system, solver, term, nodes)
+
+    def _status(self, asked: AdminRequest) -> HttpResponse:
+        assert self._service is not None
+        return HttpResponse(msgspec.json.encode(self._service.status()))

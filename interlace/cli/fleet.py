@@ -1,0 +1,134 @@
+"""`interlace fleet`: one plan and one address for many nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from interlace.assembly.fleet import FleetSettings, run_fleet
+from interlace.assembly.router import RouterSettings, parse_node
+from interlace.cli.fleet_table import show_fleet
+from interlace.cli.logs import LogLevel, show_logs
+from interlace.cli.options import Json, KeyFile, SystemName, positive, read_key
+from interlace.cli.screen import console
+from interlace.core.node import Node
+from interlace.core.user_errors import InputError
+from interlace.load.v2_client import V2Client
+from interlace.planning.systems import system_of
+from interlace.server.api_keys import ApiKeys
+
+_ABOUT: Final = """One plan and one address for many nodes.
+
+\b
+Examples:
+  interlace serve models/ --assigned --http-port 8010  # on each node
+  interlace fleet serve a=10.0.0.7:8010 b=10.0.0.8:8010
+  interlace fleet status
+"""
+
+fleet = typer.Typer(
+    help=_ABOUT,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Nodes = Annotated[
+    list[str],
+    typer.Argument(metavar="NODES", help="Nodes, each as [NAME=]HOST:PORT[/ZONE] of its HTTP."),
+]
+_Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
+_Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
+_Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
+_KeyFile = Annotated[
+    Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
+]
+_AdminFile = Annotated[
+    Path | None, typer.Option(help="The key in this file is shown to nodes with orders.")
+]
+_Lease = Annotated[
+    Path | None,
+    typer.Option(help="A folder that all controllers reach: one commands, the others wait."),
+]
+_Requests = Annotated[
+    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
+]
+_Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
+_LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
+
+
+@fleet.command()
+def serve(
+    nodes: Nodes,
+    host: _Host = "127.0.0.1",
+    http_port: _Http = 8000,
+    grpc_port: _Grpc = 8001,
+    system: SystemName = "interlace",
+    lease: _Lease = None,
+    api_key_file: _KeyFile = None,
+    admin_key_file: _AdminFile = None,
+    request_memory_mb: _Requests = 1024.0,
+    exit_timeout_s: _Grace = 30.0,
+    log_level: _LogLevel = LogLevel.INFO,
+) -> None:
+    """Plan for all nodes, tell each its part, and pass requests to them.
+
+    Nodes are servers that wait to be told what to serve (interlace serve MODELS_DIR --assigned),
+    all with the same models. What a node that is lost served stands elsewhere at once; without
+    this command nodes go on with what they were told.
+
+    \b
+    Examples:
+      interlace fleet serve 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
+      interlace fleet serve a=10.0.0.7:8000/rack-1 b=10.0.0.8:8000/rack-2 --lease /mnt/shared/lease
+    """
+    positive({"--request-memory-mb": request_memory_mb})
+    found = named_nodes(nodes)
+    show_logs(out := console(stderr=True), log_level)
+    router = RouterSettings(
+        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
+        int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
+    )  # fmt: skip
+    key = read_key(admin_key_file, "--admin-key-file") or ""
+    run_fleet(
+        FleetSettings(router, system_of(system), key, lease),
+        lambda http, grpc: out.print(
+            f"a fleet of {len(found)} nodes: HTTP {host}:{http}, gRPC {host}:{grpc}"
+        ),
+    )
+
+
+@fleet.command()
+def status(
+    url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
+    api_key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show each node: what it is told to serve, whether it does, and what is wrong with it.
+
+    \b
+    Examples:
+      interlace fleet status
+      interlace fleet status http://10.0.0.5:8000 --json
+    """
+    text = V2Client(url, read_key(api_key_file)).text("/v2/fleet")
+    if as_json:
+        typer.echo(text)
+    else:
+        show_fleet(console(), text)
+
+
+def named_nodes(texts: list[str]) -> tuple[Node, ...]:
+    """Nodes as they were named on the command line.
+
+    Raises:
+        InputError: one is not of that form, or two have one name.
+    """
+    found = tuple(parse_node(text) for text in texts)
+    twice = [name for name, count in Counter(node.name for node in found).items() if count > 1]
+    if twice:
+        raise InputError(f"node '{twice[0]}' is named twice")
+    return found

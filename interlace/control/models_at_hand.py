@@ -1,0 +1,70 @@
+"""What an assigned node could serve: told to whoever plans, before anything is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from interlace.control.deployments import demand_of
+from interlace.control.model_preparer import ModelPreparer, failure_text
+from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
+from interlace.core.model import Model
+from interlace.core.node import NodeModel
+from interlace.device.base import Registers
+from interlace.profiling.progress import OnSweepStep
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ModelsAtHand:
+    """The newest version of every model in the repository, opened and profiled once, not loaded."""
+
+    def __init__(
+        self, preparation: ModelPreparer, device: Registers, registry: VersionRegistry
+    ) -> None:
+        self._preparation, self._device, self._registry = preparation, device, registry
+        self.found: dict[str, NodeModel] = {}  #: by public name
+
+    async def survey(self, on_step: OnSweepStep) -> None:
+        """Look at all of them; what is new is measured, of what is broken the index says why.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        names = await self._preparation.names()
+        opened = [one for one in await asyncio.gather(*map(self._open, names)) if one is not None]
+        await self._profile(opened, on_step)
+        for model in opened:
+            self._device.forget(model.key)
+
+    async def _profile(self, opened: Sequence[Model], on_step: OnSweepStep) -> None:
+        filled = await self._preparation.profiles(opened, on_step)
+        for model in opened:
+            profile = filled.profiles.get(model.key)
+            if profile is None:
+                self._broken(model.name, filled.failures.get(model.key, "it has no profile"))
+                continue
+            demand = replace(demand_of(model), model=model.name)
+            named = replace(profile, model=model.name)
+            self.found[model.name] = NodeModel(demand, model.digest, named)
+
+    async def _open(self, name: str) -> Model | None:
+        try:
+            folder = await self._preparation.found(name)
+            if folder is None or folder.error is not None:
+                self._broken(name, folder.error if folder and folder.error else "it is gone")
+                return None
+            draft = await self._preparation.draft(name, folder.versions[-1])
+            model = await self._preparation.open(draft, generation=0)
+            self._device.register(model)
+        except Exception as error:
+            self._broken(name, failure_text(error))
+            return None
+        return model
+
+    def _broken(self, name: str, reason: str) -> None:
+        self._registry.put(VersionEntry(name, "", VersionState.UNAVAILABLE, reason))
+        _LOG.error("%s cannot be served: %s", name, reason)

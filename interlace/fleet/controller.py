@@ -1,0 +1,152 @@
+"""Plans for all nodes and says what each is to serve; what nodes say it is told, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.messages import ArrivedElsewhere, Deployment, ModelsDeployed, ModelWithdrawn
+from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
+from interlace.core.plan import Plan
+from interlace.engine.engine import Engine
+from interlace.fleet.assigned_gpu import AssignedGpu
+from interlace.fleet.fleet_gpus import fleet_gpu, models_of, node_of, node_plan
+from interlace.policy.base import System
+from interlace.runtime.clock import Clock
+from interlace.runtime.plan_solver import PlanSolver
+from interlace.runtime.runtime import Runtime
+
+
+@dataclass(slots=True)
+class _Member:
+    """A node that is there."""
+
+    gpus: tuple[Gpu, ...]
+    began: int
+    arrived: dict[str, int] = field(default_factory=dict)
+    assignment: Assignment | None = None
+
+
+class Controller:
+    """An engine over the accelerators of all nodes, whose plan is handed out node by node.
+
+    The engine plans as in one server: when models or accelerators come and go, when rates move,
+    with few moves from what stands. Its accelerators carry nothing out; the plan that it heads for
+    becomes assignments, which rise in ``revision`` within this controller's ``term``.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        system: System,
+        solver: PlanSolver,
+        term: int,
+        nodes: Mapping[str, NodeDescription],
+        epoch_ms: float = 1000.0,
+    ) -> None:
+        """``nodes`` are there from the beginning, so that the first plan is for all of them."""
+        self._clock = clock
+        self._nodes = {name: _member(name, one) for name, one in nodes.items()}
+        gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
+        devices = {gpu.id: AssignedGpu(gpu, clock) for gpu in gpus}
+        self._engine = Engine(Fleet(tuple(gpus)), system)
+        self._runtime = Runtime(self._engine, clock, devices, solver, [self._seen], epoch_ms)
+        self._term = term
+        self._number = 0
+        self._digests: dict[str, str] = {}
+        self._target = self._engine.target
+        self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
+
+    def start(self) -> None:
+        """Look at rates at the end of each epoch from now on."""
+        self._runtime.start()
+
+    @property
+    def plan(self) -> Plan:
+        """What the fleet is to serve, by names of the fleet."""
+        return self._target
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Those that are planned for."""
+        return list(self._nodes)
+
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Digests of the files of every model that is to be served, by name."""
+        return self._digests
+
+    def joined(self, node: str, description: NodeDescription) -> None:
+        """One more node is there, empty or with what it was told before."""
+        member = self._nodes[node] = _member(node, description)
+        for gpu in member.gpus:
+            self._runtime.join(AssignedGpu(gpu, self._clock))
+
+    def left(self, node: str) -> None:
+        """A node is gone, or to be emptied: its models stand elsewhere from now on."""
+        for gpu in self._nodes.pop(node).gpus:
+            self._runtime.leave(gpu.id)
+
+    def heard(self, node: str, state: NodeState) -> None:
+        """Count what a node was asked for since it was heard last."""
+        member = self._nodes.get(node)
+        if member is None:
+            return
+        if state.began != member.began:
+            member.began, member.arrived = state.began, {}
+        for model, outlook in state.models.items():
+            new = outlook.arrived - member.arrived.get(model, outlook.arrived)
+            member.arrived[model] = outlook.arrived
+            if new > 0 and model in self._digests:
+                self._runtime.deliver(ArrivedElsewhere(model, new))
+
+    def deploy(self, models: Sequence[tuple[Deployment, str]]) -> None:
+        """Serve these models from now on, each with the digest of its files."""
+        for one, digest in models:
+            self._digests[one.demand.model] = digest
+        self._runtime.deliver(ModelsDeployed(tuple(one for one, _ in models)))
+
+    def withdraw(self, model: str) -> None:
+        """Serve a model no more."""
+        if self._digests.pop(model, None) is not None:
+            self._runtime.deliver(ModelWithdrawn(model))
+
+    def assignment(self, node: str) -> Assignment | None:
+        """What a node is to serve; ``None`` for one that is not planned for, or not yet."""
+        member = self._nodes.get(node)
+        return None if member is None else member.assignment
+
+    def _seen(self, now_ms: float, event: object, commands: object) -> None:
+        """After each event: has the plan changed that is headed for?"""
+        target = self._engine.target
+        if target is self._target:
+            return
+        self._target = target
+        changed = False
+        for node, member in self._nodes.items():
+            plan = node_plan(target, node)
+            models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
+            before = member.assignment
+            if before is not None and (before.plan, before.models) == (plan, models):
+                continue
+            if not changed:
+                self._number += 1
+            changed = True
+            member.assignment = Assignment(Revision(self._term, self._number), plan, models)
+        if changed:
+            self.on_assignments()
+
+
+def _member(node: str, description: NodeDescription) -> _Member:
+    gpus = tuple(fleet_gpu(node, gpu) for gpu in description.gpus)
+    return _Member(gpus, description.began)
+
+
+def replicas(plan: Plan) -> dict[str, set[str]]:
+    """The nodes where each model of a plan stands."""
+    found: dict[str, set[str]] = {}
+    for part in plan.partitions:
+        for model in models_of([part]):
+            found.setdefault(model, set()).add(node_of(part.gpu))
+    return found

@@ -1,0 +1,243 @@
+"""A controller that runs: it asks nodes how they are, plans, and tells them what to serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import msgspec
+
+from interlace.core.errors import ServeError
+from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
+from interlace.core.plan import Plan
+from interlace.core.version import __version__
+from interlace.fleet.controller import Controller
+from interlace.fleet.lease import Lease
+from interlace.fleet.node_models import NodeModels
+from interlace.router.directory import NodeDirectory
+from interlace.router.http.reads import NodeReader
+
+_LOG: Final = logging.getLogger(__name__)
+#: How often nodes are looked at, and how long the first ones are waited for.
+_LOOK_S: Final = 0.05
+_GATHER_S: Final = 3.0
+_LEASE_S: Final = 0.4
+_MODELS_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node; ``accelerators`` are counted by kind, what is ``None`` is not known."""
+
+    zone: str
+    accelerators: dict[str, int]
+    state: NodeState | None
+    assigned: Assignment | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """The whole fleet as one controller sees it; ``term`` is 0 while another one commands."""
+
+    term: int
+    nodes: dict[str, NodeStatus]
+    unserved_rows_per_s: dict[str, float]
+    reasons: dict[str, str]
+
+
+#: Makes a controller of a term, for the nodes that are there.
+MakeController = Callable[[int, Mapping[str, NodeDescription]], Controller]
+
+
+class FleetService:
+    """Commands the nodes of a directory while it holds the lease.
+
+    Level-triggered: a node whose state follows an older revision than its assignment's is told
+    again, whether it missed an order, refused it, or began anew.
+    """
+
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        reader: NodeReader,
+        models: NodeModels,
+        make: MakeController,
+        lease: Lease,
+    ) -> None:
+        self._directory = directory
+        self._reader = reader
+        self._models = models
+        self._make = make
+        self._lease = lease
+        self._states: dict[str, NodeState] = {}
+        self._described: dict[str, NodeDescription] = {}
+        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.controller: Controller | None = None
+        self.term = 0  #: 0 while another commands
+        self.problems: dict[str, str] = {}  #: by node: why it does not do what it should
+
+    def heard(self, node: str, state: NodeState) -> None:
+        """A node has said how it is."""
+        self._states[node] = state
+        if self.controller is not None:
+            self.controller.heard(node, state)
+            self._tell(node)
+
+    def start(self) -> None:
+        """Begin; the tasks run until ``close``."""
+        self._tasks = [
+            asyncio.ensure_future(work) for work in (self._command(), self._look(), self._read())
+        ]
+
+    def close(self) -> None:
+        """Command no more; nodes go on with what they were told."""
+        for task in (*self._tasks, *self._telling.values()):
+            task.cancel()
+        self._lease.release()
+
+    def status(self) -> FleetStatus:
+        """How the fleet is, for people and programs."""
+        controller = self.controller
+        nodes = {
+            node.name: NodeStatus(
+                zone=described.zone if (described := self._described.get(node.name)) else "",
+                accelerators=dict(Counter(g.kind for g in described.gpus)) if described else {},
+                state=self._states.get(node.name),
+                assigned=None if controller is None else controller.assignment(node.name),
+                problem=self.problems.get(node.name, ""),
+            )
+            for node in self._directory.nodes
+        }
+        plan = Plan() if controller is None else controller.plan
+        return FleetStatus(self.term, nodes, dict(plan.unserved_rows_per_s), dict(plan.reasons))
+
+    async def _command(self) -> None:
+        """Take the lease, and give up what was planned when it is lost."""
+        await self._gather()
+        while True:
+            seen = max((s.revision[0] for s in self._states.values()), default=0)
+            term = self._lease.renew(seen + 1) or 0
+            if term and term != self.term:
+                _LOG.info("this controller commands: term %d", term)
+                self.controller = self._make(term, dict(self._described))
+                self.controller.on_assignments = self._tell_all
+                self.controller.start()
+                self._models.forget()
+            elif not term and self.controller is not None:
+                _LOG.warning("another controller commands; this one waits")
+                self.controller = None
+            self.term = term
+            await asyncio.sleep(_LEASE_S)
+
+    async def _gather(self) -> None:
+        """Wait until every node was heard of, or some for a while, so that one plan is for all."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _GATHER_S
+        while True:
+            wanted = {node.name for node in self._directory.nodes}
+            if self._described and (wanted <= self._described.keys() or loop.time() > ends_s):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> None:
+        """Notice nodes that come and go."""
+        while True:
+            there = self._directory.heard_lately()
+            for node in there - self._described.keys():
+                await self._describe(node)
+            for node in self._described.keys() - there:
+                _LOG.warning("node %s is lost: its models stand elsewhere from now on", node)
+                del self._described[node]
+                self._states.pop(node, None)
+                if self.controller is not None and node in self.controller.nodes:
+                    self.controller.left(node)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _describe(self, node: str) -> None:
+        try:
+            answer = await self._reader.ask(node, "GET", "/v2/node")
+            found = _description(answer.body)
+        except (ServeError, msgspec.MsgspecError) as error:
+            self._complain(node, f"does not say what it is: {error}")
+            return
+        if not found.assigned:
+            self._complain(node, "plans for itself: start it with --assigned")
+        elif found.version != __version__:
+            self._complain(
+                node, f"runs version {found.version}, this controller {__version__}: use one"
+            )
+        else:
+            self.problems.pop(node, None)
+            self._described[node] = found
+            if self.controller is not None:
+                self.controller.joined(node, found)
+
+    async def _read(self) -> None:
+        """Bring what is served in line with what nodes have at hand."""
+        while True:
+            if self.controller is not None:
+                with suppress(ServeError):
+                    await self._models.bring_up(self.controller, list(self._described))
+            await asyncio.sleep(_MODELS_S)
+
+    def _tell_all(self) -> None:
+        for node in list(self._described):
+            self._tell(node)
+
+    def _tell(self, node: str) -> None:
+        """Give a node its assignment if it follows an older one."""
+        controller, state = self.controller, self._states.get(node)
+        if controller is None or state is None or node in self._telling:
+            return
+        assignment = controller.assignment(node)
+        if assignment is not None and Revision(*state.revision) < assignment.revision:
+            task = asyncio.ensure_future(self._give(node, assignment))
+            self._telling[node] = task
+            task.add_done_callback(lambda done: self._telling.pop(node, None))
+
+    async def _give(self, node: str, assignment: Assignment) -> None:
+        body = msgspec.json.encode(assignment)
+        try:
+            answer = await self._reader.ask(node, "POST", "/v2/node/assignment", body)
+        except ServeError as error:
+            self._complain(node, f"was not told its part of the plan: {error}")
+            return
+        if answer.status == 200:
+            self.problems.pop(node, None)
+        else:
+            self._complain(node, f"refuses its part of the plan: {_error(answer.body)}")
+            await asyncio.sleep(_LEASE_S)  # it will be told again: not at once
+
+    def _complain(self, node: str, why: str) -> None:
+        if self.problems.get(node) != why:
+            self.problems[node] = why
+            _LOG.warning("node %s %s", node, why)
+
+
+def _description(body: bytes) -> NodeDescription:
+    """What a node says that it is. JSON has no infinity: a link without bound comes as null.
+
+    Raises:
+        MsgspecError: it is no such thing.
+    """
+    found = msgspec.json.decode(body)
+    if isinstance(found, dict):
+        for gpu in found.get("gpus", ()):
+            links = gpu.get("links", {})
+            links.update({key: inf for key, value in links.items() if value is None})
+    return msgspec.convert(found, NodeDescription)
+
+
+def _error(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")

@@ -1,0 +1,165 @@
+"""What nodes are told, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from interlace.core.hardware import Gpu
+from interlace.core.messages import Deployment
+from interlace.core.node import ModelOutlook, NodeDescription, NodeState
+from interlace.core.plan import Demand
+from interlace.fleet.controller import Controller, replicas
+from interlace.policy.base import System
+from interlace.policy.catalog import resolve
+from interlace.runtime.clock import SimClock
+from interlace.runtime.plan_solver import InlinePlanSolver
+from interlace.testing.worlds import FREE, line_profile
+
+PROFILES = {name: line_profile(name, 2.0, 1.0) for name in ("m", "k")}
+
+
+def described(name: str, gpus: int = 2, began: int = 1, zone: str = "") -> NodeDescription:
+    own = tuple(replace(FREE, id=f"gpu{i}", memory_bytes=10**9) for i in range(gpus))
+    return NodeDescription(name, zone, began, "0", True, own)
+
+
+class Told:
+    """A controller in virtual time, and how often it changed its mind."""
+
+    def __init__(self, *nodes: str, system: System | None = None, term: int = 1) -> None:
+        self.clock = SimClock()
+        used = system or resolve("interlace")
+        solver = InlinePlanSolver(used, self.clock, 50.0)
+        described_nodes = {name: described(name) for name in nodes}
+        self.controller = Controller(self.clock, used, solver, term, described_nodes)
+        self.changes = 0
+        self.controller.on_assignments = self._changed
+        self.controller.start()
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def deploy(self, **rates: float) -> None:
+        self.controller.deploy(
+            [
+                (Deployment(Demand(name, rate, 50.0), PROFILES[name]), f"digest of {name}")
+                for name, rate in rates.items()
+            ]
+        )
+        self.run(200.0)
+
+    def run(self, for_ms: float) -> None:
+        self.clock.run(self.clock.now_ms() + for_ms)
+
+    def load(self, node: str, for_s: int, **rates: int) -> None:
+        """A node says each second that so many requests a second came."""
+        arrived = dict.fromkeys(rates, 0)
+        for number in range(for_s + 1):
+            models = {
+                name: ModelOutlook(5.0, 5.0, 1.0, 50.0, arrived=count)
+                for name, count in arrived.items()
+            }
+            self.controller.heard(node, NodeState(1, self.clock_number(number), models))
+            arrived = {name: count + rates[name] for name, count in arrived.items()}
+            self.run(1000.0)
+
+    def clock_number(self, number: int) -> int:
+        return int(self.clock.now_ms()) + number
+
+
+def test_every_model_stands_somewhere_and_nodes_are_told_in_their_own_names() -> None:
+    told = Told("a", "b")
+    told.deploy(m=100.0, k=50.0)
+    assert set(replicas(told.controller.plan)) == {"m", "k"}
+    for name in "ab":
+        assignment = told.controller.assignment(name)
+        assert assignment is not None and assignment.revision.term == 1
+        assert {part.gpu for part in assignment.plan.partitions} <= {"gpu0", "gpu1"}
+        served = {slot.model for part in assignment.plan.partitions for slot in part.slots}
+        assert assignment.models == {model: f"digest of {model}" for model in served}
+
+
+def test_nothing_is_told_before_there_is_a_plan() -> None:
+    told = Told("a", "b")
+    told.controller.joined("c", described("c"))
+    assert all(told.controller.assignment(name) is None for name in "abc")
+    assert told.controller.assignment("unknown") is None
+
+
+def test_what_a_lost_node_served_stands_elsewhere() -> None:
+    told = Told("a", "b", "c")
+    told.deploy(m=100.0, k=50.0)
+    before = {name: told.controller.assignment(name) for name in "bc"}
+    told.controller.left("a")
+    told.run(200.0)
+    assert told.controller.assignment("a") is None
+    assert set(replicas(told.controller.plan)) == {"m", "k"}
+    assert not any("a" in nodes for nodes in replicas(told.controller.plan).values())
+    for name, old in before.items():
+        new = told.controller.assignment(name)
+        assert new is not None and old is not None
+        assert new == old or new.revision > old.revision
+
+
+def test_a_node_that_joins_is_given_work() -> None:
+    told = Told("a")
+    told.deploy(m=4000.0)
+    assert replicas(told.controller.plan) == {"m": {"a"}}
+    told.controller.joined("b", described("b"))
+    told.run(200.0)
+    assert replicas(told.controller.plan) == {"m": {"a", "b"}}
+
+
+def test_rates_of_all_nodes_make_a_new_plan() -> None:
+    told = Told("a", "b")
+    told.deploy(m=10.0, k=10.0)
+    changes = told.changes
+    told.load("a", 20, m=900, k=1)
+    assert told.changes > changes
+
+
+def test_the_same_plan_again_is_not_told_again() -> None:
+    told = Told("a", "b")
+    told.deploy(m=100.0)
+    changes = told.changes
+    told.run(30_000.0)
+    assert told.changes == changes
+
+
+def test_a_withdrawn_model_is_in_no_assignment() -> None:
+    told = Told("a", "b")
+    told.deploy(m=100.0, k=50.0)
+    told.controller.withdraw("k")
+    told.run(2_000.0)
+    for name in "ab":
+        assignment = told.controller.assignment(name)
+        assert assignment is not None and "k" not in assignment.models
+    told.controller.withdraw("k")  # once is enough
+
+
+@pytest.mark.parametrize("nodes", [2, 5])
+def test_revisions_only_rise(nodes: int) -> None:
+    names = "abcde"[:nodes]
+    told = Told(*names)
+    told.deploy(m=500.0, k=500.0)
+    last = {name: told.controller.assignment(name) for name in names}
+    for name in names[1:]:
+        told.controller.left(name)
+        told.run(300.0)
+        told.controller.joined(name, described(name, began=2))
+        told.run(300.0)
+        for each in names:
+            now, before = told.controller.assignment(each), last[each]
+            if now is not None and before is not None:
+                assert now.revision >= before.revision
+        last = {each: told.controller.assignment(each) for each in names}
+
+
+def test_accelerators_keep_what_they_are() -> None:
+    told = Told("a")
+    told.deploy(m=10.0)
+    (part, *_) = told.controller.plan.partitions
+    assert part.gpu in ("a/gpu0", "a/gpu1")
+    assert isinstance(described("a").gpus[0], Gpu)

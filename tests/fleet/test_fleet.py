@@ -1,0 +1,82 @@
+"""A fleet on one machine: one address, nodes that die, controllers that come and go."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.stand import FleetStand, get, until
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[FleetStand]:
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("tagger", "bert"):
+        made = Path(shutil.copytree(EXAMPLE / name, models / name))
+        text = (made / "interlace.toml").read_text()
+        (made / "interlace.toml").write_text(re.sub("slo_ms = .*", "slo_ms = 5000", text))
+    stand = FleetStand(tmp_path, models, "abc")
+    try:
+        until(lambda: stand.ask("tagger", 1.0) == stand.expected("tagger", 1.0))
+        until(lambda: stand.serving() == {"a", "b", "c"})
+        yield stand
+    except AssertionError:
+        print(stand.logs())
+        raise
+    finally:
+        stand.close()
+
+
+def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: FleetStand) -> None:
+    answers: list[tuple[float, str]] = []
+    done = threading.Event()
+
+    def load() -> None:
+        value = 1.0
+        while not done.is_set():
+            value += 1.0
+            answers.append((value, fleet.ask("tagger", value)))
+
+    callers = [threading.Thread(target=load) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    try:
+        until(lambda: len(answers) > 50)
+        fleet.nodes["a"].end(signal.SIGKILL)
+        until(lambda: fleet.status()["nodes"]["a"]["assigned"] is None)
+        until(lambda: fleet.serving() == {"b", "c"})
+        before = len(answers)
+        until(lambda: len(answers) > before + 50)
+        fleet.nodes["b"].send(signal.SIGSTOP)  # it hangs: no connection breaks
+        until(lambda: fleet.serving() == {"c"})
+        before = len(answers)
+        until(lambda: len(answers) > before + 20)
+        fleet.nodes["b"].send(signal.SIGCONT)
+        fleet.nodes["a"] = fleet.start("a")
+        until(lambda: fleet.serving() == {"a", "b", "c"})
+    finally:
+        done.set()
+        for caller in callers:
+            caller.join()
+    assert [value for value, digest in answers if digest != fleet.expected("tagger", value)] == []
+
+    fleet.controller.end(signal.SIGKILL)  # nodes go on with what they were told
+    states = {n: get(f"http://127.0.0.1:{p}/v2/node/state") for n, p in fleet.ports.items()}
+    assert all(state["revision"][0] == 1 for state in states.values())
+    having = [name for name, state in states.items() if "tagger" in state["models"]]
+    port = fleet.ports[having[0]]
+    assert fleet.ask("tagger", 7.0, port) == fleet.expected("tagger", 7.0)
+    fleet.controller = fleet.command()
+    until(lambda: fleet.serving() == {"a", "b", "c"})
+    assert fleet.status()["term"] == 2
+    assert fleet.ask("tagger", 8.0) == fleet.expected("tagger", 8.0)
