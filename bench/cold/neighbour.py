@@ -182,9 +182,7 @@ def _ours(folder: Path, cold: str) -> Peer:
     repository = folder / "ours"
     for name, code in _codes(folder).items():
         version = repository / name / "1"
-        version.mkdir(parents=True)
-        for file in code.iterdir():
-            shutil.copy(file, version)
+        shutil.copytree(code, version, ignore=shutil.ignore_patterns("__pycache__"))
         (version.parent / "interlace.toml").write_text("slo_ms = 5000\n")
     shutil.copy(models.REPO / "cnn" / "config.pbtxt", repository / "cnn")
     nbytes = _LAYERS * (_WIDTH + 1) * _WIDTH * 4

@@ -39,8 +39,6 @@ _RATES, _SLOS = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0)
 
 #: What is asked for of every model.
 _ASKED: Final = 0.99
-#: Seeds from here on are not those of plans.
-_FRESH: Final = 1_000
 
 
 def a100(
@@ -51,6 +49,7 @@ def a100(
         name for name in CATALOG if name != "ideal"
     ),
     unseen: Annotated[int, "further scenarios, drawn by seed"] = 4,
+    larger: Annotated[tuple[int, ...], "further scenarios whose floor is so many GPUs"] = (),
     loads: Annotated[tuple[float, ...], "factors on the rates of the last scenario, further"] = (),
     limits: Annotated[tuple[int, ...], "on the GPUs of our plans; others have the last"] = (
         24,
@@ -58,13 +57,15 @@ def a100(
         96,
     ),
     seeds: int = 5,
+    first: Annotated[int, "of them"] = 1_000,
     seconds: Annotated[float, "of each seed, in virtual time"] = 10.0,
 ) -> Report:
     """Every system's plan of every scenario, tried."""
     found: list[Line] = []
     asked = [*scenarios(data), *scaled_scenarios(data, loads), *drawn_scenarios(data, unseen)]
+    asked += [larger_scenario(data, gpus) for gpus in larger]
     for one in asked:
-        for line in lines(one, systems, limits, seeds, seconds):
+        for line in lines(one, systems, limits, range(first, first + seeds), seconds):
             print(
                 f"{line.scenario}: {line.system}, at most {line.limit}: {line.gpus} GPUs, "
                 f"{line.own_attainment:.4f}, {line.planning_s:.1f} s",
@@ -111,6 +112,28 @@ def drawn_scenarios(folder: Path, count: int) -> list[Published]:
     return [_drawn(f"R{seed}", base.demand, base.profiles, seed) for seed in range(1, count + 1)]
 
 
+def larger_scenario(folder: Path, gpus: int) -> Published:
+    """More models than were published, at rates that no scheduler serves with fewer ``gpus``.
+
+    Twelve, and one more for every two GPUs: the published models in order, again and again, each
+    with an SLO of its own between half and twice the published one, at random rates.
+    """
+    base, random = scenarios(folder)[-1], np.random.default_rng(gpus)
+    profiles: dict[str, Profile] = {}
+    demand: list[Demand] = []
+    for number in range(12 + gpus // 2):
+        like = base.demand[number % len(base.demand)]
+        name = f"{like.model}-{number // len(base.demand)}"
+        profiles[name] = replace(base.profiles[like.model], model=name)
+        rate_rps = like.rows_per_s * float(random.uniform(0.3, 1.7))
+        slo_ms = like.slo_ms * float(random.uniform(0.5, 2.0))
+        demand.append(replace(like, model=name, rows_per_s=rate_rps, slo_ms=slo_ms))
+    for _ in range(3):  # the floor is nearly in proportion to the rates
+        more = (gpus - 0.5) / lower_bound(demand, GPU, profiles).best.accelerators
+        demand = [replace(one, rows_per_s=round(one.rows_per_s * more, 1)) for one in demand]
+    return Published(f"{len(demand)} models", tuple(demand), profiles)
+
+
 def scaled_scenarios(folder: Path, loads: Sequence[float]) -> list[Published]:
     """The last published scenario at so many times its rates."""
     base = scenarios(folder)[-1]
@@ -153,7 +176,7 @@ def planned(one: Published, system: str, limit: int, bound: LowerBound) -> tuple
 
 
 def worst(
-    one: Published, plan: Plan, there: Fleet, seeds: int, seconds: float, system: str
+    one: Published, plan: Plan, there: Fleet, seeds: Sequence[int], seconds: float, system: str
 ) -> float:
     """The least attainment of any model in any seed; models not served at all do not count."""
     used = {part.gpu for part in plan.partitions}
@@ -162,7 +185,7 @@ def worst(
     if not demand:
         return 0.0
     scenario = Scenario(tuple(demand), GPU, one.profiles)
-    tried = [attainment(plan, kept, scenario, system, seconds, _FRESH + n) for n in range(seeds)]
+    tried = [attainment(plan, kept, scenario, system, seconds, seed) for seed in seeds]
     return min(part for found in tried for part in found.values())
 
 
@@ -176,7 +199,11 @@ def attainment(
 
 
 def lines(
-    one: Published, systems: Sequence[str], limits: Sequence[int], seeds: int, seconds: float
+    one: Published,
+    systems: Sequence[str],
+    limits: Sequence[int],
+    seeds: Sequence[int],
+    seconds: float,
 ) -> Iterator[Line]:
     """Each system's line, of those that are tried one for each limit."""
     bound = lower_bound(one.demand, GPU, one.profiles)

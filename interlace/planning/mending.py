@@ -8,7 +8,7 @@ from math import ceil
 from typing import Final
 
 from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Gpu
 from interlace.core.plan import Partition, Plan
 from interlace.perf.memory import holds
 from interlace.planning.tried_plan import PlanTrials, TriedPlan
@@ -21,23 +21,27 @@ _MORE: Final = 0.08
 def mended(found: TriedPlan, trials: PlanTrials) -> TriedPlan:
     """The plan with more hosts for models whose promise broke, until none does.
 
-    Each time the parts that were changed are tried again, longer, and as many of those that were
-    not tried before; so the time is bounded, and what is still broken then is told. Ends, too,
+    A sample holds few requests of each model, so parts in which a promise broke are tried again
+    first, as long as a whole plan; then each time hosts were added, with as many parts that were
+    not tried before. So the time is bounded, and what is still broken then is told. Ends, too,
     where no accelerator is left.
     """
-    for _ in range(_ROUNDS):
-        if not found.trial.broken or found.plan.underserved:
+    plan = found.plan
+    for _ in range(1 + _ROUNDS):
+        broken = found.trial.broken
+        if not broken or plan.underserved:
             break
-        more = _with_hosts(found.plan, found.trial.broken, trials)
+        found = trials.tried_again(found, plan, broken)
+        still = [model for model in found.trial.broken if model in broken]
+        more = _with_hosts(plan, still, trials)
         if more is None:
             break
-        there = uniform_fleet(trials.scenario.gpu, trials.scenario.limit)
-        found = trials.tried_again(found, trials.as_asked(more), there)
+        plan = trials.as_asked(more) if still else plan
     return found
 
 
 def _with_hosts(plan: Plan, broken: Sequence[str], trials: PlanTrials) -> Plan | None:
-    """The plan with further partitions like those of the broken models; ``None`` if none fits."""
+    """The plan with further partitions like the broken models'; ``None`` if they do not fit."""
     room = _Room(plan, trials)
     served: set[str] = set()
     for model in broken:
@@ -62,7 +66,7 @@ class _Room:
     def __init__(self, plan: Plan, trials: PlanTrials) -> None:
         self.added: list[Partition] = []
         self._profiles = trials.scenario.busy_profiles
-        fleet: Fleet = uniform_fleet(trials.scenario.gpu, trials.scenario.limit)
+        fleet = uniform_fleet(trials.scenario.gpu, trials.scenario.limit)
         self._here: dict[str, list[Partition]] = {gpu.id: [] for gpu in fleet.gpus}
         self._gpus: Mapping[str, Gpu] = {gpu.id: gpu for gpu in fleet.gpus}
         self._names = {part.id for part in plan.partitions}

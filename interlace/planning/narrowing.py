@@ -18,8 +18,6 @@ _LIKELY: Final = (3, 6, _STEPS)
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.05
 _ATTEMPTS: Final = 12
-#: Standard errors by which a plan must keep what its packer would not promise.
-_SURE: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,7 @@ class Narrowing:
             plan = packing.told()
             if _alike(plan) != tried:
                 attempts, tried = attempts + 1, _alike(plan)
-                found = self.trials.tried(plan, packing.fleet, _SURE)
-                if not found.trial.short:
-                    found = self.trials.confirmed(found)
+                found = self.trials.confirmed(plan, packing.fleet)
                 short = found.trial.short.union(found.trial.broken)
                 if not short:
                     return found

@@ -84,7 +84,22 @@ class _Search:
         if short and found.gpus < self.scenario.limit:
             return found
         least = max(self.start, gpus) if complete else self.start  # below was tried already
-        return narrowing.fewest(found.gpus + short, least) or found
+        cut = narrowing.fewest(found.gpus + short, least)
+        return cut or (self.whole() if found.plan.underserved else None) or found
+
+    def whole(self) -> TriedPlan | None:
+        """All that there is, cut as the system cuts a fleet that it serves on, if that is kept.
+
+        A planner promises as much as it can of what its packer does not promise in full.
+        """
+        known, there = self.scenario, uniform_fleet(self.scenario.gpu, self.scenario.limit)
+        plan = self.system.planner(known.demand, there, known.busy_profiles, self.current)
+        placed = {slot.model for part in plan.partitions for slot in part.slots}
+        if any(one.rows_per_s > 0 and one.model not in placed for one in known.demand):
+            return None
+        whole = replace(plan, unserved_rows_per_s={}, reasons={})
+        found = self.trials.confirmed(self.trials.as_asked(whole), there)
+        return None if found.trial.short or found.trial.broken else found
 
     def standing(self, most: int) -> Iterator[TriedPlan]:
         """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""

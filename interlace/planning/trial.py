@@ -171,7 +171,7 @@ def enough(scenario: Scenario) -> int:
     rates = [one.rows_per_s for one in scenario.demand if one.rows_per_s > 0]
     slos_ms = sorted(one.slo_ms for one in scenario.demand)
     usual_s = slos_ms[len(slos_ms) // 2] / 1000.0 if slos_ms else 0.0
-    return int(min(max(20_000.0, 20.0 * len(rates), 2 * _SLOS * usual_s * sum(rates)), 200_000.0))
+    return int(min(max(20_000.0, 20.0 * len(rates), 2 * _SLOS * usual_s * sum(rates)), 100_000.0))
 
 
 def scenario_physics(scenario: Scenario) -> Physics:

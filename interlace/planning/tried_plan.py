@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Plan
 from interlace.packing.lending import with_guests
@@ -18,6 +19,8 @@ from interlace.policy.base import System
 
 #: How many times as long the trial is that confirms a cut, and its first seed.
 _LONGER, _OTHER_SEED = 5, 100
+#: Standard errors by which a plan must keep what its packer would not promise.
+_SURE: Final = 1.5
 #: Standard errors beyond which a broken promise is not tried on.
 _MISSED: Final = 3.0
 
@@ -48,12 +51,17 @@ class PlanTrials:
     scenario: Scenario
     system: System
 
-    def confirmed(self, found: TriedPlan) -> TriedPlan:
-        """The plan after a longer trial of other seeds: it was chosen for how the first went."""
+    def confirmed(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan that its packer would not promise: kept clearly, then in a longer trial, too.
+
+        The longer one is of other seeds: the plan was chosen for how the first went.
+        """
+        found = self.tried(plan, fleet, _SURE)
+        if found.trial.short:
+            return found
         requests = _LONGER * enough(self.scenario)
-        trial = try_plan(
-            found.plan, found.fleet, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0
-        )
+        there = found.fleet
+        trial = try_plan(plan, there, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0)
         return replace(found, trial=trial)
 
     def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
@@ -62,28 +70,29 @@ class PlanTrials:
         trial = try_plan(plan, there, self.scenario, self.system, errors=errors)
         return TriedPlan(plan, there, trial)
 
-    def tried_again(self, before: TriedPlan, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan with partitions that ``before`` had not: their parts tried, and some others.
+    def tried_again(self, before: TriedPlan, plan: Plan, models: Collection[str]) -> TriedPlan:
+        """The parts of a plan that host those models tried as if alone, and some others.
 
-        As many requests as ``before`` took in all for the parts that changed, and as many for those
-        that were not tried yet. Of the rest the trial stays as it was.
+        ``before`` is what is known of the same models' plan; as many requests as one trial takes go
+        to those parts, as many to parts that were not tried yet. Of the rest the trial stays.
         """
-        old = {part.id for part in before.plan.partitions}
         parts = tried_apart(plan, self.scenario)
-        changed = [one for one in parts if any(p.id not in old for p in one.partitions)]
+        changed = [one for one in parts if not _models([one]).isdisjoint(models)]
         known = before.trial.models.keys() - _models(changed)
-        fresh = [one for one in parts if one not in changed and not known & _models([one])]
+        seen = before.trial.models.keys() | _models(changed)
+        fresh = [one for one in parts if _models([one]).isdisjoint(seen)]
         trial = replace(before.trial, models={m: before.trial.models[m] for m in sorted(known)})
-        tried = before.trial.parts_tried
+        tried, fleet = before.trial.parts_tried, self._whole_fleet()
         for some in (changed, fresh):
             whole = replace(plan, partitions=tuple(p for one in some for p in one.partitions))
-            again = try_plan(
-                whole, fleet, self.scenario, self.system, before.trial.requests, _OTHER_SEED
-            )
+            again = try_plan(whole, fleet, self.scenario, self.system, seed=_OTHER_SEED)
             tried += again.parts_tried if some is fresh else 0
             trial = trial.beside(again, {**trial.asked, **again.asked})
         there = _in_use(plan, fleet)
         return TriedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))
+
+    def _whole_fleet(self) -> Fleet:
+        return uniform_fleet(self.scenario.gpu, self.scenario.limit)
 
     def complete(self, plan: Plan) -> bool:
         """True if all is served that can be."""

@@ -39,6 +39,14 @@ def test_everything_is_read_from_the_program(folder: Path) -> None:
     assert signature.max_batch == 16
 
 
+def test_a_free_dim_without_a_limit_means_batches_of_any_size(tmp_path: Path) -> None:
+    shapes = [{0: torch.export.Dim("rows")}]
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    folder = write_exported(tmp_path / "net", layer, (torch.ones(2, 4),), dynamic_shapes=shapes)
+    signature = open_model(a_model(Format.EXPORTED, folder), 1, None).signature
+    assert (signature.batched, signature.max_batch) == (True, 0)
+
+
 def test_fixed_shapes_mean_no_batches(tmp_path: Path) -> None:
     arguments = torch.randn(2, 8), torch.ones(2, 8)
     fixed = write_exported(tmp_path / "fixed", Net(), arguments)
