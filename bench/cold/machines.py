@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from bench.papers.deepplan.links import SWITCH_OF
-from bench.papers.deepplan.v100 import A5000, V100, Machine, layers
+from bench.papers.deepplan.v100 import A5000, V100, layers, planned, waiting
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import HostLinks
@@ -77,14 +77,21 @@ def _read_ms(one: LayerProfile) -> float:
 
 
 @cache
-def on_machine(model: str, machine: Machine = V100, rows: float = 1) -> Profile:
-    """One of DeepPlan's models on one of its machines."""
-    kind = "v100" if machine is V100 else "a5000"
-    return _profile(model, kind, tuple(layers(model, rows, machine)))
+def on_v100(model: str, answer: str, peers: int = 0, rows: float = 1) -> Profile:
+    """One of DeepPlan's models on its V100, as an answer to cold starts by that name finds it.
+
+    What is copied waits for its event; with all weights there nothing waits.
+    """
+    found = layers(model, rows)
+    links = HostLinks(peers, V100.nvlink_bytes_per_ms)
+    known = tuple(waiting(found, planned(answer, found, links)))
+    return _profile(model, "v100", known, sum(one.run_ms for one in found))
 
 
-def _profile(name: str, kind: str, found: tuple[LayerProfile, ...]) -> Profile:
-    warm_ms = sum(one.run_ms for one in found)
+def _profile(
+    name: str, kind: str, found: tuple[LayerProfile, ...], warm_ms: float | None = None
+) -> Profile:
+    warm_ms = warm_ms or sum(one.run_ms for one in found)
     times = {rows: warm_ms * (1 + _ROW * (rows - 1)) for rows in _BATCHES}
     points = {(rows, 100): LatencyPoint(ms, ms, ms, 1) for rows, ms in times.items()}
     nbytes = sum(one.weights_bytes for one in found)

@@ -8,6 +8,7 @@ tells them, and learns them as it serves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from bench.cold.machines import bert_on_h100, h100
@@ -31,27 +32,47 @@ def many_models(
     seeds: Seeds = 3,
     rows: Annotated[str, "answers to cold starts, or all"] = "all",
 ) -> Report:
-    """p50, p99, in time and the link's time, by popularity and answer; medians and spreads."""
+    """Times, cold requests and the link's time, by popularity and answer; medians and spreads."""
     names = list(COLD_POLICIES) if rows == "all" else rows.split(",")
     found: list[Row] = []
     for rate_rps, skew, goal_ms in _CASES:
         parts = zipf_parts(models, skew)
         least = least_link_part(parts, rate_rps, int(memory_gb * 1e9))
-        for name in names:
-            runs = [
+        runs_of = {
+            name: [
                 one_run(name, parts, rate_rps, int(memory_gb * 1e9), seconds, seed)
                 for seed in range(seeds)
             ]
+            for name in names
+        }
+        for name, runs in runs_of.items():
             where = f"{rate_rps:g}/s, Zipf {skew:g}, {name}"
             for words, aim, values, unit in (
                 ("p50", None, [one.p50_ms for one in runs], " ms"),
                 ("p99", goal_ms if name == "interlace" else None, [o.p99_ms for o in runs], " ms"),
+                ("cold", None, [100 * one.cold_part for one in runs], " %"),
                 ("in time", 99.9, [100 * one.in_slo for one in runs], " %"),
                 ("link over optimum", 1.05, [one.link_part / least for one in runs], ""),
             ):
                 text, value = told(values, f"{where}: {words}")
                 found.append(Row(text, aim, value, unit))
+            for words, ratios in _over_ours(runs, runs_of.get("interlace", ())):
+                text, value = told(ratios, f"{where}: {words} over ours")
+                found.append(Row(text, None, value))
     return Report(found)
+
+
+def _over_ours(
+    runs: Sequence[ColdFigures], ours: Sequence[ColdFigures]
+) -> list[tuple[str, list[float]]]:
+    """By what it loses in runs of the same arrivals."""
+    if not ours or runs is ours:
+        return []
+    pairs = list(zip(runs, ours, strict=True))
+    return [
+        ("p99", [one.p99_ms / other.p99_ms for one, other in pairs]),
+        ("link", [one.link_part / max(other.link_part, 1e-9) for one, other in pairs]),
+    ]
 
 
 def one_run(

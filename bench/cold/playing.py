@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -13,10 +14,12 @@ from interlace.core.messages import Command, Event, Fetch
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
+from interlace.planning.memory_trial import cold_curves
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
+from interlace.sim.cold_requests import ColdRequests
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
@@ -30,19 +33,40 @@ Seeds = Annotated[int, "runs, each with arrivals of its own"]
 
 
 class ColdFigures(NamedTuple):
-    """Of one run, its first quarter left out.
+    """Of one run, its first part left out.
 
-    Times are of requests that were answered; ``late`` are all others and those past their SLO.
-    ``link_part`` is what copies take on an idle link over the time that passed.
+    ``times_ms`` are ascending, of requests that were answered, ``sent`` are all; ``cold`` found no
+    accelerator warm, ``late`` were not answered, or past their SLO. ``link_part`` is what copies
+    take on an idle link over the time that passed.
     """
 
-    p50_ms: float
-    p99_ms: float
-    in_slo: float
+    times_ms: list[float]
+    sent: int
+    cold: int
     late: frozenset[tuple[str, float]]
     fetches: int
     moved_bytes: int
     link_part: float
+
+    @property
+    def p50_ms(self) -> float:
+        return percentile(self.times_ms, 50) or 0.0
+
+    @property
+    def p99_ms(self) -> float:
+        return percentile(self.times_ms, 99) or 0.0
+
+    @property
+    def in_slo(self) -> float:
+        return 1.0 - len(self.late) / self.sent
+
+    @property
+    def cold_part(self) -> float:
+        return self.cold / self.sent
+
+    def within(self, limit_ms: float) -> float:
+        """The part of all requests that was answered within so long."""
+        return bisect_right(self.times_ms, limit_ms) / self.sent
 
 
 @dataclass(slots=True)
@@ -89,12 +113,16 @@ def cold_run(
     arrivals: Arrivals,
     slo_ms: float,
     rates_rps: Mapping[str, float] | None = None,
+    *,
+    warm_part: float = _WARM_PART,
+    batch: int = 8,
 ) -> ColdFigures:
     """Whole accelerators, each model on one of them in turn; ``rates_rps`` is what is planned."""
     planned = rates_rps or dict.fromkeys(profiles, 0.0)
-    demand = [Demand(name, planned[name], slo_ms, 8) for name in profiles]
+    demand = [Demand(name, planned[name], slo_ms, batch) for name in profiles]
     length_ms = arrivals.seconds * 1000.0
-    watch = FetchWatch(profiles, _START_MS + _WARM_PART * length_ms)
+    watch = FetchWatch(profiles, _START_MS + warm_part * length_ms)
+    cold = ColdRequests(cold_curves(profiles, fleet, system), watch.from_ms)
     scenario = Simulation(
         system,
         fleet,
@@ -102,20 +130,20 @@ def cold_run(
         profiles,
         profiles,
         arrivals,
-        _in_turn(fleet, demand),
+        in_turn(fleet, demand),
         warm_ms=_START_MS,
         epoch_ms=inf,
     )
-    record = simulate(scenario, [watch])
+    record = simulate(scenario, [watch, cold])
     counted = [one for one in record.served if one.arrived_ms >= watch.from_ms]
     answered = (Outcome.OK, Outcome.LATE)
     times = [one.answered_ms - one.arrived_ms for one in counted if one.outcome in answered]
     late = [one for one in counted if one.outcome is not Outcome.OK]
-    passed_ms = (1 - _WARM_PART) * length_ms
+    passed_ms = (1 - warm_part) * length_ms
     return ColdFigures(
-        percentile(times, 50) or 0.0,
-        percentile(times, 99) or 0.0,
-        1.0 - len(late) / len(counted),
+        sorted(times),
+        len(counted),
+        sum(cold.cold.values()),
         frozenset((one.model, round(one.arrived_ms, 6)) for one in late),
         watch.fetches,
         watch.moved_bytes,
@@ -123,7 +151,8 @@ def cold_run(
     )
 
 
-def _in_turn(fleet: Fleet, demand: Sequence[Demand]) -> Plan:
+def in_turn(fleet: Fleet, demand: Sequence[Demand]) -> Plan:
+    """Each accelerator whole, every model on one of them."""
     count = len(fleet.gpus)
     return Plan(
         tuple(
@@ -131,7 +160,9 @@ def _in_turn(fleet: Fleet, demand: Sequence[Demand]) -> Plan:
                 f"{gpu.id}-whole",
                 gpu.id,
                 100,
-                tuple(Slot(one.model, 8, one.rows_per_s) for one in demand[place::count]),
+                tuple(
+                    Slot(one.model, one.max_batch, one.rows_per_s) for one in demand[place::count]
+                ),
             )
             for place, gpu in enumerate(fleet.gpus)
         )

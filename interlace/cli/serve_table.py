@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from rich.console import Console
 
@@ -11,15 +13,22 @@ from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
 from interlace.engine.snapshot import EngineSnapshot
 
+#: Of more models than this the first ones are printed.
+_SHOWN: Final = 50
+
 
 def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot) -> None:
-    """Print one line per model and partition, then what is not served and why."""
+    """Print one line per model and partition, of the first models if there are many."""
     made = table(["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"])
-    here = placements(engine)
-    for model in serving:
-        for place in (one for one in here if one.model == model.key):
+    here: defaultdict[str, list[Placement]] = defaultdict(list)
+    for place in placements(engine):
+        here[place.model].append(place)
+    for model in serving[:_SHOWN]:
+        for place in here[model.key]:
             made.add_row(*_line(model, place, engine))
     out.print(made)
+    if len(serving) > _SHOWN:
+        out.print(f"and {len(serving) - _SHOWN} models more: interlace top shows all")
 
 
 def _line(model: Model, place: Placement, engine: EngineSnapshot) -> tuple[str, ...]:

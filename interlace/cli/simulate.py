@@ -55,6 +55,10 @@ _Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Of each GPU, for weights that come and go, as 16GB."),
 ]
+_HostMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Of the host, for weights; other models are on its disk."),
+]
 _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as profiles do.")]
 
 
@@ -73,6 +77,7 @@ def simulate(
     plot: _Plot = None,
     cold: _Cold = None,
     memory: _Memory = None,
+    host_memory: _HostMemory = None,
     jitter: _Jitter = False,
     log: _Log = None,
     as_json: Json = False,
@@ -92,14 +97,14 @@ def simulate(
     positive({"--seconds": seconds, "--seeds": seeds, "--gpus": gpus})
     if plan_file is not None and gpus is not None:
         raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
-    pictures = _pictures(plot or ())
-    rows = _systems(systems or system, dispatcher, cold)
+    pictures, rows = _pictures(plot or ()), _systems(systems or system, dispatcher, cold)
     runs = [
         SimulationSettings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]
-    found = _played(read_scenario(target, gpu, memory=memory), rows, runs, log)
+    scenario = read_scenario(target, gpu, memory=memory, host_memory=host_memory)
+    found = _played(scenario, rows, runs, log)
     if as_json:
         typer.echo(json_text([one.to_dict() for one in found]))
     else:

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 _SETTLE_S: Final = 60.0
 #: How long nothing else may have been opened before those that still open are no longer waited for.
 _PATIENCE_S: Final = 20.0
+#: Folders read at a time: more would only wait for storage.
+_READ_AT_ONCE: Final = 16
 #: Waits for other changes of a name, and lets them wait: ``ModelLifecycle.locked``.
 NameLock = Callable[[str], AbstractAsyncContextManager[None]]
 
@@ -77,7 +79,8 @@ class Startup:
         if not names:
             root = self._preparation.root
             _log.warning("%s holds no models: a model is a folder NAME/1/...", root)
-        found = await asyncio.gather(*(self._drafts(name) for name in names))
+        places = asyncio.Semaphore(_READ_AT_ONCE)
+        found = await asyncio.gather(*(self._drafts(name, places) for name in names))
         opened = await self._open_all([draft for drafts in found for draft in drafts])
         filled = await self._preparation.profiles([one.model for one in opened], progress)
         serving = await self._bring_up(opened, filled)
@@ -89,7 +92,11 @@ class Startup:
         for task in self._late:
             task.cancel()
 
-    async def _drafts(self, name: str) -> list[Draft]:
+    async def _drafts(self, name: str, places: asyncio.Semaphore) -> list[Draft]:
+        async with places:
+            return await self._read(name)
+
+    async def _read(self, name: str) -> list[Draft]:
         drafts: list[Draft] = []
         version = ""
         try:

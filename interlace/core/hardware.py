@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
-from interlace.core.loading import OWN_LINK, HostLinks
+from interlace.core.loading import OWN_LINK, HostLinks, HostTier
 
 
 class Trait(Enum):
@@ -40,7 +40,8 @@ class Gpu:
     is given when the end is known, and the partition is idle until then.
 
     ``weights_bytes`` of its memory are the budget for weights that come and go over ``links``; 0:
-    what is loaded stays.
+    what is loaded stays. ``host`` is the memory that all accelerators' weights come from, where it
+    does not hold every model; else what is not on the accelerator is there.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Gpu:
     blocks: tuple[int, int] = (0, 0)
     weights_bytes: int = 0
     links: HostLinks = OWN_LINK
+    host: HostTier | None = None
 
     @property
     def link_names(self) -> tuple[str, ...]:

@@ -39,6 +39,21 @@ class HostLinks:
         return replace(self, peers=0, names=self.names[:1])
 
 
+@dataclass(frozen=True, slots=True)
+class HostTier:
+    """Memory of a host for weights, and how fast its disk brings what is not in it."""
+
+    memory_bytes: int
+    disk_bytes_per_ms: float
+
+    def read_ms(self, nbytes: int) -> float:
+        """How long the disk reads so many bytes."""
+        return nbytes / self.disk_bytes_per_ms
+
+
+#: The one disk among the names of links.
+DISK: Final = "disk"
+
 #: An accelerator with a link of its own.
 OWN_LINK: Final = HostLinks()
 

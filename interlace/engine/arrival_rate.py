@@ -6,6 +6,8 @@ from typing import Final
 
 #: The part of the newest gap in the mean, once there are many.
 _LEAST_WEIGHT: Final = 1 / 32
+#: The planned rate counts as so many gaps: it says more than the first few do.
+_PLANNED_GAPS: Final = 8
 #: A plan for less says nothing, and rates beyond one a microsecond are one burst.
 _LEAST_RPS: Final = 1e-9
 _LEAST_GAP_MS: Final = 1e-3
@@ -15,7 +17,7 @@ class ArrivalRate:
     """The rate of one model, in visits a second: requests within ``visit_ms`` share a cold start.
 
     The mean of its gaps, each model at its own pace: of the first ones the plain mean, the planned
-    rate counted as one of them, later a moving one of about 32. A gap that is still open counts
+    rate counted as some of them, later a moving one of about 32. A gap that is still open counts
     once it is longer than the mean, so what is not asked any more is forgotten.
     """
 
@@ -23,7 +25,7 @@ class ArrivalRate:
 
     def __init__(self, since_ms: float, planned_rps: float = 0.0, visit_ms: float = 0.0) -> None:
         self._last_ms = since_ms
-        self._gaps = 1 if planned_rps > _LEAST_RPS else 0
+        self._gaps = _PLANNED_GAPS if planned_rps > _LEAST_RPS else 0
         self._gap_ms = 1000.0 / planned_rps if self._gaps else 0.0
         self._visit_ms = visit_ms
 

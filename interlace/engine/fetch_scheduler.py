@@ -214,10 +214,13 @@ class FetchScheduler:
             begin_ms = self._begins_ms(place, now_ms)
             if begin_ms > now_ms:
                 return commands, min(wake_ms, begin_ms)
-            choice = self._system.cold.order([one.waiting for one in loads], now_ms)
-            load = next((one for one in loads if one.waiting.model == choice.model), None)
+            read_ms = self._outlook.host.free_ms(now_ms) - _AHEAD_MS
+            ready = [one for one in loads if not one.from_disk or read_ms <= now_ms]
+            choice = self._system.cold.order([one.waiting for one in ready], now_ms)
+            load = next((one for one in ready if one.waiting.model == choice.model), None)
             if load is None:
-                return commands, min(wake_ms, choice.wake_ms or inf)
+                disk_ms = read_ms if len(ready) < len(loads) else inf
+                return commands, min(wake_ms, choice.wake_ms or inf, disk_ms)
             loads.remove(load)
             need_bytes = load.entry.curve.nbytes(load.plan.brought) - place.free_bytes
             if need_bytes <= 0:
@@ -261,6 +264,7 @@ class FetchScheduler:
         whole = plan == entry.plan()
         fetch = FetchInFlight(work, entry.curve.nbytes(plan.brought), demanded, whole, now_ms)
         self._links.begin(fetch, entry, place.links)
+        self._outlook.host.begin(fetch, entry, now_ms)
         place.fetches.append(fetch)
         entry.fetch = fetch
         return work

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from interlace.core.loading import LoadPlan
+from interlace.engine.host_reads import HostReads
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.residency import GpuWeights, LinkBeliefs, ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
@@ -20,6 +21,7 @@ class LoadOption:
     entry: ModelWeights
     place: GpuWeights
     plan: LoadPlan
+    from_disk: bool
 
 
 class LoadOutlook:
@@ -28,6 +30,7 @@ class LoadOutlook:
     def __init__(self, state: EngineState, links: LinkBeliefs) -> None:
         self._state = state
         self._links = links
+        self.host = HostReads(state, links)
 
     def ready_ms(self, deployed: DeployedModel, deadline_ms: float, now_ms: float) -> float:
         """When its weights are predicted to be there, or so far that a batch may begin.
@@ -48,16 +51,20 @@ class LoadOutlook:
         if fetch is not None and fetch.whole and not fetch.cancelled:
             return min(fetch.opens_ms, fetch.ends_ms)
         free_ms, pace = max(now_ms, self._links.free_ms(link)), self._links.pace(link)
+        read_ms, disk_ms = self.host.read_ms(entry), self.host.free_ms(now_ms)
         for model in self._state.cold_waiting if deadline_ms > now_ms else ():
             other = place.models.get(model)
             if other is None or other is entry or other.warm or other.fetch is not None:
                 continue
             if other.queue.rows and other.queue.next_deadline_ms < deadline_ms:
                 free_ms += pace * other.copy_ms(other.plan())
+                disk_ms += self.host.read_ms(other)
         plan = entry.plan()
+        read_until_ms = disk_ms + read_ms if read_ms else -inf
         if not plan.overlapped:
-            return free_ms + pace * entry.copy_ms(plan)
-        return free_ms + pace * max(0.0, plan.end_ms - entry.run_ms(plan))
+            return max(read_until_ms, free_ms + pace * entry.copy_ms(plan))
+        stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
+        return max(read_until_ms, free_ms + pace * stalls_ms)
 
     def loads(self, now_ms: float) -> list[LoadOption]:
         """Cold models with requests, each where its first answer would end first."""
@@ -92,17 +99,19 @@ class LoadOutlook:
         pace = self._links.pace(place.links[0])
         run_ms = entry.run_ms(plan)
         link_ms = pace * entry.copy_ms(plan)
+        read_ms = self.host.read_ms(entry)
+        disk_ms = self.host.free_ms(now_ms) - now_ms + read_ms if read_ms else 0.0
         waiting = WaitingLoad(
             entry.model,
             deployed.queue.first_arrival_ms,
             deployed.queue.next_deadline_ms,
             link_ms,
-            owed_ms + pace * (plan.end_ms - run_ms) + run_ms,
+            max(disk_ms, owed_ms + pace * (plan.end_ms - run_ms)) + run_ms,
             entry.rate_rps,
             # What left for another load is free for a moment: that is no room yet.
             2 * entry.curve.nbytes(plan.brought) > place.free_bytes,
         )
-        return LoadOption(waiting, entry, place, plan)
+        return LoadOption(waiting, entry, place, plan, read_ms > 0.0)
 
     def partition(self, deployed: DeployedModel, gpu: str) -> LivePartition | None:
         """Where the fetch is made: a partition that hosts it, an idle one if there is one."""

@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from interlace.core.hardware import Gpu
-from interlace.core.loading import LoadPlan
+from interlace.core.loading import DISK, LoadPlan
 from interlace.core.messages import Evict, Fetch
 from interlace.engine.arrival_rate import ArrivalRate
 from interlace.engine.request_queue import RequestQueue
@@ -28,6 +28,7 @@ class FetchInFlight:
         "cancelled",
         "demanded",
         "ends_ms",
+        "from_disk",
         "nbytes",
         "opens_ms",
         "uses",
@@ -45,6 +46,7 @@ class FetchInFlight:
         steps = work.plan.steps
         self.uses = frozenset(steps[index].link for index in work.plan.brought)  #: links by number
         self.cancelled = False
+        self.from_disk = False
         self.began_ms = self.ends_ms = now_ms
         self.opens_ms = inf
 
@@ -276,13 +278,20 @@ class LinkBeliefs:
             stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
             fetch.opens_ms = ready_ms + own * stalls_ms
 
+    def reads(self, fetch: FetchInFlight, read_until_ms: float) -> None:
+        """The disk is read for a fetch until then."""
+        self._free_ms[DISK] = read_until_ms
+        fetch.from_disk = True
+        fetch.ends_ms = max(fetch.ends_ms, read_until_ms)
+        fetch.opens_ms = max(fetch.opens_ms, read_until_ms)
+
     def ended(self, fetch: FetchInFlight, links: tuple[str, ...], now_ms: float) -> None:
         """A fetch is over: its links are free, unless another is on them."""
-        for link in links:
+        for link in (*links, DISK) if fetch.from_disk else links:
             if self.free_ms(link) <= fetch.ends_ms:
                 self._free_ms[link] = now_ms
         expected_ms = fetch.ends_ms - fetch.began_ms
-        if fetch.cancelled or expected_ms <= 0.0:
+        if fetch.cancelled or fetch.from_disk or expected_ms <= 0.0:
             return
         pace = self.pace(links[0])
         seen = pace * (now_ms - fetch.began_ms) / expected_ms

@@ -104,7 +104,7 @@ def try_memory(
     seconds = requests / sum(as_rate_rps(one.rows_per_s) for one in wanted)
     workloads = {one.model: Gamma(as_rate_rps(one.rows_per_s), one.cv) for one in wanted}
     since_ms = _START_MS + 1000.0 * _WARM_PART * seconds
-    watch = ColdRequests(_curves(profiles, fleet, system), since_ms)
+    watch = ColdRequests(cold_curves(profiles, fleet, system), since_ms)
     run = Simulation(
         system,
         fleet,
@@ -162,7 +162,7 @@ def _quantile_interval(ordered: Sequence[float], share: float) -> tuple[float, f
     return ordered[max(0, low - 1)], ordered[high - 1] if high <= count else inf
 
 
-def _curves(profiles: Profiles, fleet: Fleet, system: System) -> Callable[[str], ColdCurve]:
+def cold_curves(profiles: Profiles, fleet: Fleet, system: System) -> Callable[[str], ColdCurve]:
     """The cold curve of a model; one for all of equal layers."""
     found: dict[object, ColdCurve] = {}
     links = fleet.gpus[0].links

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from interlace.core.byte_sizes import parse_bytes
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
+from interlace.core.loading import HostTier
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.tables import TableError, did_you_mean, read_table
@@ -92,11 +93,13 @@ def read_scenario(
     gpu: str | None = None,
     prices_per_hour: Mapping[str, float] | None = None,
     memory: str | None = None,
+    host_memory: str | None = None,
 ) -> Scenario:
     """The scenario in a TOML file (docs/planning.md); ``gpu`` names another kind than the file's.
 
     ``prices_per_hour`` are costs of one accelerator by kind, beside and before the file's;
-    ``memory`` for weights, such as "16GB", stands above the file's.
+    ``memory`` for weights of each accelerator and ``host_memory`` for those of all models, such as
+    "16GB", stand above the file's.
 
     Raises:
         InputError: the file is not a scenario; the key, what is there, what is expected.
@@ -107,8 +110,7 @@ def read_scenario(
     own_kind = kind.kind if table.gpu is None else _kind(path, table.gpu).kind
     own_price = table.price_per_hour
     prices = own_price if isinstance(own_price, dict) else {own_kind: own_price}
-    if budget := memory or table.memory:
-        kind = with_weights_memory(kind, _memory_bytes(path, budget))
+    kind = _with_memory(path, table, kind, memory, host_memory)
     names = copy_names(path, table.models)
     profiles, unnamed = _profiles(path, table.profiles, kind.kind, names)
     return Scenario(
@@ -179,11 +181,22 @@ def with_weights_memory(gpu: Gpu, nbytes: int) -> Gpu:
     return replace(gpu, weights_bytes=nbytes)
 
 
-def _memory_bytes(path: Path, text: str) -> int:
+def _with_memory(
+    path: Path, table: ScenarioTable, kind: Gpu, memory: str | None, host_memory: str | None
+) -> Gpu:
+    if memory := memory or table.memory:
+        kind = with_weights_memory(kind, _memory_bytes(path, "memory", memory))
+    if host_memory := host_memory or table.host_memory:
+        host_bytes = _memory_bytes(path, "host_memory", host_memory)
+        kind = replace(kind, host=HostTier(host_bytes, table.disk_gb_per_s * 1e6))
+    return kind
+
+
+def _memory_bytes(path: Path, key: str, text: str) -> int:
     try:
         return parse_bytes(text)
     except ValueError as error:
-        raise InputError(f"{path}: memory: {error}; expected a size such as 16GB") from None
+        raise InputError(f"{path}: {key}: {error}; expected a size such as 16GB") from None
 
 
 def _demand(name: str, asked: ScenarioModel, part: float) -> Demand:

@@ -55,6 +55,8 @@ class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
     gpu: str | GpuTable | None = None
     gpus: _Count = 64
     memory: str | None = None
+    host_memory: str | None = None
+    disk_gb_per_s: Annotated[float, Meta(ge=1e-3, le=_MOST)] = 2.5
     price_per_hour: _Price | dict[str, _Price] | None = None
     slowdown: Annotated[float, Meta(ge=1, le=_MOST)] | _FileName = 1.0
     profiles: Annotated[list[_FileName], _FILES] | None = None

@@ -37,8 +37,6 @@ _SHOWN: Final = 2.5
 _ENOUGH, _LEAST = 2_000, 500
 #: SLOs that a run lasts at least: it begins with empty queues.
 _SLOS: Final = 5.0
-#: SLOs that a trial lasts at least, whatever it shows.
-_SHOWN_SLOS: Final = 2.0
 _Z95: Final = 1.96
 _TAIL: Final = 0.99
 _FAR: Final = 10  #: beyond this many SLOs a p99 is not told in figures
@@ -238,11 +236,11 @@ def _tried(
     def short(played: TrialRuns) -> frozenset[str]:
         return frozenset(m for m, most in in_all.items() if played.lost(m) > most)
 
-    least = min(max(_RUNS[0], _SHOWN_SLOS * longest_s / seconds), 1.0) * requests
+    least = min(max(_RUNS[0], _SLOS * longest_s / seconds), 1.0) * requests
 
     def shown(played: TrialRuns) -> bool:
         return played.requests >= least and all(
-            _shown(played.sent(one.model), played.lost(one.model), one.attainment)
+            played.lost(one.model) <= _spare(played.sent(one.model), one.attainment, _SHOWN)
             for one in part.demand
         )
 
@@ -261,15 +259,13 @@ def may_lose(sent: float, attainment: float, errors: float) -> float:
 
     The score test, as in Wilson's interval. At least none: else few requests would never do.
     """
+    return max(_spare(sent, attainment, errors), 0.0)
+
+
+def _spare(sent: float, attainment: float, errors: float) -> float:
+    """The same, below nothing where so few requests show nothing."""
     late = 1.0 - attainment
-    return max(sent * late - errors * sqrt(sent * late * attainment), 0.0)
-
-
-def _shown(sent: int, lost: int, attainment: float) -> bool:
-    """True if a promise is shown to be kept; without a loss where one was to be expected, too."""
-    if not lost:
-        return sent * (1.0 - attainment) >= 1.0
-    return lost <= may_lose(sent, attainment, _SHOWN)
+    return sent * late - errors * sqrt(sent * late * attainment)
 
 
 class TrialRuns:

@@ -10,6 +10,8 @@ from interlace.policy.cold_policy import LoadChoice, WaitingLoad
 
 #: The part of the time that a load could wait which it may wait for company.
 _PART_OF_SLACK: Final = 0.5
+#: Nor does it wait for more visits than these: the first that share it save most of what is moved.
+_COMPANY: Final = 1.25
 #: A load that nothing can be in time for is passed over at most that many times its SLO.
 _PATIENCE_SLOS: Final = 4.0
 
@@ -24,9 +26,10 @@ def by_deadline(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
     """The earliest deadline of those that can be in time, and no sooner than it pays.
 
     Requests that come while a load waits share it, so A B A A C is served as A A A B C. A load for
-    which others must leave waits if another request is expected in the time that it has, for half
-    of that at most, and less where others need the link behind it. Those that are too late in any
-    case come last, yet before all others once they have waited for four times their SLO.
+    which others must leave waits if another request is expected in the time that it has, until it
+    may have come, for half of that time at most, and less where others need the link behind it.
+    Those that are too late in any case come last, yet before all others once they have waited for
+    four times their SLO.
     """
     in_time: list[WaitingLoad] = []
     late: list[WaitingLoad] = []
@@ -61,8 +64,9 @@ def _latest_begins_ms(waiting: Sequence[WaitingLoad]) -> list[float]:
 
 
 def _begin_ms(one: WaitingLoad, latest_ms: float) -> float:
-    """When it begins if the link is free: at once, or when half of the time it had is over."""
+    """When it begins if the link is free: at once, or when it has waited for company."""
     slack_ms = latest_ms - one.first_arrival_ms
     if not one.evicts or one.rate_rps * slack_ms / 1000.0 < 1.0:
         return one.first_arrival_ms
-    return one.first_arrival_ms + _PART_OF_SLACK * slack_ms
+    company_ms = 1000.0 * _COMPANY / one.rate_rps
+    return one.first_arrival_ms + min(_PART_OF_SLACK * slack_ms, company_ms)

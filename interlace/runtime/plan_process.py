@@ -13,6 +13,8 @@ from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
+#: Of a plan before which nothing is served: on a busy machine a late one is better than none.
+_FIRST_LIMIT_S: Final = 600.0
 _CHILD: Final = "from interlace.runtime.plan_process import main; main()"
 #: Beside requests. A first plan delays none: everybody waits for it.
 _YIELDING: Final = f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
@@ -68,11 +70,13 @@ def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
     if reason := unsendable(system):
         return PlanSolved(question.ticket, Plan(), reason)
     sent = pickle.dumps((system.planner, system.packer, question))
-    argv = [sys.executable, "-c", _YIELDING if question.current.partitions else _CHILD]
+    first = not question.current.partitions
+    limit_s = _FIRST_LIMIT_S if first else LIMIT_S
+    argv = [sys.executable, "-c", _CHILD if first else _YIELDING]
     try:
-        done = subprocess.run(argv, input=sent, capture_output=True, timeout=LIMIT_S, check=True)
+        done = subprocess.run(argv, input=sent, capture_output=True, timeout=limit_s, check=True)
     except subprocess.TimeoutExpired:
-        return PlanSolved(question.ticket, Plan(), f"no plan within {LIMIT_S:g} s")
+        return PlanSolved(question.ticket, Plan(), f"no plan within {limit_s:g} s")
     except subprocess.CalledProcessError as error:
         last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return PlanSolved(question.ticket, Plan(), f"the planning process broke: {''.join(last)}")

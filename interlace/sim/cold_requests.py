@@ -51,5 +51,6 @@ class ColdRequests:
         place, curve = (work.gpu, work.model), self._curve_of(work.model)
         before = self._held.get(place, frozenset())
         self._held[place] = after = before.union(work.plan.brought)
-        if work.plan == curve.plan(before) or not curve.copied(after):
+        part = curve.missing(before)  # what is brought unasked need not be all of it
+        if part is None or work.plan != part[1] or not curve.copied(after):
             self._warm.setdefault(work.model, set()).add(work.gpu)

@@ -16,6 +16,7 @@ from interlace.device.base import Device
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.weight_links import WeightLinks
 from interlace.engine.engine import Engine
+from interlace.perf.host_memory import HostMemory
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
@@ -147,11 +148,13 @@ def _runtime(
     system = _pinned(scenario.system, scenario.plan)
     truth: Mapping[str, Profile] = scenario.truth
     links = WeightLinks()  # accelerators that name the same link share it
+    tiers = [gpu.host for gpu in scenario.fleet.gpus if gpu.host is not None]
+    host = HostMemory(tiers[0]) if tiers else None  # all are in one host
 
     def device(gpu: Gpu) -> Device:
         made = scenario.device(gpu, clock, truth)
         if isinstance(made, SimulatedDevice):
-            made.weights.links = links
+            made.weights.links, made.weights.host = links, host
         return made
 
     reserve = scenario.reserve

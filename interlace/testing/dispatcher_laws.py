@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -12,17 +11,17 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu, Trait
-from interlace.core.messages import Command, Event, RequestArrived, Run, SendReply
+from interlace.core.messages import Run
 from interlace.core.plan import Demand, Plan
-from interlace.core.request import Outcome, Request
-from interlace.engine.engine import Engine
+from interlace.core.request import Request
 from interlace.policy.base import Admission, Dispatcher, System
 from interlace.policy.view import Dispatch, Refusal, View
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.run import FixedPlan, simulate
+from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 from interlace.testing.law import law
+from interlace.testing.run_log import RunLog
 from interlace.testing.worlds import line_profile, machine
 
 MODELS: Final = ("a", "b", "c")
@@ -142,16 +141,6 @@ def _seen(view: View) -> object:
     ]
 
 
-class _Log:
-    """Events and commands of a run."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[float, Event, list[Command]]] = []
-
-    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        self.entries.append((now_ms, event, list(commands)))
-
-
 @law(traffics(), examples=6)
 def decisions_are_legal_and_every_request_is_answered_once(
     system: System, traffic: TrafficCase
@@ -162,24 +151,14 @@ def decisions_are_legal_and_every_request_is_answered_once(
         dispatcher=_Watched(system.dispatcher, system.within_100),
         admission=_WatchedAdmission(system.admission),
     )
-    scenario, log = traffic.scenario(watched), _Log()
+    scenario, log = traffic.scenario(watched), RunLog()
     simulate(scenario, [log])
-    _each_arrival_has_one_answer(log)
+    log.check_answers()
     _equal_deadlines_are_first_come_first_served(log)
-    _a_replay_agrees(log, scenario)
+    log.check_replay(scenario)
 
 
-def _each_arrival_has_one_answer(log: _Log) -> None:
-    sent = [event.request.id for _, event, _ in log.entries if isinstance(event, RequestArrived)]
-    answers = [c.reply for _, _, cs in log.entries for c in cs if isinstance(c, SendReply)]
-    assert Counter(sent) == Counter(reply.request.id for reply in answers)
-    for now_ms, _, commands in log.entries:
-        for one in commands:
-            if isinstance(one, SendReply) and one.reply.outcome is Outcome.OK:
-                assert now_ms <= one.reply.request.deadline_ms
-
-
-def _equal_deadlines_are_first_come_first_served(log: _Log) -> None:
+def _equal_deadlines_are_first_come_first_served(log: RunLog) -> None:
     """One SLO a model: its requests start in the order in which they came."""
     last: dict[str, int] = {}
     for _, _, commands in log.entries:
@@ -188,11 +167,3 @@ def _equal_deadlines_are_first_come_first_served(log: _Log) -> None:
                 for request in one.batch.requests:
                     assert request.id > last.get(request.model, 0)
                     last[request.model] = request.id
-
-
-def _a_replay_agrees(log: _Log, scenario: Simulation) -> None:
-    assert scenario.plan is not None
-    system = replace(scenario.system, planner=FixedPlan(scenario.plan))
-    engine = Engine(scenario.fleet, system)
-    for now_ms, event, commands in log.entries:
-        assert engine.handle(event, now_ms) == commands

@@ -15,7 +15,14 @@ from interlace.policy.base import System
 Case = TypeVar("Case")
 
 #: Modules that hold the laws, in the order in which they are checked.
-_MODULES: Final = ("planner_laws", "packer_laws", "dispatcher_laws", "run_laws", "fairness_laws")
+_MODULES: Final = (
+    "planner_laws",
+    "packer_laws",
+    "dispatcher_laws",
+    "run_laws",
+    "fairness_laws",
+    "cold_laws",
+)
 
 
 @dataclass(frozen=True, slots=True)

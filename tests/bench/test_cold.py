@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from bench.cold.machines import bert_on_h100, p3_8xlarge, two_a5000
+from bench.cold.azure import azure, most_in_time
+from bench.cold.machines import bert_on_h100, h100s, p3_8xlarge, two_a5000
 from bench.cold.many_models import least_link_part, many_models, one_run
 from bench.cold.oversubscribed import oversubscribed
 from bench.cold.playing import zipf_parts
+from interlace.sim.arrivals import Arrivals
 
 GB = 10**9
 
@@ -32,6 +37,39 @@ def test_the_optimum_falls_with_memory_and_is_none_with_all_of_it(skew: float) -
 def test_with_memory_for_all_nothing_moves_after_the_start() -> None:
     found = one_run("interlace", zipf_parts(5, 0.0), 100.0, 5 * GB, 4.0, 0)
     assert found.moved_bytes == 0 and found.in_slo == 1.0
+
+
+def test_azures_functions_are_in_time_where_the_bound_allows_it(tmp_path: Path) -> None:
+    trace = tmp_path / "calls.csv"
+    rows = [f"x,x,f{number},t,{60 + number},{number}" for number in range(20)]
+    trace.write_text("\n".join(["a,b,HashFunction,Trigger,480,481", *rows]) + "\n")
+    found = azure(
+        trace=str(trace),
+        models=40,
+        gpus=2,
+        memory_gb=2.0,
+        rate_rps=50,
+        minutes=1,
+        seeds=1,
+        rows="interlace",
+    )
+    ours = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
+    for words in ("sample", "day"):
+        assert ours[f"{words}: no scheduler has more in time than"] == 100.0
+        assert ours[f"{words}, interlace: in time"] >= 99.99
+    assert ours["day, interlace: cold"] > 1.0
+
+
+def test_the_bound_counts_what_cannot_be_copied_or_executed_in_time() -> None:
+    """40 models asked at once, of 171 MB and 3.4 ms each; one link and no memory but for one."""
+    profile, names = bert_on_h100(), tuple(f"m{number}" for number in range(80))
+    times_ms, which = np.full(80, 10.0), np.arange(80, dtype=np.int32)
+    at_once = Arrivals(names, times_ms, which, 1.0)
+    assert most_in_time(at_once, profile, h100s(1, 20 * GB)) == 1.0
+    # An SLO of 100 ms and 50 of the window: 42 or 43 loads, and what one GB held.
+    assert 45 / 80 <= most_in_time(at_once, profile, h100s(1, GB)) <= 51 / 80
+    same = Arrivals(("m",), np.full(2000, 10.0), np.zeros(2000, dtype=np.int32), 1.0)
+    assert most_in_time(same, profile, h100s(1, GB)) < 0.9
 
 
 def test_machines_have_their_links() -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from interlace.core.hardware import Fleet
+from interlace.core.loading import HostTier
 from interlace.core.messages import (
     CancelFetch,
     Deployment,
@@ -44,9 +45,11 @@ def cold_world(
     gpus: int = 1,
     pinned: str = "",
     keep_ms: float = 0.0,
+    host: HostTier | None = None,
 ) -> World:
-    (gpu,) = machine().gpus
-    fleet = Fleet(tuple(replace(gpu, id=f"g{n}", weights_bytes=budget) for n in range(gpus)))
+    (plain,) = machine().gpus
+    gpu = replace(plain, weights_bytes=budget, host=host)
+    fleet = Fleet(tuple(replace(gpu, id=f"g{n}") for n in range(gpus)))
     row = replace(resolve("interlace"), cold=COLD_POLICIES[cold])
     world = World({name: layered(name) for name in names}, fleet, row)
     deployments = tuple(
@@ -78,6 +81,23 @@ def test_a_cold_model_is_fetched_and_answers() -> None:
     assert ran - began == pytest.approx(17.0)
     ended = next(at for at, reply in world.replies if reply.request.id == first.id)
     assert ended - began == pytest.approx(20.0 + 1.0)
+
+
+def test_what_is_on_the_disk_is_promised_as_late_as_it_comes() -> None:
+    """A disk that reads a model in 100 ms, and host memory for one."""
+    world = cold_world(400, names="abc", host=HostTier(400, 4.0))
+    assert world.reply_of(world.send("a", 90.0)).outcome is Outcome.REFUSED
+    world.run(300.0)  # what was refused is brought all the same
+    done = world.send("a", 90.0)
+    world.run(50.0)
+    assert world.reply_of(done).outcome is Outcome.OK
+    began = world.clock.now_ms()
+    both = [world.send(model, slo_ms) for model, slo_ms in (("b", 120.0), ("c", 250.0))]
+    assert world.reply_of(world.send("c", 150.0)).outcome is Outcome.REFUSED  # it is behind b
+    world.run(400.0)
+    assert [world.reply_of(one).outcome for one in both] == [Outcome.OK, Outcome.OK]
+    ended = [at - began for one in both for at, r in world.replies if r.request.id == one.id]
+    assert 100.0 < ended[0] < 120.0 and 200.0 < ended[1] < 250.0
 
 
 def test_what_is_not_used_leaves_for_what_is() -> None:

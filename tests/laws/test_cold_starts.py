@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from interlace.core.hardware import Fleet, Trait
-from interlace.core.loading import HostLinks
+from interlace.core.loading import HostLinks, HostTier
 from interlace.core.messages import (
     CancelFetch,
     Deployment,
@@ -70,6 +70,7 @@ class ColdMachine(RuleBasedStateMachine):
         pinned=st.sampled_from([None, "a"]),
         keep_ms=st.sampled_from([0.0, 20.0]),
         ahead=st.sampled_from([0.0, 2.0]),
+        host=st.sampled_from([None, HostTier(900, 20.0)]),
         system=st.sampled_from(["interlace", "nexus", "clockwork", "triton"]),
     )
     def build(
@@ -81,6 +82,7 @@ class ColdMachine(RuleBasedStateMachine):
         pinned: str | None,
         keep_ms: float,
         ahead: float,
+        host: HostTier | None,
         system: str,
     ) -> None:
         (plain,) = machine(10**6, frozenset({Trait.OVERLAPPED_REORGANISATION})).gpus
@@ -91,6 +93,7 @@ class ColdMachine(RuleBasedStateMachine):
                 id=f"g{index}",
                 ahead_ms=ahead,
                 weights_bytes=budget,
+                host=host,
                 links=HostLinks(peers, 100.0, names=(names[index], *names[1 - index :][:peers])),
             )
             for index in range(there)
@@ -294,6 +297,7 @@ TestColdLaws = ColdMachine.TestCase
 def played(system: str = "interlace", cold: str = "interlace", **world: object) -> ColdMachine:
     """A world of the laws, to be led through an example by hand."""
     plain = {"there": 1, "peers": 0, "pinned": None, "keep_ms": 0.0, "ahead": 0.0, "budget": 500}
+    plain["host"] = None
     one = ColdMachine()
     one.build(**plain | world, system=system, cold=cold)  # type: ignore[misc]
     return one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -11,11 +11,14 @@ from hypothesis import Phase, settings
 from msgspec import structs
 
 from interlace.core.hardware import Fleet
+from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
 from interlace.core.request import Request
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
+from interlace.policy.cold_policy import Holding, LoadChoice, WaitingLoad
+from interlace.policy.eviction import least_recently_used
 from interlace.policy.view import Dispatch, Drop, Launch, Refusal, View
 from interlace.testing import Law, check_system, laws_of
 
@@ -81,6 +84,29 @@ def _half_served(plan: Plan, fleet: Fleet) -> Plan:
     return replace(plan, partitions=halved)
 
 
+def _evicts_twice(
+    need_bytes: int, holdings: Iterable[Holding], now_ms: float
+) -> Sequence[tuple[str, tuple[int, ...]]]:
+    found = least_recently_used(need_bytes, holdings, now_ms)
+    return [*found, *found]
+
+
+def _brings_what_is_there(
+    free_bytes: int, holdings: Sequence[Holding], now_ms: float
+) -> tuple[str, LoadPlan] | None:
+    there = [one for one in holdings if one.held]
+    return (there[0].model, there[0].curve.plan()) if there else None
+
+
+def _another_order(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
+    return LoadChoice(waiting[next(_calls) % 2 - 1].model)
+
+
+def _cold(**changes: object) -> System:
+    return replace(GOOD, cold=replace(GOOD.cold, **changes))  # type: ignore[arg-type]
+
+
+COLD = "weights_come_before_they_are_used_and_leave_after"
 DECISIONS = "decisions_are_legal_and_every_request_is_answered_once"
 BROKEN = {
     "a partition twice": (DECISIONS, replace(GOOD, dispatcher=_same_partition_twice)),
@@ -94,6 +120,9 @@ BROKEN = {
         "no_contending_model_falls_behind_the_bound",
         replace(resolve("clockwork"), fair=True),
     ),
+    "evicting twice": (COLD, _cold(eviction=_evicts_twice)),
+    "bringing what is there": (COLD, _cold(prefetch=_brings_what_is_there)),
+    "another order": (COLD, _cold(order=_another_order)),
     "illegal plans": ("plans_are_legal", replace(GOOD, planner=_altered(_too_much))),
     "slow cycles": ("packed_cycles_keep_every_slo", replace(GOOD, packer=_altered(_slower_cycles))),
     "lost demand": (

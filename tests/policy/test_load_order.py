@@ -66,12 +66,19 @@ def test_waiting_for_company_makes_nothing_late(waiting: list[WaitingLoad]) -> N
 
 def test_a_b_a_a_c_is_served_as_a_a_a_b_c() -> None:
     """A load that others must leave for gathers requests, for half of the time that it has."""
-    b = WaitingLoad("b", 0.0, 100.0, 10.0, 20.0, rate_rps=50.0, evicts=True)
+    b = WaitingLoad("b", 0.0, 100.0, 10.0, 20.0, rate_rps=20.0, evicts=True)
     assert by_deadline([b], 5.0) == (None, 40.0)
     assert by_deadline([b], 40.0).model == "b"
     assert by_deadline([b._replace(evicts=False)], 5.0).model == "b"
     assert by_deadline([b._replace(rate_rps=1.0)], 5.0).model == "b"
     assert first_come([b], 0.0).model == "b"
+
+
+def test_it_waits_no_longer_than_company_needs_to_come() -> None:
+    """Who is asked often waits shortly, whatever time there is."""
+    often = WaitingLoad("often", 0.0, 2000.0, 10.0, 20.0, rate_rps=50.0, evicts=True)
+    assert by_deadline([often], 5.0) == (None, 25.0)
+    assert by_deadline([often], 25.0).model == "often"
 
 
 def test_what_is_late_in_any_case_comes_last_but_comes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from interlace.core.messages import Failure, Load, Run, Work
@@ -62,3 +63,21 @@ def test_a_failure_is_kept_apart_and_not_stored(tmp_path: Path) -> None:
     assert found.failures == {make_model("a").key: "a: load failed: truncated file"}
     assert list(found.profiles) == [make_model("b").key]
     assert start(tmp_path, "ab", FakeDevice(SimClock())).measured == (make_model("a").key,)
+
+
+def test_of_one_architecture_one_is_measured(tmp_path: Path) -> None:
+    """The one of the longest SLO, so that its profile goes far enough for all of them."""
+    models = [replace(make_model(name), architecture="net") for name in "abc"]
+    models[1] = replace(models[1], terms=replace(models[1].terms, slo_ms=10_000.0))
+    models.append(make_model("other"))
+    for expected in ({models[1].key, models[3].key}, set[str]()):
+        device = FakeDevice(SimClock())
+        rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
+        found = in_virtual_time(device.clock, fill(rig, models, ProfileStore(tmp_path), SETTINGS))
+        assert set(found.measured) == expected
+        assert found.profiles.keys() == {model.key for model in models}
+        for model in models:
+            assert found.profiles[model.key].model == model.key
+            assert found.profiles[model.key].digest == model.digest
+        first, second = (found.profiles[model.key] for model in models[:2])
+        assert first.points == second.points

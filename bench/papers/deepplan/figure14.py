@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from bench.harness import Report, Row, curves, main, panels
-from bench.papers.deepplan.figure13 import WAYS, run
+from bench.papers.deepplan.figure13 import run
+from bench.papers.deepplan.machine import WAYS
 
 #: Model, requests/s, and numbers of instances around what fits the memory.
 _CASES: Final = (
@@ -18,14 +19,18 @@ _CASES: Final = (
 )
 
 
-def figure14(*, requests: Annotated[int, "measured, of each run"] = 1000) -> Report:
+def figure14(
+    *,
+    requests: Annotated[int, "measured, of each run"] = 1000,
+    ways: Annotated[str, "answers to cold starts"] = ",".join(WAYS),
+) -> Report:
     """Both models by every way."""
     rows: list[Row] = []
     drawn = []
     for model, rate_rps, counts in _CASES:
         found = {
             way: [run(model, way, count, rate_rps, requests).p99_ms for count in counts]
-            for way in WAYS
+            for way in ways.split(",")
         }
         rows += [
             Row(f"{model}, {count} instances: p99, {way}", None, p99_ms, " ms")

@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+from interlace.core.loading import DISK
+
 
 class WeightPiece(NamedTuple):
-    """One layer's weights: over which link, for how long, and how long a peer passes them on."""
+    """One layer's weights: over which link, for how long, and how long a peer passes them on.
+
+    ``read_ms`` is how long the disk brings them to the host before; what stays there has no copy.
+    """
 
     layer: int
     link: str
     copy_ms: float
     pass_ms: float = 0.0
+    read_ms: float = 0.0
 
 
 class WeightFlow:
@@ -45,7 +51,12 @@ class WeightFlow:
         self._begins_ms.clear()
         for piece in self.pieces:
             begins_ms = max(self.begin_ms, free_ms.get(piece.link, -inf))
-            arrives_ms = free_ms[piece.link] = begins_ms + piece.copy_ms
+            # A copy that waits for the disk keeps its link from nobody.
+            free_ms[piece.link] = arrives_ms = begins_ms + piece.copy_ms
+            if piece.read_ms:
+                begins_ms = max(self.begin_ms, free_ms.get(DISK, -inf))
+                free_ms[DISK] = begins_ms + piece.read_ms
+                arrives_ms = max(arrives_ms, free_ms[DISK] + piece.copy_ms)
             if piece.pass_ms:
                 arrives_ms = max(arrives_ms, passed_ms.get(piece.link, -inf)) + piece.pass_ms
                 passed_ms[piece.link] = arrives_ms

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from math import inf
 
 from interlace.core.hardware import Gpu
-from interlace.core.loading import LoadPlan, WeightPath
+from interlace.core.loading import DISK, LoadPlan, WeightPath
 from interlace.core.messages import Evict, Failure, Fetch, WorkFinished
 from interlace.core.profile import LayerProfile, Profiles
 from interlace.device.base import Done
 from interlace.device.simulated.running_batches import Timer
 from interlace.device.simulated.weight_links import WeightFlow, WeightLinks, WeightPiece
+from interlace.perf.host_memory import HostMemory
 
 
 class FetchUnderWay:
@@ -30,12 +31,13 @@ class FetchUnderWay:
 class SimulatedWeights:
     """Layers arrive in order over links that others use too; batches stall where one is missing.
 
-    ``links`` may be shared by several accelerators. What is held and on its way together never
-    exceeds the budget: a fetch beyond it fails.
+    ``links`` and ``host`` may be shared by several accelerators. What is held and on its way
+    together never exceeds the budget: a fetch beyond it fails.
     """
 
     def __init__(self, gpu: Gpu, timer: Timer, truth: Profiles) -> None:
         self.links = WeightLinks()
+        self.host = None if gpu.host is None else HostMemory(gpu.host)
         self._gpu = gpu
         self._timer = timer
         self._truth = truth
@@ -99,7 +101,8 @@ class SimulatedWeights:
             for index, step in enumerate(work.plan.steps)
             if step.via is WeightPath.HOST and index not in held
         )
-        flow = self.links.begin(self._pieces(work.plan, layers), self._timer.now_ms())
+        pieces = list(self._pieces(work.model, work.plan, layers))
+        flow = self.links.begin(pieces, self._timer.now_ms())
         one = self._open[work.model] = FetchUnderWay(work, flow, done)
         self.held_bytes += needed_bytes
         self._look(one)
@@ -133,15 +136,15 @@ class SimulatedWeights:
         left = self._left.get(model, set())
         one = self._open.get(model)
         arrives_ms = one.flow.arrives_ms if one is not None else {}
+        brought = one.work.plan.brought if one is not None else ()
         times = work_ms / (sum(layer.run_ms for layer in layers) or inf)
         begin_ms = now_ms = self._timer.now_ms()
         for index, layer in enumerate(layers):
             if layer.weights_bytes and index not in held:
-                if index in arrives_ms:
-                    now_ms = max(now_ms, arrives_ms[index])
-                elif index in left:
+                now_ms = max(now_ms, arrives_ms.get(index, now_ms))
+                if index in left and index not in brought:
                     now_ms += layer.run_host_ms - layer.run_ms
-                else:
+                elif index not in arrives_ms:
                     return None
             now_ms += times * layer.run_ms
         return now_ms - begin_ms
@@ -188,15 +191,23 @@ class SimulatedWeights:
     def _answer(self, done: Done, finished: WorkFinished) -> None:
         self._timer.call_at(self._timer.now_ms(), lambda: done(finished))
 
-    def _pieces(self, plan: LoadPlan, layers: tuple[LayerProfile, ...]) -> list[WeightPiece]:
-        links, names = self._gpu.links, self._gpu.link_names
-        pieces: list[WeightPiece] = []
-        for index in plan.brought:
-            step, layer = plan.steps[index], layers[index]
-            passes = step.via is WeightPath.PEER
-            pass_ms = layer.weights_bytes / links.peer_bytes_per_ms if passes else 0.0
-            pieces.append(WeightPiece(index, names[step.link], layer.copy_ms, pass_ms))
-        return pieces
+    def _pieces(
+        self, model: str, plan: LoadPlan, layers: tuple[LayerProfile, ...]
+    ) -> Iterator[WeightPiece]:
+        """What is copied; where the host does not have the model, after its disk has read it."""
+        links, names, tier = self._gpu.links, self._gpu.link_names, self._gpu.host
+        whole_bytes = self._bytes(model, range(len(layers)))
+        if self.host is None or self.host.use(model, whole_bytes):
+            tier = None
+        brought = frozenset(plan.brought)
+        for index, (step, layer) in enumerate(zip(plan.steps, layers, strict=True)):
+            read_ms = 0.0 if tier is None else tier.read_ms(layer.weights_bytes)
+            if index in brought:
+                passes = step.via is WeightPath.PEER
+                pass_ms = layer.weights_bytes / links.peer_bytes_per_ms if passes else 0.0
+                yield WeightPiece(index, names[step.link], layer.copy_ms, pass_ms, read_ms)
+            elif read_ms and step.via is WeightPath.HOST:
+                yield WeightPiece(index, DISK, 0.0, read_ms=read_ms)
 
     def _layers(self, model: str) -> tuple[LayerProfile, ...]:
         return self._truth[model].layers

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from operator import le
 from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
@@ -171,7 +172,7 @@ def _undominated(states: list[_PartialPlan]) -> list[_PartialPlan]:
 
 
 def _none_later(these: tuple[float, ...], those: tuple[float, ...]) -> bool:
-    return all(this <= that for this, that in zip(these, those, strict=True))
+    return all(map(le, these, those))
 
 
 def _thinned(states: list[_PartialPlan], width: int) -> list[_PartialPlan]:

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Gpu
-from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
+from interlace.core.loading import HostLinks, HostTier, LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import Evict, Fetch, WorkFinished
 from interlace.core.profile import LayerProfile, Profile
 from interlace.device.simulated.weight_links import WeightLinks, WeightPiece
 from interlace.device.simulated.weights import SimulatedWeights
 from interlace.perf.cold_start import layer_times, planned
+from interlace.perf.host_memory import HostMemory
 from interlace.runtime.clock import SimClock
 
 LAYERS = tuple(LayerProfile(str(index), 100, 2.0, 1.0, 3.0) for index in range(4))
@@ -147,3 +148,47 @@ def test_each_link_carries_a_piece_at_a_time(
         )
         for (_, ended_ms), (began_ms, _) in itertools.pairwise(spans):
             assert began_ms >= ended_ms - 1e-9
+
+
+#: A host that has room for one of two models, and a disk four times as slow as the link.
+SMALL_HOST = replace(GPU, host=HostTier(memory_bytes=500, disk_bytes_per_ms=12.5))
+
+
+def test_what_the_host_does_not_have_comes_from_its_disk() -> None:
+    stand = Stand(SMALL_HOST)
+    stand.fetch("a", plan_of(WeightPath.HOST, *[WeightPath.COPY] * 3))
+    # Four reads of 8 ms, each before its copy; the layer that stays on the host is read as well.
+    assert stand.weights.takes_ms("a", 4.0) == pytest.approx(32.0 + 2.0 + 1.0)
+    stand.clock.run(100.0)
+    stand.weights.evict(Evict("g0", "a", (1, 2, 3)), stand.done)
+    stand.fetch("a")
+    assert stand.weights.takes_ms("a", 4.0) == pytest.approx(2.0 + 3 * 2.0 + 1.0)
+    stand.clock.run(200.0)
+    stand.weights.evict(Evict("g0", "a", (0, 1, 2, 3)), stand.done)
+    stand.fetch("b")
+    assert stand.weights.takes_ms("b", 4.0) == pytest.approx(32.0 + 2.0 + 1.0)
+    assert stand.weights.host is not None and not stand.weights.host.holds("a")
+
+
+def test_a_copy_that_waits_for_the_disk_holds_up_nobody() -> None:
+    links = WeightLinks()
+    slow = links.begin([WeightPiece(0, "pcie", 2.0, read_ms=50.0)], 0.0)
+    quick = links.begin([WeightPiece(0, "pcie", 2.0)], 0.0)
+    behind = links.begin([WeightPiece(0, "other", 1.0, read_ms=50.0)], 0.0)
+    assert (slow.end_ms, quick.end_ms, behind.end_ms) == (52.0, 4.0, 101.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40)), max_size=60))
+def test_the_host_never_has_more_than_fits_and_what_was_used_last(
+    used: list[tuple[str, int]],
+) -> None:
+    sizes, memory = dict(reversed(used)), HostMemory(HostTier(60, 1.0))
+    for place, (model, _) in enumerate(used):
+        there = memory.holds(model)
+        assert memory.use(model, sizes[model]) == there
+        held = [name for name in sizes if memory.holds(name)]
+        assert sum(sizes[name] for name in held) <= 60
+        assert model in held
+        recent = [name for name, _ in reversed(used[: place + 1])]
+        assert set(dict.fromkeys(recent).keys()) >= set(held)
+        assert held and set(held) == set(list(dict.fromkeys(recent))[: len(held)])
