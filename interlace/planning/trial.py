@@ -137,6 +137,7 @@ def try_plan(
     requests: int = 0,
     seed: int = 0,
     errors: float = -_SURE,
+    least_s: float = 0.0,
 ) -> PlanTrial:
     """The scenario's demand, played on ``fleet`` by the plan and the system's dispatcher.
 
@@ -144,8 +145,8 @@ def try_plan(
     counted up from ``seed``; what is refused is not in time. Up to ``requests`` are sent (0: as
     ``enough`` says). Parts of the plan that share nothing are tried apart, of a large plan as many
     as the requests allow, drawn by the seed. A part's trial ends early where every promise is shown
-    to be kept, and once some model has lost so many that its promise cannot come out as kept by so
-    many standard ``errors`` any more.
+    to be kept, not before ``least_s`` of its time, and once some model has lost so many that its
+    promise cannot come out as kept by so many standard ``errors`` any more.
     """
     wanted = {d.model: d for d in scenario.demand if d.rows_per_s > 0}
     parts = [_Part.of(p, fleet, wanted) for p in tried_apart(plan, scenario)]
@@ -154,7 +155,7 @@ def try_plan(
     asked = {model: one.attainment for model, one in wanted.items()}
     found = PlanTrial({}, {}, parts=len(parts))
     for part, share in _shares(parts, budget, seed):
-        found = found.beside(_tried(part, share, scenario, system, seed, errors), asked)
+        found = found.beside(_tried(part, share, scenario, system, seed, errors, least_s), asked)
     return found
 
 
@@ -222,7 +223,13 @@ def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_P
 
 
 def _tried(
-    part: _Part, requests: float, scenario: Scenario, system: System, seed: int, errors: float
+    part: _Part,
+    requests: float,
+    scenario: Scenario,
+    system: System,
+    seed: int,
+    errors: float,
+    least_s: float,
 ) -> PlanTrial:
     """The part's trial: runs, each of a seed of its own, until they have shown enough."""
     seconds = requests / part.rate_rps
@@ -236,7 +243,8 @@ def _tried(
     def short(played: TrialRuns) -> frozenset[str]:
         return frozenset(m for m, most in in_all.items() if played.lost(m) > most)
 
-    least = min(max(_RUNS[0], _SLOS * longest_s / seconds), 1.0) * requests
+    least_s = max(_RUNS[0] * seconds, _SLOS * longest_s, least_s)
+    least = min(least_s / seconds, 1.0) * requests
 
     def shown(played: TrialRuns) -> bool:
         return played.requests >= least and all(

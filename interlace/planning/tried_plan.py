@@ -19,6 +19,8 @@ from interlace.policy.base import System
 
 #: How many times as long the trial is that confirms a cut, and its first seed.
 _LONGER, _OTHER_SEED = 5, 100
+#: How long the longer trial lasts at least, in s of its own time: bursts are rare and long.
+_LONG_S: Final = 30.0
 #: Standard errors by which a plan must keep what its packer would not promise.
 _SURE: Final = 1.5
 #: Standard errors beyond which a broken promise is not tried on.
@@ -61,7 +63,9 @@ class PlanTrials:
             return found
         requests = _LONGER * enough(self.scenario)
         there = found.fleet
-        trial = try_plan(plan, there, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0)
+        trial = try_plan(
+            plan, there, self.scenario, self.system, requests, _OTHER_SEED, 0.0, _LONG_S
+        )
         return replace(found, trial=trial)
 
     def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
