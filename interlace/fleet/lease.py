@@ -59,7 +59,12 @@ class FileLease:
     def __init__(
         self, folder: Path, holder: str, now_ms: Callable[[], float], ttl_ms: float = 1500.0
     ) -> None:
-        """``holder`` says in the file who it is, for people."""
+        """``holder`` says in the file who it is, for people.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._holder = holder
         self._now_ms = now_ms
@@ -77,7 +82,6 @@ class FileLease:
         Raises:
             OSError: the folder cannot be used.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         newest = self._newest()
         if self._term and newest == self._term:
             self._write()

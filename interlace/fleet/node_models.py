@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from interlace.core.errors import ServeError
 from interlace.core.messages import Deployment
-from interlace.core.node import NodeModel
+from interlace.core.node import NodeDescription, NodeModel
 from interlace.fleet.controller import Controller
 from interlace.router.http.reads import NodeReader
 
@@ -23,17 +23,24 @@ class NodeModels:
     def __init__(self, reader: NodeReader) -> None:
         self._reader = reader
         self._known: dict[str, NodeModel] = {}
+        self._read_of: frozenset[tuple[str, int]] = frozenset()
 
     def forget(self) -> None:
         """Another controller is to be told all of them."""
         self._known = {}
+        self._read_of = frozenset()
 
-    async def bring_up(self, controller: Controller, nodes: Sequence[str]) -> None:
+    async def bring_up(self, controller: Controller, nodes: Mapping[str, NodeDescription]) -> None:
         """Deploy what is new or other than before, withdraw what is at hand no more.
+
+        Nodes look at their files when they begin: they are asked when one has begun.
 
         Raises:
             ServeError: no node answered.
         """
+        there = frozenset((name, one.began) for name, one in nodes.items())
+        if there == self._read_of:
+            return
         found = await self._ask(nodes)
         gone = [
             name for name, before in self._known.items() if found.get(name) != before
@@ -41,13 +48,13 @@ class NodeModels:
         for name in gone:
             controller.withdraw(name)
         new = {name: one for name, one in found.items() if self._known.get(name) != one}
-        self._known = found
+        self._known, self._read_of = found, there if found else frozenset()
         if new:
             controller.deploy(
                 [(Deployment(one.demand, one.profile), one.digest) for one in new.values()]
             )
 
-    async def _ask(self, nodes: Sequence[str]) -> dict[str, NodeModel]:
+    async def _ask(self, nodes: Iterable[str]) -> dict[str, NodeModel]:
         failure: ServeError | None = None
         for node in nodes:
             try:

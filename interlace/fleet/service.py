@@ -124,7 +124,7 @@ class FleetService:
         await self._gather()
         while True:
             seen = max((s.revision[0] for s in self._states.values()), default=0)
-            term = self._lease.renew(seen + 1) or 0
+            term = self._renewed(seen + 1)
             if term and term != self.term:
                 _LOG.info("this controller commands: term %d", term)
                 self.controller = self._make(term, dict(self._described))
@@ -136,6 +136,14 @@ class FleetService:
                 self.controller = None
             self.term = term
             await asyncio.sleep(_LEASE_S)
+
+    def _renewed(self, at_least: int) -> int:
+        """The term that is held; 0 while another commands, or where nobody can tell."""
+        try:
+            return self._lease.renew(at_least) or 0
+        except OSError as error:
+            _LOG.error("the lease cannot be renewed: %s", error)
+            return 0
 
     async def _gather(self) -> None:
         """Wait until every node was heard of, or some for a while, so that one plan is for all."""
@@ -185,7 +193,7 @@ class FleetService:
         while True:
             if self.controller is not None:
                 with suppress(ServeError):
-                    await self._models.bring_up(self.controller, list(self._described))
+                    await self._models.bring_up(self.controller, self._described)
             await asyncio.sleep(_MODELS_S)
 
     def _tell_all(self) -> None:

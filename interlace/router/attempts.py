@@ -34,6 +34,7 @@ class Attempts:
         links = self._directory.choose(self._model, self._tried, self.waited_ms)
         self._tried.add(links.node)
         self.links = links
+        links.sent += 1
         self._directory.sent(links.node, self._model)
         return links
 

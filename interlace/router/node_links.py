@@ -9,23 +9,21 @@ from interlace.server.heap_budget import HeapBudget
 
 
 class NodeLinks:
-    """HTTP and gRPC to one node. ``lost`` counts requests that it did not answer."""
+    """HTTP and gRPC to one node.
+
+    ``sent`` counts requests that were passed on, ``lost`` those of them that it did not answer.
+    """
 
     def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
         """``key`` is the API key that nodes ask for, "" for none; ``budget`` bounds replies."""
         self.node = node.name
         self.http = NodeConnections(node, budget)
         self.grpc = NodeChannel(node, key, budget)
-        self.lost = 0
-
-    @property
-    def sent(self) -> int:
-        """Requests, so far."""
-        return self.http.sent + self.grpc.sent
+        self.sent = self.lost = 0
 
     @property
     def in_flight(self) -> int:
-        """Requests that have no reply yet."""
+        """Requests that have no reply yet, the router's own questions included."""
         return self.http.in_flight + self.grpc.in_flight
 
     def fail_all(self, why: str) -> None:

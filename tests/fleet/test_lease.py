@@ -72,7 +72,7 @@ def test_without_a_folder_who_began_last_commands() -> None:
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        FileLease(tmp_path / "file", "c", lambda: 0.0).renew()
+        FileLease(tmp_path / "file", "c", lambda: 0.0)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

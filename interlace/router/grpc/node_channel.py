@@ -76,7 +76,6 @@ class NodeChannel:
     """Calls of one node over one connection, which is opened when there is something to send."""
 
     def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
-        self.sent = 0  #: calls, so far
         self._node = node
         self._budget = budget
         self._heads = CallHeads(f"{node.host}:{node.grpc_port}", key)
@@ -104,7 +103,6 @@ class NodeChannel:
                 f"node {self._node.name!r} has {_CALLS_MAX} calls of this router",
                 retry_after_ms=100.0,
             )
-        self.sent += 1
         call = NodeCall(self, taker, self._budget)
         link.send(call, self._heads.block(path, budget_ms, waited_ms), message)
         return call

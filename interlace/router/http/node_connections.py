@@ -56,7 +56,6 @@ class NodeConnections:
         self._heads = ReplyHeads(node.name)
         self._idle: deque[tuple[float, NodeConnection]] = deque()
         self._busy: dict[PendingReply, None] = {}
-        self.sent = 0  #: requests, so far
 
     def send(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> PendingReply:
         """Send a request: now, or when a connection is made.
@@ -73,7 +72,6 @@ class NodeConnections:
                 retry_after_ms=100.0,
             )
         pending = PendingReply(parts, taker)
-        self.sent += 1
         self._busy[pending] = None
         while self._idle:
             _, connection = self._idle.pop()
