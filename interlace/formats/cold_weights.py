@@ -110,6 +110,8 @@ class ColdWeights:
             self._arriving.end()
         self._at.clear()
         self._views.clear()
+        if self._shown.of is self:
+            self._shown.of = None  # else the two would hold each other, and the weights
 
     def _wait(self, arriving: ArrivingWeights, use: WeightUse) -> None:
         for index in {self.file.layout.use_of[name] for name in use.weights}:

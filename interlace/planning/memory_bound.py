@@ -82,7 +82,9 @@ def least_bytes(layers: Layers, links: HostLinks, slo_ms: float) -> float:
     nbytes = np.array([one.weights_bytes for one in weighty], float)
     copy_ms = np.array([one.copy_ms for one in weighty])
     added_ms = np.array([max(0.0, one.run_host_ms - one.run_ms) for one in weighty])
-    spare_ms = slo_ms - sum(one.run_ms for one in layers)
+    spare_ms = slo_ms - sum(
+        min(one.run_ms, one.run_host_ms) if one.weights_bytes else one.run_ms for one in layers
+    )
     if spare_ms < 0:
         return inf
     if links.takes_cores:

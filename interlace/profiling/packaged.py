@@ -17,8 +17,8 @@ from interlace.profiling.profile_file import profile_of, read_record
 FOLDER: Final = Path(__file__).parent / "measured"
 #: What the kinds of ``core.kinds`` are called by the driver that measures them.
 _NAMES: Final[Mapping[str, str]] = {"h100": "h100-sxm5-80gb", "h200": "h200-sxm5-141gb"}
-#: Name, version and digest; co-runs lie there too.
-_FILES: Final = "*-*-*.json"
+#: Of one model by name, version and digest, or of an architecture; co-runs lie there too.
+_FILES: Final = ("*-*-*.json", "architecture-*.json")
 
 
 class NotMeasuredError(LookupError):
@@ -38,7 +38,7 @@ def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:
         ValueError: a file is damaged.
     """
     here = folder / quote(measured_kind(kind), safe="")
-    files = sorted(here.glob(_FILES))
+    files = _files(here)
     if not files:
         known = ", ".join(packaged_kinds(folder)) or "none"
         raise NotMeasuredError(
@@ -51,7 +51,11 @@ def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:
 
 def packaged_kinds(folder: Path = FOLDER) -> tuple[str, ...]:
     """The kinds, as the driver's folders are called, that there are profiles of."""
-    return tuple(sorted({path.parent.name for path in folder.glob(f"*/{_FILES}")}))
+    return tuple(sorted(here.name for here in folder.glob("*") if _files(here)))
+
+
+def _files(here: Path) -> list[Path]:
+    return sorted({path for pattern in _FILES for path in here.glob(pattern)})
 
 
 def _read(path: Path, kind: str) -> tuple[str, Profile]:

@@ -22,6 +22,7 @@ MORE = {
     "bench/planning/one_partition": {"numba"},
     "bench/gpu/": {"cuda", "pynvml", "triton", "numba"},
 }
+MORE |= {"bench/cold/variants": {"safetensors", "transformers"}}
 MORE |= {"bench/harness/": {"pynvml"}, "bench/mix/": {"onnxruntime", "transformers"}}
 FILES = [
     path
