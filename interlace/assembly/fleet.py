@@ -55,7 +55,7 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
 
     async def run() -> None:
         with ThreadPoolExecutor(1, "planner") as planner:
-            fleet = _Fleet(settings, planner)
+            fleet = _FleetParts(settings, planner)
             try:
                 await routed(fleet.router, on_ready)
             finally:
@@ -65,7 +65,7 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
     uvloop.run(run())
 
 
-class _Fleet:
+class _FleetParts:
     """The parts, wired on the running loop."""
 
     def __init__(self, settings: FleetSettings, planner: ThreadPoolExecutor) -> None:

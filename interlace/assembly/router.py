@@ -136,15 +136,14 @@ async def routed(make: Callable[[], Router], on_ready: OnReady) -> None:
 
 
 def parse_node(text: str) -> Node:
-    """A node as ``[NAME=]HOST:PORT[/ZONE]``; gRPC is spoken on the port after it.
+    """A node as ``[NAME=]HOST:PORT``; gRPC is spoken on the port after it.
 
     Raises:
         InputError: it is not of that form.
     """
     name, equals, address = text.rpartition("=")
-    address, _, zone = address.partition("/")
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65535:
-        raise InputError(f"node '{text}': expected [NAME=]HOST:PORT[/ZONE], such as 10.0.0.7:8000")
+        raise InputError(f"node '{text}': expected [NAME=]HOST:PORT, such as 10.0.0.7:8000")
     name = name if equals else address
-    return Node(name, host.strip("[]"), int(port), int(port) + 1, zone)
+    return Node(name, host.strip("[]"), int(port), int(port) + 1)

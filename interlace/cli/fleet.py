@@ -38,12 +38,12 @@ fleet = typer.Typer(
 
 Nodes = Annotated[
     list[str],
-    typer.Argument(metavar="NODES", help="Nodes, each as [NAME=]HOST:PORT[/ZONE] of its HTTP."),
+    typer.Argument(metavar="NODES", help="Nodes, each as [NAME=]HOST:PORT of its HTTP."),
 ]
-_Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
-_Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
-_Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
-_KeyFile = Annotated[
+Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
+Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
+Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
+AskedKeyFile = Annotated[
     Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
 ]
 _AdminFile = Annotated[
@@ -53,26 +53,26 @@ _Lease = Annotated[
     Path | None,
     typer.Option(help="A folder that all controllers reach: one commands, the others wait."),
 ]
-_Requests = Annotated[
+Requests = Annotated[
     float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
 ]
-_Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
-_LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
+Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
+Level = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 
 
 @fleet.command()
 def serve(
     nodes: Nodes,
-    host: _Host = "127.0.0.1",
-    http_port: _Http = 8000,
-    grpc_port: _Grpc = 8001,
+    host: Host = "127.0.0.1",
+    http_port: Http = 8000,
+    grpc_port: Grpc = 8001,
     system: SystemName = "interlace",
     lease: _Lease = None,
-    api_key_file: _KeyFile = None,
+    api_key_file: AskedKeyFile = None,
     admin_key_file: _AdminFile = None,
-    request_memory_mb: _Requests = 1024.0,
-    exit_timeout_s: _Grace = 30.0,
-    log_level: _LogLevel = LogLevel.INFO,
+    request_memory_mb: Requests = 1024.0,
+    exit_timeout_s: Grace = 30.0,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Plan for all nodes, tell each its part, and pass requests to them.
 
@@ -83,7 +83,7 @@ def serve(
     \b
     Examples:
       interlace fleet serve 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
-      interlace fleet serve a=10.0.0.7:8000/rack-1 b=10.0.0.8:8000/rack-2 --lease /mnt/shared/lease
+      interlace fleet serve a=10.0.0.7:8000 b=10.0.0.8:8000 --lease /mnt/shared/lease
     """
     positive({"--request-memory-mb": request_memory_mb})
     found = named_nodes(nodes)

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from interlace.assembly.router import RouterSettings, run_router
-from interlace.cli.fleet import Nodes, named_nodes
+from interlace.cli.fleet import (
+    AskedKeyFile,
+    Grace,
+    Grpc,
+    Host,
+    Http,
+    Level,
+    Nodes,
+    Requests,
+    named_nodes,
+)
 from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import positive, read_key
 from interlace.cli.screen import console
 from interlace.server.api_keys import ApiKeys
 
-_Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
-_Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
-_Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
-_KeyFile = Annotated[
-    Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
-]
-_Requests = Annotated[
-    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
-]
-_Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
-_LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
-
 
 def router(
     nodes: Nodes,
-    host: _Host = "127.0.0.1",
-    http_port: _Http = 8000,
-    grpc_port: _Grpc = 8001,
-    api_key_file: _KeyFile = None,
-    request_memory_mb: _Requests = 1024.0,
-    exit_timeout_s: _Grace = 30.0,
-    log_level: _LogLevel = LogLevel.INFO,
+    host: Host = "127.0.0.1",
+    http_port: Http = 8000,
+    grpc_port: Grpc = 8001,
+    api_key_file: AskedKeyFile = None,
+    request_memory_mb: Requests = 1024.0,
+    exit_timeout_s: Grace = 30.0,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """One address for many nodes: requests go to the one that answers first.
 
@@ -46,7 +39,7 @@ def router(
     \b
     Examples:
       interlace router 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
-      interlace router a=10.0.0.7:8000/rack-1 b=10.0.0.8:8000/rack-2
+      interlace router a=10.0.0.7:8000 b=10.0.0.8:8000
     """
     positive({"--request-memory-mb": request_memory_mb})
     found = named_nodes(nodes)

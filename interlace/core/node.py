@@ -12,13 +12,12 @@ from interlace.core.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a node listens, by its name in the fleet. What shares a ``zone`` fails together."""
+    """Where a node listens, by its name in the fleet."""
 
     name: str
     host: str
     http_port: int
     grpc_port: int = 0
-    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)

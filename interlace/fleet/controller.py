@@ -11,7 +11,7 @@ from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.engine.engine import Engine
 from interlace.fleet.assigned_gpu import AssignedGpu
-from interlace.fleet.fleet_gpus import fleet_gpu, models_of, node_of, node_plan
+from interlace.fleet.fleet_gpus import fleet_gpu, models_of, node_plan
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
 from interlace.runtime.plan_solver import PlanSolver
@@ -141,12 +141,3 @@ class Controller:
 def _member(node: str, description: NodeDescription) -> _Member:
     gpus = tuple(fleet_gpu(node, gpu) for gpu in description.gpus)
     return _Member(gpus, description.began)
-
-
-def replicas(plan: Plan) -> dict[str, set[str]]:
-    """The nodes where each model of a plan stands."""
-    found: dict[str, set[str]] = {}
-    for part in plan.partitions:
-        for model in models_of([part]):
-            found.setdefault(model, set()).add(node_of(part.gpu))
-    return found

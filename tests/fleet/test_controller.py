@@ -9,8 +9,9 @@ import pytest
 from interlace.core.hardware import Gpu
 from interlace.core.messages import Deployment
 from interlace.core.node import ModelOutlook, NodeDescription, NodeState
-from interlace.core.plan import Demand
-from interlace.fleet.controller import Controller, replicas
+from interlace.core.plan import Demand, Plan
+from interlace.fleet.controller import Controller
+from interlace.fleet.fleet_gpus import models_of, node_of
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
@@ -23,6 +24,15 @@ PROFILES = {name: line_profile(name, 2.0, 1.0) for name in ("m", "k")}
 def described(name: str, gpus: int = 2, began: int = 1, zone: str = "") -> NodeDescription:
     own = tuple(replace(FREE, id=f"gpu{i}", memory_bytes=10**9) for i in range(gpus))
     return NodeDescription(name, zone, began, "0", True, own)
+
+
+def replicas(plan: Plan) -> dict[str, set[str]]:
+    """The nodes where each model of a plan stands."""
+    found: dict[str, set[str]] = {}
+    for part in plan.partitions:
+        for model in models_of([part]):
+            found.setdefault(model, set()).add(node_of(part.gpu))
+    return found
 
 
 class Told:
