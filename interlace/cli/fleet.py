@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from interlace.assembly.fleet import FleetSettings, run_fleet
-from interlace.assembly.router import RouterSettings, parse_node
+from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
 from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import Json, KeyFile, SystemName, positive, read_key
 from interlace.cli.screen import console
-from interlace.core.node import Node
-from interlace.core.user_errors import InputError
+from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
 from interlace.server.api_keys import ApiKeys
@@ -38,7 +36,10 @@ fleet = typer.Typer(
 
 Nodes = Annotated[
     list[str],
-    typer.Argument(metavar="NODES", help="Nodes, each as [NAME=]HOST:PORT of its HTTP."),
+    typer.Argument(
+        metavar="NODES",
+        help="Nodes, each as [NAME=]HOST:PORT of its HTTP, or all of a DNS name: dns:NAME:PORT.",
+    ),
 ]
 Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
@@ -84,9 +85,10 @@ def serve(
     Examples:
       interlace fleet serve 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
       interlace fleet serve a=10.0.0.7:8000 b=10.0.0.8:8000 --lease /mnt/shared/lease
+      interlace fleet serve dns:interlace-nodes.default.svc:8000
     """
     positive({"--request-memory-mb": request_memory_mb})
-    found = named_nodes(nodes)
+    found = membership(nodes)
     show_logs(out := console(stderr=True), log_level)
     router = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
@@ -95,9 +97,7 @@ def serve(
     key = read_key(admin_key_file, "--admin-key-file") or ""
     run_fleet(
         FleetSettings(router, system_of(system), key, lease),
-        lambda http, grpc: out.print(
-            f"a fleet of {len(found)} nodes: HTTP {host}:{http}, gRPC {host}:{grpc}"
-        ),
+        lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
 
 
@@ -119,16 +119,3 @@ def status(
         typer.echo(text)
     else:
         show_fleet(console(), text)
-
-
-def named_nodes(texts: list[str]) -> tuple[Node, ...]:
-    """Nodes as they were named on the command line.
-
-    Raises:
-        InputError: one is not of that form, or two have one name.
-    """
-    found = tuple(parse_node(text) for text in texts)
-    twice = [name for name, count in Counter(node.name for node in found).items() if count > 1]
-    if twice:
-        raise InputError(f"node '{twice[0]}' is named twice")
-    return found
