@@ -12,7 +12,7 @@ from interlace.router.node_links import NodeLinks
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.statistics.prometheus_text import MetricsPage
+from interlace.server.statistics.metrics import MetricsPage
 
 _FAMILIES: Final = (
     ("interlace_router_requests_total", "counter", "Requests sent to the node"),
