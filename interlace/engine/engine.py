@@ -146,7 +146,8 @@ class Engine:
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
-            if isinstance(work, Load) and finished.failure is None and self._reconciler.may_wait():
+            begun = isinstance(work, CreatePartition | Load) and finished.failure is None
+            if begun and self._reconciler.may_wait():
                 return commands
         return commands + self._reconciler.reconcile(now_ms)
 
