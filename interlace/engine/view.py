@@ -82,9 +82,12 @@ class GpuView:
         turns, waiting = self._state.turns_of[partition.id]
         found: list[tuple[int, Slot]] = []
         for model, deployed in waiting.items():
-            if (deployed.queue.rows or deployed.pools) and model in turns:
-                if not (deployed.pools or deployed.weights) or self.queue(model).rows:
-                    found += turns[model]
+            if (
+                (deployed.queue.rows or deployed.pools)
+                and model in turns
+                and (not (deployed.pools or deployed.weights) or self.queue(model).rows)
+            ):
+                found += turns[model]
         if len(found) > 1:
             found.sort()  # as planned
         return [slot for _, slot in found]

@@ -166,7 +166,7 @@ class View(Protocol):
         """Slots of a partition whose model may have something to launch: of many, few."""
 
     def slot(self, partition: PartitionView, model: str) -> Slot:
-        """The slot there, the last if there are several, of a model that the partition hosts, or is lent to."""
+        """The slot of a model that the partition hosts or is lent to; of several the last."""
 
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
