@@ -55,7 +55,7 @@ class WeightsRegistry:
             for model in [one for one in place.models if one not in loaded]:
                 place.forget(model)
             for model in [one for one in loaded if one not in place.models]:
-                place.models[model] = self._entry(loaded[model], place, now_ms)
+                place.know(self._entry(loaded[model], place, now_ms))
                 reason = self._too_large(place, model)
                 if reason is not None:
                     too_large[model] = reason
@@ -91,9 +91,11 @@ class WeightsRegistry:
         """The deployment is gone."""
         self._rates.pop(model, None)
 
-    def arrived(self, model: str, now_ms: float) -> None:
+    def arrived(self, deployed: DeployedModel, now_ms: float) -> None:
         """A request came for a model that is known."""
-        self._rates[model].arrived(now_ms)
+        self._rates[deployed.demand.model].arrived(now_ms)
+        for gpu, entry in deployed.weights.items():
+            self._state.weights_on[gpu].missing.changed(entry)
 
     def _too_large(self, place: GpuWeights, model: str) -> str | None:
         """Why a model's weights could never come, beside those that stay there."""
