@@ -62,6 +62,11 @@ def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
     return layer.run_host_ms if via is WeightPath.HOST else layer.run_ms
 
 
+def read_ms(layer: LayerProfile) -> float:
+    """What a layer's execution takes longer with its weights on the host."""
+    return max(0.0, layer.run_host_ms - layer.run_ms)
+
+
 def reads_too_long(layer: LayerProfile) -> bool:
     """Whether it is not to be read from the host, for what that takes more than it saves.
 
@@ -108,7 +113,9 @@ def brought_within(
     return tuple(
         layer
         if index in brought or not layer.weights_bytes
-        else replace(layer, weights_bytes=0, copy_ms=0.0, run_ms=layer.run_host_ms)
+        else replace(
+            layer, weights_bytes=0, copy_ms=0.0, copy_disk_ms=0.0, run_ms=layer.run_host_ms
+        )
         for index, layer in enumerate(layers)
     )
 
@@ -141,6 +148,8 @@ def _arrivals_ms(
             arrives_ms = max(arrives_ms, passed_ms[step.link])
             arrives_ms += layer.weights_bytes / links.peer_bytes_per_ms
             passed_ms[step.link] = arrives_ms
+        if step.via is WeightPath.HOST and links.carries_reads:
+            link_ms[0] += read_ms(layer)
         arrivals.append(arrives_ms)
     return arrivals
 
@@ -198,6 +207,8 @@ def bound_ms(
         if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
     )
     run_ms = sum(least_ms)
+    if links.carries_reads:  # of each layer the one or the other is on the link
+        run_ms = max(run_ms, sum(map(min, crossing)))
     links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
     for added_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1]):
         if links_ms <= run_ms:
