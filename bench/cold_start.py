@@ -66,7 +66,9 @@ def _rounds(model: Model, folder: str, takes: int, threads: int, disk: bool) -> 
         cold, file = opened.cold, opened.cold.file
         bench = LayerBench(opened, min(takes, 5))
         layers = bench.layers()
-        known = (on_disk(layers), DISK_LINK) if disk else (layers, HostLinks(takes_cores=True))
+        known = layers, HostLinks(takes_cores=True)
+        if disk:
+            known = on_disk(layers, takes_cores=True), DISK_LINK
         plans = {way: COLD_POLICIES[way].cold_start(*known).steps for way in _WAYS}
         plans["all left in the file"] = ()
         anew = _opened_anew(opened, model, threads)

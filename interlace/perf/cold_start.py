@@ -207,8 +207,6 @@ def bound_ms(
         if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
     )
     run_ms = sum(least_ms)
-    if links.carries_reads:  # of each layer the one or the other is on the link
-        run_ms = max(run_ms, sum(map(min, crossing)))
     links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
     for added_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1]):
         if links_ms <= run_ms:
@@ -216,4 +214,6 @@ def bound_ms(
         part = min(1.0, (links_ms - run_ms) / (added_ms + copy_ms))
         run_ms += part * added_ms
         links_ms -= part * copy_ms
-    return max(run_ms, links_ms)
+    # Of each layer the copy or the read is on a link that carries both.
+    carried_ms = sum(map(min, crossing)) if links.carries_reads else 0.0
+    return max(run_ms, links_ms, carried_ms)

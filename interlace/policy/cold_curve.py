@@ -94,7 +94,7 @@ class ColdCurve:
         self.layers = tuple(layers)
         self.links = links
         self.host = host
-        self.on_disk = on_disk(self.layers, host)
+        self.on_disk = on_disk(self.layers, links.takes_cores, host)
         self._from_disk: dict[frozenset[int], LoadPlan] = {}
         self._cold_start = cold_start
         self._cold = cold_start(self.layers, links)
@@ -128,15 +128,19 @@ class ColdCurve:
         """
         if not self.on_disk:
             return self.plan(held)
+        layers = [
+            layer if index in held else self.on_disk[index]
+            for index, layer in enumerate(self.layers)
+        ]
         found = self._from_disk.get(held)
         if found is None:
             if len(self._from_disk) >= _REMEMBERED:
                 self._from_disk.clear()
-            found = self._from_disk[held] = self._cold_start(self.on_disk, DISK_LINK, held)
+            found = self._from_disk[held] = self._cold_start(layers, DISK_LINK, held)
         if self.nbytes(found.brought) <= room_bytes:
             return found
         steps = [replace(step, link=0) for step in self.plan(held).steps]
-        return planned(self.on_disk, steps, DISK_LINK, kept=held)
+        return planned(layers, steps, DISK_LINK, kept=held)
 
     def _planned(self, held: frozenset[int]) -> LoadPlan:
         if held.issuperset(self._lasting):
