@@ -152,7 +152,7 @@ def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_no
     layers = [
         LayerProfile("table", 1000, 1.0, 0.1, 0.1, "embedding", 20.0, 0.4),
         *(
-            LayerProfile(f"block{number}", 100, 1.0, 2.0, 2.1, "linear", 2.0, 5.0)
+            LayerProfile(f"block{number}", 100, 0.25, 2.0, 2.1, "linear", 2.0, 5.0)
             for number in range(10)
         ),
     ]
@@ -160,7 +160,8 @@ def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_no
     assert not curve.plan().brought
     plan = curve.plan_from_disk(frozenset(), 10_000)
     assert plan.brought == tuple(range(1, 11))
-    assert plan.end_ms == pytest.approx(0.4 + 2.0 - 0.1 + 20.0, abs=0.5)
+    # The first copy is waited for; of the others only what they take of the cores shows.
+    assert plan.end_ms == pytest.approx(2.3 + 10 * (2.0 + 0.25), abs=0.1)
     unmeasured = [replace(one, copy_disk_ms=0.0, run_disk_ms=0.0) for one in layers]
     curve = ColdCurve(lasting, unmeasured, HostLinks(takes_cores=True))
     assert curve.plan_from_disk(frozenset(), 10_000) == curve.plan()
