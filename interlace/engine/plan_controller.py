@@ -18,8 +18,9 @@ from interlace.core.plan import Demand, Plan
 from interlace.engine.admission_margin import AdmissionMargin
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
+from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.latency_estimator import LatencyEstimator
-from interlace.engine.plan_diff import keep_partition_ids, match_gpus
+from interlace.engine.plan_diff import keep_partition_ids
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.replan_trigger import ReplanTrigger
 from interlace.engine.request_queue import RequestQueue
@@ -163,11 +164,12 @@ class PlanController:
         awaited: set[str] = set()
         if planned.ample is not None and self._fleet.coming:
             awaited = {slot.model for p in planned.ample.partitions for slot in p.slots}
+        wanted = {slot.model for p in self._state.target.partitions for slot in p.slots}
         for name, deployed in list(self._state.models.items()):
-            if name in awaited:
+            if name in awaited or name in wanted:
                 continue
             asked = deployed.quarantine_reason is None and not deployed.leaving and not self._stale
-            if asked and not self._state.wants(name) and not deployed.hosts:
+            if asked and not deployed.hosts:
                 why = planned.failure or planned.plan.reasons.get(name, "no partition can hold it")
                 reason = f"it has no place: {why}"
                 commands += self._quarantine.start(name, deployed, reason, now_ms)

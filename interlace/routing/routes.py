@@ -44,6 +44,7 @@ class Routes:
         self.limits = limits
         self._draw = draw
         self._nodes: dict[str, BelievedNode] = {}
+        self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
 
     @property
     def nodes(self) -> list[BelievedNode]:
@@ -58,7 +59,8 @@ class Routes:
         wanted = {node.name: node for node in nodes}
         gone = [b.node for b in self._nodes.values() if wanted.get(b.node.name) != b.node]
         for node in gone:
-            del self._nodes[node.name]
+            left = self._nodes.pop(node.name)
+            self._index(left, left.models, frozenset())
         new = [node for name, node in wanted.items() if name not in self._nodes]
         for node in new:
             self._nodes[node.name] = BelievedNode(node)
@@ -68,7 +70,9 @@ class Routes:
         """Take what a node said of itself; strangers are passed over."""
         known = self._nodes.get(node)
         if known is not None:
+            before = known.models
             known.heard(state, now_ms)
+            self._index(known, before, known.models)
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""
@@ -127,12 +131,20 @@ class Routes:
         if known is not None:
             known.sent(model)
 
+    def _index(self, node: BelievedNode, before: AbstractSet[str], after: AbstractSet[str]) -> None:
+        """Note which models a node answers now, and which before."""
+        for model in before - after:
+            others = self._serving[model]
+            del others[node.node.name]
+            if not others:
+                del self._serving[model]
+        for model in after - before:
+            self._serving.setdefault(model, {})[node.node.name] = node
+
     def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
-        return [
-            node
-            for node in self.present(now_ms)
-            if node.accepting and (not model or node.serves(model))
-        ]
+        after_ms = now_ms - self.limits.lost_ms
+        asked = self._serving.get(model, {}) if model else self._nodes
+        return [n for n in asked.values() if n.accepting and n.heard_ms > after_ms]
 
     def _nobody(self, model: str, tried: AbstractSet[str], now_ms: float) -> ServeError:
         """Why there is no node to ask."""

@@ -161,7 +161,7 @@ def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_no
     plan = curve.plan_from_disk(frozenset(), 10_000)
     assert plan.brought == tuple(range(1, 11))
     # The first copy is waited for; of the others only what they take of the cores shows.
-    assert plan.end_ms == pytest.approx(2.3 + 10 * (2.0 + 0.25), abs=0.1)
+    assert plan.end_ms == pytest.approx(2.0 + 10 * (2.0 + 0.25))
     unmeasured = [replace(one, copy_disk_ms=0.0, run_disk_ms=0.0) for one in layers]
     curve = ColdCurve(lasting, unmeasured, HostLinks(takes_cores=True))
     assert curve.plan_from_disk(frozenset(), 10_000) == curve.plan()
