@@ -126,7 +126,7 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
 
 
 def test_onnx_has_layers_too(tmp_path: Path) -> None:
-    folder = layers_onnx(tmp_path / "net", (128, 384, 256, 8))
+    folder = layers_onnx(tmp_path / "net", (128, 384, 256, 16))
     layers, cold_ms = _measured(a_model(Format.ONNX, folder), tmp_path)
     assert cold_ms > 0.0
     # The last weights are small, and come with those before.
