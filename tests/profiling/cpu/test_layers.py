@@ -80,7 +80,7 @@ def test_layers_are_in_order_and_weigh_what_the_model_does(tmp_path: Path) -> No
         (UNREAD, "", 80),
     ]
     assert all(one.run_host_ms >= one.run_ms >= 0.0 for one in layers)
-    assert all((one.copy_ms > 0.0) == (one.weights_bytes > 0) for one in layers)
+    assert all((one.copy_ms > 0.0) == (one.weights_bytes > 0) for one in layers[1:])
     assert len(list(tmp_path.glob("weights/*.safetensors"))) == 1
 
 
