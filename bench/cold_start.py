@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from bench.harness import Report, Row, main, spread
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import drafts, find_models
 from interlace.core.loading import HostLinks
 from interlace.core.model import Model
 from interlace.formats import open_torch
@@ -23,8 +23,8 @@ from interlace.formats.onnx import open_runner
 from interlace.formats.torch_runner import sample_of
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel, took_ms
-from interlace.profiling.cpu.layers import layered
 from interlace.profiling.cpu.onnx_layers import OnnxLayers
+from interlace.profiling.cpu.process_main import layered
 
 _Times = dict[str, list[float]]
 _WAYS = ("pipeswitch", "deepplan-dha", "interlace")

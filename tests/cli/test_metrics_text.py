@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.cli.metrics_text import bucket_quantile, read_metrics
+from interlace.cli.top import bucket_quantile, read_metrics
 
 PAGE = """\
 # HELP served Requests answered.
