@@ -22,16 +22,6 @@ latency_us_bucket{model="a",le="+Inf"} 8
 """
 
 
-def test_samples_are_found_by_name_and_labels() -> None:
-    scrape = read_metrics(PAGE)
-    assert scrape.value("served", model="a") == 7
-    assert scrape.value("served", model="a", version="2") == 4
-    assert scrape.value("served", model='b "x" \\ \n') == 5
-    assert scrape.value("plain") == 1500
-    assert scrape.value("absent") == 0
-    assert scrape.value("broken") == 0
-
-
 def test_quantiles_are_linear_inside_a_bucket() -> None:
     counts = read_metrics(PAGE).buckets("latency_us", {"model": "a"})
     assert counts == {100.0: 2, 200.0: 6, float("inf"): 8}
