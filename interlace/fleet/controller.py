@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.messages import ArrivedElsewhere, Deployment, ModelsDeployed, ModelWithdrawn
+from interlace.core.messages import (
+    ArrivedElsewhere,
+    Deployment,
+    ModelsDeployed,
+    ModelWithdrawn,
+    PlanSolved,
+    SolvePlan,
+)
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.engine.engine import Engine
@@ -20,10 +27,11 @@ from interlace.runtime.runtime import Runtime
 
 @dataclass(slots=True)
 class _Member:
-    """A node that is there."""
+    """A node that is there; ``planned`` once a plan was made for its accelerators, too."""
 
     gpus: tuple[Gpu, ...]
     began: int
+    planned: bool = False
     arrived: dict[str, int] = field(default_factory=dict)
     assignment: Assignment | None = None
 
@@ -55,6 +63,7 @@ class Controller:
         self._term = term
         self._number = 0
         self._digests: dict[str, str] = {}
+        self._asked: dict[int, Collection[str]] = {}  # accelerators, by the ticket that is open
         self._target = self._engine.target
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
@@ -117,14 +126,22 @@ class Controller:
         member = self._nodes.get(node)
         return None if member is None else member.assignment
 
-    def _seen(self, now_ms: float, event: object, commands: object) -> None:
+    def _seen(self, now_ms: float, event: object, commands: Sequence[object]) -> None:
         """After each event: has the plan changed that is headed for?"""
         target = self._engine.target
+        asked = self._asked.pop(event.ticket, ()) if isinstance(event, PlanSolved) else ()
+        for command in commands:
+            if isinstance(command, SolvePlan):
+                self._asked = {command.ticket: {gpu.id for gpu in command.fleet.gpus}}
         if target is self._target:
             return
+        for member in self._nodes.values():
+            member.planned |= any(gpu.id in asked for gpu in member.gpus)
         self._target = target
         changed = False
         for node, member in self._nodes.items():
+            if not member.planned:
+                continue  # that it has no part in a plan made without it says nothing
             plan = node_plan(target, node)
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             before = member.assignment

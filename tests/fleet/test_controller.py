@@ -38,11 +38,13 @@ def replicas(plan: Plan) -> dict[str, set[str]]:
 class Told:
     """A controller in virtual time, and how often it changed its mind."""
 
-    def __init__(self, *nodes: str, system: System | None = None, term: int = 1) -> None:
+    def __init__(
+        self, *nodes: str, system: System | None = None, term: int = 1, gpus: int = 2
+    ) -> None:
         self.clock = SimClock()
         used = system or resolve("interlace")
         solver = InlinePlanSolver(used, self.clock, 50.0)
-        described_nodes = {name: described(name) for name in nodes}
+        described_nodes = {name: described(name, gpus) for name in nodes}
         self.controller = Controller(self.clock, used, solver, term, described_nodes)
         self.changes = 0
         self.controller.on_assignments = self._changed
@@ -120,6 +122,18 @@ def test_a_node_that_joins_is_given_work() -> None:
     told.controller.joined("b", described("b"))
     told.run(200.0)
     assert replicas(told.controller.plan) == {"m": {"a", "b"}}
+
+
+def test_a_node_that_comes_back_is_told_nothing_before_a_plan_has_it() -> None:
+    told = Told("a", "b", gpus=1)
+    told.deploy(m=2000.0)
+    told.controller.left("b")
+    told.controller.joined("b", described("b", gpus=1))  # while the plan without it is made
+    seen = [told.controller.assignment("b")]
+    told.controller.on_assignments = lambda: seen.append(told.controller.assignment("b"))
+    told.run(1_000.0)
+    first = next(one for one in seen if one is not None)
+    assert set(first.models) == {"m"}
 
 
 def test_rates_of_all_nodes_make_a_new_plan() -> None:
