@@ -26,8 +26,7 @@ from interlace.policy.base import System
 from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
-from interlace.runtime.plan_process import unsendable
-from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.plan_solver import ProcessPlanSolver, unsendable
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 
 

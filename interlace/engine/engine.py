@@ -159,5 +159,4 @@ class Engine:
         deployed = self._state.models.get(run.batch.model)
         if deployed is None or deployed.leaving:
             return True
-        model = run.batch.model
-        return all(slot.model != model for slot in live.slots)
+        return run.batch.model not in self._state.turns_of[live.id].by_model

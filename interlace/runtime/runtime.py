@@ -43,8 +43,7 @@ from interlace.core.messages import (
 )
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
-from interlace.runtime.alarm import Alarm
-from interlace.runtime.clock import Clock
+from interlace.runtime.clock import Alarm, Clock
 from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.plan_solver import PlanSolver
 

@@ -12,8 +12,8 @@ from interlace.core.messages import ModelsDeployed, PlanSolved
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.costs import MechanismCosts
 from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import MechanismCosts
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from tests.builders import OVERLAP, World, line_profile, machine

@@ -20,10 +20,9 @@ from interlace.device.base import Device
 from interlace.device.simulated.answering import AnsweringDevice
 from interlace.device.simulated.answers import AnswerWriter
 from interlace.device.simulated.contention import EqualRows
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import HostCost, Physics
+from interlace.device.simulated.physics import MECHANISMS, HostCost, Physics
 from interlace.device.simulated.wall_timer import WallTimer
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
