@@ -19,7 +19,7 @@ from interlace.runtime.clock import Clock
 LIMIT_S: Final = 60.0
 #: Of a plan before which nothing is served: on a busy machine a late one is better than none.
 _FIRST_LIMIT_S: Final = 600.0
-_CHILD: Final = "from interlace.runtime.plan_process import main; main()"
+_CHILD: Final = "from interlace.runtime.plan_solver import main; main()"
 #: Beside requests. A first plan delays none: everybody waits for it.
 _YIELDING: Final = f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
 

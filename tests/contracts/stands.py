@@ -110,7 +110,7 @@ class SimulatedStand:
         self.device: Device = self._device
         self.finished: list[WorkFinished] = []
         self.lost: list[PartitionLost] = []
-        self._device.on_lost(self.lost.append)
+        self._device.on_event(self.lost.append)
         self._requests = 0
 
     def do(self, work: Work) -> None:
@@ -157,7 +157,7 @@ class AnsweringStand:
         self.device: Device = self._device
         self.finished: list[WorkFinished] = []
         self.lost: list[PartitionLost] = []
-        self._device.on_lost(self.lost.append)
+        self._device.on_event(self.lost.append)
         self._requests = 0
 
     def do(self, work: Work) -> None:

@@ -215,7 +215,7 @@ def test_a_fatal_failure_takes_its_partition_along() -> None:
     bench = Bench()
     bench.ready(("p", 50, "a"), ("q", 50, "a"))
     lost: list[PartitionLost] = []
-    bench.device.on_lost(lost.append)
+    bench.device.on_event(lost.append)
     bench.device.fail_next(Run, Failure("illegal address", fatal=True))
     runs = [bench.run("p", "a", 4), bench.run("p", "a", 4)]
     other = bench.run("q", "a", 8)
