@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.service import FleetService
-from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
@@ -110,11 +109,10 @@ class _FleetParts:
         return FileLease(folder, holder, self._clock.now_ms)
 
     def _controller(self, term: int, nodes: Mapping[str, NodeDescription]) -> Controller:
-        system = self._settings.system
-        zones = {name: one.zone for name, one in nodes.items()}
-        system = replace(system, planner=ZonePlanner(system.planner, zones))
-        solver = ProcessPlanSolver(system, self._clock, self._solver_executor)
-        return Controller(self._clock, system, solver, term, nodes)
+        def solver(system: System) -> ProcessPlanSolver:
+            return ProcessPlanSolver(system, self._clock, self._solver_executor)
+
+        return Controller(self._clock, self._settings.system, solver, term, nodes)
 
     def _status(self, asked: AdminRequest) -> HttpResponse:
         assert self._service is not None

@@ -26,6 +26,7 @@ from interlace.core.messages import (
     RequestArrived,
     RequestCancelled,
     Run,
+    TierChanged,
     TimedOut,
     Woke,
     WorkFinished,
@@ -84,6 +85,8 @@ class Engine:
             case ArrivedElsewhere(model=model, rows=rows):
                 self._rates.count(model, rows)
                 return []
+            case TierChanged():
+                return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
                 return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():

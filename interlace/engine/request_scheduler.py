@@ -14,6 +14,7 @@ from interlace.core.messages import (
     Fetch,
     Run,
     SendReply,
+    TierChanged,
     WakeAt,
     WorkFinished,
 )
@@ -146,6 +147,11 @@ class RequestScheduler:
         deployed = self._state.models.get(work.model)
         commands = self.abandon(deployed, error) if deployed is not None and error else []
         return commands + self.dispatch((work.gpu,), now_ms)
+
+    def moved(self, told: TierChanged, now_ms: float) -> list[Command]:
+        """A host has a model's weights in another tier."""
+        self.fetching.moved(told)
+        return self.dispatch((told.gpu,), now_ms)
 
     def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
         """Reply to a batch's requests, or retry those of a failed batch once."""

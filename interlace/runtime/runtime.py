@@ -96,7 +96,7 @@ class Runtime:
         self._timeout = Alarm(clock, lambda: self.deliver(TimedOut()))
         self._epoch_ms = epoch_ms
         for device in devices.values():
-            device.on_lost(self.deliver)
+            device.on_event(self.deliver)
 
     def next_id(self) -> int:
         """A request id, unique in this runtime."""
@@ -178,7 +178,7 @@ class Runtime:
     def join(self, device: Device) -> None:
         """Add an accelerator."""
         self._devices[device.gpu.id] = device
-        device.on_lost(self.deliver)
+        device.on_event(self.deliver)
         self.deliver(GpuJoined(device.gpu))
 
     def leave(self, gpu: str) -> None:

@@ -52,7 +52,7 @@ def _world(fleet: Fleet, costs: MechanismCosts, *plans: Plan) -> tuple[World, Ga
     world = World(PROFILES, fleet, row)
     for gpu in fleet.gpus:
         device = SimulatedDevice(gpu, world.clock, PROFILES, costs)
-        device.on_lost(world.runtime.deliver)
+        device.on_event(world.runtime.deliver)
         world.runtime._devices[gpu.id] = device
     gaps = Gaps(Engine(fleet, row))
     world.runtime._observers.append(gaps)

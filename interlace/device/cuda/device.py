@@ -134,7 +134,7 @@ class CudaDevice:
         for process in self.processes.running:
             process.cancel_fetch(model)
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
+    def on_event(self, lost: Callable[[PartitionLost], None]) -> None:
         self._on_lost = lost
 
     def on_away(self, away: Callable[[], None], back: Callable[[], None]) -> None:

@@ -92,7 +92,7 @@ class SimulatedDevice:
     def cancel_fetch(self, model: str) -> None:
         self.weights.cancel(model)
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
+    def on_event(self, lost: Callable[[PartitionLost], None]) -> None:
         self._lost = lost
 
     def do(self, work: Work, done: Done) -> None:

@@ -33,7 +33,10 @@ def save(engine: Engine, begun: OpenWork) -> bytes:
     pickler = pickle.Pickler(kept, protocol=5)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
     pickler.dispatch_table[System] = lambda system: (_Named, ())
-    pickler.dispatch_table[ColdCurve] = lambda curve: (_Curve, (curve.layers, curve.links))
+    pickler.dispatch_table[ColdCurve] = lambda curve: (
+        _Curve,
+        (curve.layers, curve.links, curve.host),
+    )
     pickler.dump((engine, dict(begun)))
     return kept.getvalue()
 

@@ -68,7 +68,7 @@ class Rig:
         self.gpu: str = self.device.gpu.id
         self.finished: list[WorkFinished] = []
         self.lost: list[PartitionLost] = []
-        self.device.on_lost(self.lost.append)
+        self.device.on_event(self.lost.append)
         self._ids = count(1)
 
     def do(self, work: Work) -> None:
