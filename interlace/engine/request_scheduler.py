@@ -29,7 +29,7 @@ from interlace.engine.retries import AFTER_MS
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
 from interlace.policy.base import System
-from interlace.policy.outlook import outlook
+from interlace.policy.outlook import Turns, outlook
 from interlace.policy.view import Drop, Launch
 
 
@@ -114,12 +114,14 @@ class RequestScheduler:
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
         """How soon each model that is hosted would answer its next request."""
         found = {}
+        turns: Turns | None = None
         for key, deployed in self._state.models.items():
             if not deployed.hosts or deployed.leaving or deployed.quarantine_reason is not None:
                 continue
             view = self._whole_views[deployed.hosts[0].gpu]
             ready_ms = self.fetching.earliest_ms(deployed, now_ms) if deployed.weights else now_ms
-            found[key] = outlook(key, view, ready_ms, now_ms)
+            turns = turns or Turns(view)
+            found[key] = outlook(key, view, turns, ready_ms, now_ms)
         return found
 
     def cancel(self, model: str, request_id: int, now_ms: float) -> list[Command]:
