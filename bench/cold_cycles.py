@@ -27,7 +27,7 @@ from interlace.core.quantile import quantile
 from interlace.device.cpu.device import CpuDevice
 from interlace.device.process.memory import process_memory
 from interlace.formats.weights_file import WeightsFile
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.samples import SampleInputs
 from interlace.repository import complete
 from interlace.shm.arena import Arena, ArenaMap
 

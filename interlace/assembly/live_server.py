@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.extra_profiling import ExtraProfiling
+from interlace.assembly.profiling_run import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
 from interlace.control.deployments import Deployments
@@ -54,7 +54,7 @@ from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer, local_inference
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.admin_routes import admin_routes, metrics_route
+from interlace.server.http.admin_handler import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits

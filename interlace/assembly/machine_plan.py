@@ -21,8 +21,7 @@ from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.beside import NeighbourSlowdowns
-from interlace.profiling.signature_store import SignatureStore
-from interlace.profiling.store import ProfileStore
+from interlace.profiling.store import ProfileStore, SignatureStore
 
 _log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
-from interlace.runtime.plan_process import unsendable
+from interlace.runtime.plan_solver import unsendable
 from interlace.server.api_keys import ApiKeys
 
 _LOG: Final = logging.getLogger(__name__)

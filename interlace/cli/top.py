@@ -4,18 +4,164 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
-from interlace.cli.metrics_text import Scrape, read_metrics
+from interlace.cli.metrics_text import Scrape, bucket_quantile, read_metrics
 from interlace.cli.options import KeyFile, positive, read_key
-from interlace.cli.screen import console
-from interlace.cli.top_frame import ScrapeDelta, render
+from interlace.cli.screen import console, table
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
+
+_LATENCY = "nv_inference_request_duration_histogram_us"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model's rates over the time between two readings, and its state at the second.
+
+    ``in_slo`` is the part of accepted requests that ended within their SLO; latencies are read off
+    a histogram's buckets. ``None`` where nothing happened. ``cold_starts`` took ``cold_ms``.
+    """
+
+    model: str
+    slo_ms: float
+    requests_rps: float
+    goodput_rps: float
+    in_slo: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    queue_rows: float
+    refused_rps: float
+    share_pct: float
+    resident_bytes: float
+    capacity_rows_per_s: float
+    weights: str  #: their state where they come and go, else empty
+    weights_held_bytes: float
+    weights_bytes: float
+    cold_starts: float
+    cold_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeDelta:
+    """Two readings ``seconds`` apart."""
+
+    before: Scrape
+    after: Scrape
+    seconds: float
+
+    def rows(self) -> list[ModelRow]:
+        """Every model of the second reading."""
+        return [self._row(s.labels) for s in self.after.samples.get("interlace_slo_ms", ())]
+
+    def _row(self, labels: Mapping[str, str]) -> ModelRow:
+        within = self._grown("interlace_slo_within_total", labels)
+        ended = within + self._grown("interlace_slo_missed_total", labels)
+        answered = self._grown("nv_inference_request_success", labels)
+        failed = self._grown("nv_inference_request_failure", labels)
+        counts = self._latencies(labels)
+        model, version = labels.get("model", ""), labels.get("version", "1")
+        return ModelRow(
+            model=model if version == "1" else f"{model}/{version}",
+            slo_ms=self._now("interlace_slo_ms", labels),
+            requests_rps=(answered + failed) / self.seconds,
+            goodput_rps=within / self.seconds,
+            in_slo=within / ended if ended else None,
+            p50_ms=_ms(bucket_quantile(counts, 0.50)),
+            p99_ms=_ms(bucket_quantile(counts, 0.99)),
+            queue_rows=self._now("interlace_queue_rows", labels),
+            refused_rps=self._grown("interlace_refusals_total", labels) / self.seconds,
+            share_pct=self._now("interlace_model_share_pct", labels),
+            resident_bytes=self._now("interlace_model_resident_bytes", labels),
+            capacity_rows_per_s=self._now("interlace_model_capacity_rows_per_s", labels),
+            weights=self._weights(labels),
+            weights_held_bytes=self._now("interlace_model_weights_held_bytes", labels),
+            weights_bytes=self._now("interlace_model_weights_bytes", labels),
+            cold_starts=self._grown("interlace_cold_starts_total", labels),
+            cold_ms=self._grown("interlace_cold_start_ms_total", labels),
+        )
+
+    def _weights(self, labels: Mapping[str, str]) -> str:
+        name = "interlace_model_weights_state"
+        states = ("resident", "loading", "cold")
+        own = {key: labels[key] for key in ("model", "version") if key in labels}
+        return next((one for one in states if self.after.value(name, **own, state=one)), "")
+
+    def _now(self, name: str, labels: Mapping[str, str]) -> float:
+        return self.after.value(name, **labels)
+
+    def _grown(self, name: str, labels: Mapping[str, str]) -> float:
+        # A counter that fell was restarted with the server: what it shows is all there is.
+        now, then = self.after.value(name, **labels), self.before.value(name, **labels)
+        return now - then if now >= then else now
+
+    def _latencies(self, labels: Mapping[str, str]) -> dict[float, float]:
+        now = self.after.buckets(_LATENCY, labels)
+        then = self.before.buckets(_LATENCY, labels)
+        return {bound: max(0.0, count - then.get(bound, 0.0)) for bound, count in now.items()}
+
+
+def render(between: ScrapeDelta, url: str) -> Group:
+    """One frame."""
+    figures = ("SLO ms", "req/s", "good/s", "in SLO", "p50 ms", "p99 ms", "queue", "refused/s")
+    rows = between.rows()
+    goes = any(row.weights for row in rows)
+    cold = ("weights MB", "cold/s", "cold ms") if goes else ()
+    made = table(("model",), (*figures, "share %", "held MB", "capacity/s", *cold))
+    for row in rows:
+        made.add_row(*_cells(row), *(_weights_cells(row, between.seconds) if goes else ()))
+    return Group(Text(_headline(between, url)), made)
+
+
+def _headline(between: ScrapeDelta, url: str) -> str:
+    after = between.after
+    said = [url, f"last {between.seconds:.0f} s"]
+    if "interlace_headroom_ratio" in after.samples:
+        said.append(f"headroom x{after.value('interlace_headroom_ratio'):.2f}")
+    said.append(f"in flight {after.value('interlace_requests_in_flight'):.0f}")
+    said.append(f"connections {after.value('interlace_connections'):.0f}")
+    said.append(f"workers {after.value('interlace_workers'):.0f}")
+    restarts = after.value("interlace_worker_restarts_total")
+    return "   ".join([*said, f"replaced {restarts:.0f}"] if restarts else said)
+
+
+def _cells(row: ModelRow) -> list[str]:
+    return [
+        row.model,
+        f"{row.slo_ms:g}",
+        f"{row.requests_rps:.1f}",
+        f"{row.goodput_rps:.1f}",
+        "-" if row.in_slo is None else f"{row.in_slo:.1%}",
+        "-" if row.p50_ms is None else f"{row.p50_ms:.1f}",
+        "-" if row.p99_ms is None else f"{row.p99_ms:.1f}",
+        f"{row.queue_rows:.0f}",
+        f"{row.refused_rps:.1f}",
+        f"{row.share_pct:.0f}",
+        f"{row.resident_bytes / 1e6:.0f}",
+        f"{row.capacity_rows_per_s:.0f}",
+    ]
+
+
+def _weights_cells(row: ModelRow, seconds: float) -> list[str]:
+    if not row.weights:
+        return ["stay", "", ""]
+    held_mb, all_mb = row.weights_held_bytes / 1e6, row.weights_bytes / 1e6
+    return [
+        f"{row.weights} {held_mb:.0f}/{all_mb:.0f}",
+        f"{row.cold_starts / seconds:.2f}",
+        f"{row.cold_ms / row.cold_starts:.0f}" if row.cold_starts else "-",
+    ]
+
+
+def _ms(value_us: float | None) -> float | None:
+    return None if value_us is None else value_us / 1000.0
 
 
 def top(

@@ -323,6 +323,18 @@ class PartitionLost:
 
 
 @dataclass(frozen=True, slots=True)
+class TierChanged:
+    """A host has most of a model's weights on its disk only, or again in its memory.
+
+    Until a device says so they are taken to be in memory, and those that it fetched are.
+    """
+
+    gpu: str
+    model: str
+    on_disk: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSolved:
     """The answer to ``SolvePlan``; ``failure`` if the planner broke.
 
@@ -385,6 +397,7 @@ Event = (
     | ModelWithdrawn
     | WorkFinished
     | PartitionLost
+    | TierChanged
     | PlanChanged
     | PlanSolved
     | GpuJoined

@@ -26,6 +26,7 @@ from interlace.core.messages import (
     RequestArrived,
     RequestCancelled,
     Run,
+    TierChanged,
     TimedOut,
     Woke,
     WorkFinished,
@@ -84,6 +85,8 @@ class Engine:
             case ArrivedElsewhere(model=model, rows=rows):
                 self._rates.count(model, rows)
                 return []
+            case TierChanged():
+                return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
                 return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():
@@ -159,5 +162,4 @@ class Engine:
         deployed = self._state.models.get(run.batch.model)
         if deployed is None or deployed.leaving:
             return True
-        model = run.batch.model
-        return all(slot.model != model for slot in live.slots)
+        return run.batch.model not in self._state.turns_of[live.id].by_model

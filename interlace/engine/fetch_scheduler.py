@@ -8,7 +8,16 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.loading import LoadPlan
-from interlace.core.messages import CancelFetch, Command, Evict, Fetch, Run, WakeAt, WorkFinished
+from interlace.core.messages import (
+    CancelFetch,
+    Command,
+    Evict,
+    Fetch,
+    Run,
+    TierChanged,
+    WakeAt,
+    WorkFinished,
+)
 from interlace.core.request import Request
 from interlace.engine.load_outlook import LoadOption, LoadOutlook
 from interlace.engine.residency import FetchInFlight, GpuWeights, LinkBeliefs, ModelWeights
@@ -134,7 +143,7 @@ class FetchScheduler:
     ) -> None:
         plan = fetch.work.plan
         place.hold(entry, frozenset(plan.brought))
-        entry.failures = 0
+        entry.failures, entry.on_disk = 0, False
         entry.warm = entry.warm or fetch.whole or not entry.curve.copied(entry.there)
         entry.open = entry.warm and not entry.closed
         entry.wanted = entry.wanted and not entry.warm
@@ -143,6 +152,21 @@ class FetchScheduler:
             entry.cold_ms += now_ms - fetch.began_ms
         if entry.warm:
             self._state.models[entry.model].estimator.read_ms = entry.read_ms
+
+    def moved(self, told: TierChanged) -> None:
+        """A host's memory gave up a model, or has it again. What is warm by reading there is cold.
+
+        Batches that were sent are not taken back, and whatever is held stays.
+        """
+        place = self._state.weights_on.get(told.gpu)
+        entry = None if place is None else place.models.get(told.model)
+        if entry is None:
+            return
+        entry.on_disk = told.on_disk
+        if entry.warm and self._outlook.host.plan(entry).brought:
+            entry.warm = entry.open = False
+            if entry.queue.rows:
+                self._state.cold_waiting[told.model] = None
 
     # -------------------------------------------------------------------------------- what is next
 
@@ -261,7 +285,7 @@ class FetchScheduler:
         live = self._outlook.partition(self._state.models[entry.model], place.gpu.id)
         assert live is not None, f"{entry.model} has no partition on {place.gpu.id}"
         work = Fetch(place.gpu.id, live.id, entry.model, plan)
-        whole = plan == entry.plan()
+        whole = plan == self._outlook.host.plan(entry)
         fetch = FetchInFlight(work, entry.curve.nbytes(plan.brought), demanded, whole, now_ms)
         self._links.begin(fetch, entry, place.links)
         self._outlook.host.begin(fetch, entry, now_ms)
@@ -292,7 +316,7 @@ class FetchScheduler:
     def _wanted(self, place: GpuWeights, now_ms: float) -> Iterator[tuple[ModelWeights, LoadPlan]]:
         for entry in place.models.values():
             if (entry.pinned or entry.wanted) and not entry.warm and not entry.fetching:
-                yield entry, entry.plan()
+                yield entry, self._outlook.host.plan(entry)
         every: Sequence[ModelWeights] = list(place.models.values())
         found = self._system.cold.prefetch(max(0, place.free_bytes), every, now_ms)
         if found is not None:

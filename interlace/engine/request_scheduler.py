@@ -14,6 +14,7 @@ from interlace.core.messages import (
     Fetch,
     Run,
     SendReply,
+    TierChanged,
     WakeAt,
     WorkFinished,
 )
@@ -29,7 +30,7 @@ from interlace.engine.retries import AFTER_MS
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
 from interlace.policy.base import System
-from interlace.policy.outlook import Turns, outlook
+from interlace.policy.outlook import outlook
 from interlace.policy.view import Drop, Launch
 
 
@@ -68,7 +69,7 @@ class RequestScheduler:
             if deployed.weights and deployed.ready_ms > now_ms:
                 refused += self.fetching.refused(deployed, now_ms)
             return refused
-        deployed.queue.push(request)
+        self._state.queue_up(deployed, request)
         if deployed.weights:
             self._state.cold_waiting[request.model] = None
         stages = self.staging.fill(deployed)
@@ -114,14 +115,12 @@ class RequestScheduler:
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
         """How soon each model that is hosted would answer its next request."""
         found = {}
-        turns: Turns | None = None
         for key, deployed in self._state.models.items():
             if not deployed.hosts or deployed.leaving or deployed.quarantine_reason is not None:
                 continue
             view = self._whole_views[deployed.hosts[0].gpu]
             ready_ms = self.fetching.earliest_ms(deployed, now_ms) if deployed.weights else now_ms
-            turns = turns or Turns(view)
-            found[key] = outlook(key, view, turns, ready_ms, now_ms)
+            found[key] = outlook(key, view, ready_ms, now_ms)
         return found
 
     def cancel(self, model: str, request_id: int, now_ms: float) -> list[Command]:
@@ -148,6 +147,11 @@ class RequestScheduler:
         deployed = self._state.models.get(work.model)
         commands = self.abandon(deployed, error) if deployed is not None and error else []
         return commands + self.dispatch((work.gpu,), now_ms)
+
+    def moved(self, told: TierChanged, now_ms: float) -> list[Command]:
+        """A host has a model's weights in another tier."""
+        self.fetching.moved(told)
+        return self.dispatch((told.gpu,), now_ms)
 
     def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
         """Reply to a batch's requests, or retry those of a failed batch once."""
@@ -203,9 +207,9 @@ class RequestScheduler:
         """Reply to requests whose deadline passed in a queue, and ask to be woken for the next."""
         commands: list[Command] = []
         next_ms = inf
-        for deployed in self._state.models.values():
+        for deployed in self._state.waiting.values():
             if not deployed.queue.rows and not deployed.pools:
-                continue  # most, where there are many
+                continue
             for place in deployed.queues:
                 for request in place.expired(now_ms):
                     commands.append(self._expired(request, 0.0, now_ms))
@@ -309,21 +313,13 @@ class RequestScheduler:
             answers.append(SendReply(reply))
         return answers
 
-    def _waiting(self, gpu: str) -> list[DeployedModel]:
-        """Models with hosts on this accelerator and requests queued for it."""
-        return [
-            deployed
-            for deployed in self._state.models_on.get(gpu, ())
-            if deployed.queue.rows or (deployed.pools and deployed.waiting)
-        ]
-
     def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
         """Drop requests that can no longer meet their deadline, before a batch is formed."""
         commands: list[Command] = []
-        for deployed in self._waiting(gpu):
+        for deployed in self._state.waiting_on.get(gpu, {}).values():
             source = self.staging.source(deployed, gpu) if deployed.pools else deployed.queue
             head = source.head
-            if head is None:
+            if head is None or not deployed.hosts:
                 continue
             fastest_ms = inf
             for share_pct in deployed.shares_pct:

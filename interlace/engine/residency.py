@@ -71,6 +71,7 @@ class ModelWeights:
         "keep_ms",
         "last_start_ms",
         "model",
+        "on_disk",
         "open",
         "pinned",
         "queue",
@@ -93,6 +94,7 @@ class ModelWeights:
         self.wanted = False  #: requests were refused because it is cold
         self.keep_ms = 0.0
         self.there = _NOTHING
+        self.on_disk = False  #: so its device said
         self.warm = False
         self.open = False
         self.closed = False  #: it is to leave, though it has requests: another has waited too long
@@ -144,9 +146,20 @@ class ModelWeights:
         """What it takes of the budget once it is warm."""
         return self.curve.nbytes(self.curve.plan().brought)
 
-    def plan(self) -> LoadPlan:
-        """What brings the rest."""
-        return self.curve.plan(self.there)
+    @property
+    def pinned_bytes(self) -> int:
+        """What of that never leaves."""
+        return self.whole_bytes if self.pinned else 0
+
+    def plan(self, on_disk: bool = False) -> LoadPlan:
+        """What brings the rest, from the host's memory or from its disk.
+
+        What is pinned takes no more than is counted for it.
+        """
+        if not on_disk or self.pinned:
+            return self.curve.plan(self.there)
+        room_bytes = self._gpu.gpu.weights_bytes - self._gpu.pinned_bytes - self.held_bytes
+        return self.curve.plan_from_disk(self.there, room_bytes)
 
     @property
     def read_ms(self) -> float:
@@ -186,6 +199,7 @@ class GpuWeights:
         "links",
         "models",
         "now_ms",
+        "pinned_bytes",
     )
 
     def __init__(self, gpu: Gpu) -> None:
@@ -195,6 +209,7 @@ class GpuWeights:
         self.fetches: list[FetchInFlight] = []
         self.evicting: dict[Evict, int] = {}
         self.held_bytes = 0
+        self.pinned_bytes = 0  #: what models that stay take once they are warm
         self.now_ms = 0.0
         self.forced = False  #: what is promised may leave as well
         self.closing = False  #: something of it is closed
@@ -221,6 +236,7 @@ class GpuWeights:
         """None of its partitions has the model loaded any more."""
         entry = self.models.pop(model)
         self.held_bytes -= entry.held_bytes
+        self.pinned_bytes -= entry.pinned_bytes
 
     def hold(self, entry: ModelWeights, layers: frozenset[int]) -> None:
         """The weights of these layers are there."""
@@ -278,12 +294,12 @@ class LinkBeliefs:
             stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
             fetch.opens_ms = ready_ms + own * stalls_ms
 
-    def reads(self, fetch: FetchInFlight, read_until_ms: float) -> None:
-        """The disk is read for a fetch until then."""
+    def reads(self, fetch: FetchInFlight, read_until_ms: float, opens_ms: float) -> None:
+        """The disk is read for a fetch until then; its first batch may begin before."""
         self._free_ms[DISK] = read_until_ms
         fetch.from_disk = True
         fetch.ends_ms = max(fetch.ends_ms, read_until_ms)
-        fetch.opens_ms = max(fetch.opens_ms, read_until_ms)
+        fetch.opens_ms = max(fetch.opens_ms, opens_ms)
 
     def ended(self, fetch: FetchInFlight, links: tuple[str, ...], now_ms: float) -> None:
         """A fetch is over: its links are free, unless another is on them."""

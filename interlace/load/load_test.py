@@ -7,9 +7,8 @@ from typing import Final
 
 from interlace.core.user_errors import UserError
 from interlace.load.inference_body import LoadCall
-from interlace.load.open_loop import OpenLoop
+from interlace.load.open_loop import OpenLoop, merged
 from interlace.load.result import ModelLoadReport, report
-from interlace.load.send_times import merged
 
 #: How long answers are waited for after the last send.
 _DRAIN_S: Final = 10.0

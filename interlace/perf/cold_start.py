@@ -62,6 +62,11 @@ def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
     return layer.run_host_ms if via is WeightPath.HOST else layer.run_ms
 
 
+def read_ms(layer: LayerProfile) -> float:
+    """What a layer's execution takes longer with its weights on the host."""
+    return max(0.0, layer.run_host_ms - layer.run_ms)
+
+
 def reads_too_long(layer: LayerProfile) -> bool:
     """Whether it is not to be read from the host, for what that takes more than it saves.
 
@@ -108,7 +113,9 @@ def brought_within(
     return tuple(
         layer
         if index in brought or not layer.weights_bytes
-        else replace(layer, weights_bytes=0, copy_ms=0.0, run_ms=layer.run_host_ms)
+        else replace(
+            layer, weights_bytes=0, copy_ms=0.0, copy_disk_ms=0.0, run_ms=layer.run_host_ms
+        )
         for index, layer in enumerate(layers)
     )
 
@@ -141,6 +148,8 @@ def _arrivals_ms(
             arrives_ms = max(arrives_ms, passed_ms[step.link])
             arrives_ms += layer.weights_bytes / links.peer_bytes_per_ms
             passed_ms[step.link] = arrives_ms
+        if step.via is WeightPath.HOST and links.carries_reads:
+            link_ms[0] += read_ms(layer)
         arrivals.append(arrives_ms)
     return arrivals
 
@@ -205,4 +214,6 @@ def bound_ms(
         part = min(1.0, (links_ms - run_ms) / (added_ms + copy_ms))
         run_ms += part * added_ms
         links_ms -= part * copy_ms
-    return max(run_ms, links_ms)
+    # Of each layer the copy or the read is on a link that carries both.
+    carried_ms = sum(map(min, crossing)) if links.carries_reads else 0.0
+    return max(run_ms, links_ms, carried_ms)

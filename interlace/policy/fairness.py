@@ -30,11 +30,12 @@ Where partitions overlap, models contend for the accelerator and their counters 
 partitions. Services cannot be kept together there: a small lane may run in room that no other lane
 fits into, and to leave that empty would serve nobody. What is bounded is how long who is behind
 waits. A model is owed a batch when it is ``BATCHES`` of its planned ones behind the most served
-that contends, the one furthest behind goes first, and while it finds no room nobody begins what
-would delay it, by what is predicted. It is meant to begin when the batches that ran as it came to
-be furthest behind have ended; that is not proved, and runs are known in which it begins later
-(three lanes of 50, 50 and 100 %). Every such batch moves it on by b_i / r_i, so each that is owed
-one is furthest behind in its turn.
+that contends, the one furthest behind goes first (of those equally far, the first by name), and
+while it finds no room nobody begins what would delay it. So, as it has a lane that is idle and
+predictions are true, it begins when the batches that ran as it came to be furthest behind have
+ended, at the latest: then all of the accelerator is free but for what began since, and none of that
+was to end after the moment at which it could begin without. Every such batch moves it on by
+b_i / r_i, so each that is owed one is furthest behind in its turn.
 
 The price is goodput counted in requests: the time that a model of long rows gets back would have
 served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more: at nine tenths

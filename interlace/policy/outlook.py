@@ -16,24 +16,7 @@ from interlace.policy.view import PartitionView, View
 _LAST: Final = 1 << 62
 
 
-class Turns:
-    """The turns of partitions as they are now, found once for all models that are asked about."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._found: dict[str, tuple[dict[str, Slot], list[Slot]]] = {}
-
-    def of(self, host: PartitionView) -> tuple[dict[str, Slot], list[Slot]]:
-        """A partition's own turns by model, and those of models that have requests waiting."""
-        found = self._found.get(host.id)
-        if found is None:
-            own = {slot.model: slot for slot in host.slots if not slot.guest}
-            waiting = [slot for model, slot in own.items() if self._view.queue(model).rows]
-            self._found[host.id] = found = own, waiting
-        return found
-
-
-def outlook(model: str, view: View, turns: Turns, ready_ms: float, now_ms: float) -> ModelOutlook:
+def outlook(model: str, view: View, ready_ms: float, now_ms: float) -> ModelOutlook:
     """That of a hosted model, in the partition where a request of one row would end first.
 
     Before it go the running batch, and what waits there with nearer deadlines, of each model the
@@ -47,14 +30,12 @@ def outlook(model: str, view: View, turns: Turns, ready_ms: float, now_ms: float
     for host in asked.hosts:
         own_ms = asked.latency_ms(1, host.share_pct)
         end_ms = max(0.0, host.free_at_ms - now_ms)
-        own, busy = turns.of(host)
-        turn, per_row_ms = own.get(model), own_ms
-        if turn is not None:
-            per_row_ms = row_ms(turn, host, view)
-            rows = view.queue(model).rows_before(request) + 1
-            end_ms += _batches_ms(rows, turn, host, view)
-        for slot in busy:
-            if slot is not turn and (rows := view.queue(slot.model).rows_before(request)):
+        own = view.slot(host, model)
+        per_row_ms = row_ms(own, host, view)
+        end_ms += _batches_ms(view.queue(model).rows_before(request) + 1, own, host, view)
+        for slot in view.queued(host):
+            rows = 0 if slot.guest else view.queue(slot.model).rows_before(request)
+            if rows and slot.model != model:
                 end_ms += _batches_ms(rows, slot, host, view)
         if end_ms < best_ms:
             best_ms, alone_ms, added_ms = end_ms, own_ms, per_row_ms

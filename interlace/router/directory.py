@@ -13,7 +13,7 @@ from interlace.router.node_links import NodeLinks
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.statistics.prometheus_text import MetricsPage
+from interlace.server.statistics.metrics import MetricsPage
 
 #: How long a node that left may take for what it has.
 _LEAVE_MS: Final = 30_000.0

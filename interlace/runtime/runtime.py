@@ -43,8 +43,7 @@ from interlace.core.messages import (
 )
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
-from interlace.runtime.alarm import Alarm
-from interlace.runtime.clock import Clock
+from interlace.runtime.clock import Alarm, Clock
 from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.plan_solver import PlanSolver
 
@@ -97,7 +96,7 @@ class Runtime:
         self._timeout = Alarm(clock, lambda: self.deliver(TimedOut()))
         self._epoch_ms = epoch_ms
         for device in devices.values():
-            device.on_lost(self.deliver)
+            device.on_event(self.deliver)
 
     def next_id(self) -> int:
         """A request id, unique in this runtime."""
@@ -179,7 +178,7 @@ class Runtime:
     def join(self, device: Device, more: bool = False) -> None:
         """Add an accelerator; ``more`` come with it, so that one plan is made for all."""
         self._devices[device.gpu.id] = device
-        device.on_lost(self.deliver)
+        device.on_event(self.deliver)
         self.deliver(GpuJoined(device.gpu, more))
 
     def leave(self, gpu: str, more: bool = False) -> None:

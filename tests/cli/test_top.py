@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from interlace.cli.main import build
 from interlace.cli.metrics_text import read_metrics
-from interlace.cli.top_frame import ModelRow, ScrapeDelta, render
+from interlace.cli.top import ModelRow, ScrapeDelta, render
 
 from .fakeserver import FakeServer
 

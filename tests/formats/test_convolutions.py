@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from interlace.formats.convolutions import with_fast_convolutions
+from interlace.formats.factory import with_fast_convolutions
 
 
 class Shaped(nn.Module):

@@ -13,9 +13,8 @@ import pytest
 
 from bench.harness.closed_loop import closed_loop
 from interlace.load.call import Call, EncodedCall, pack
-from interlace.load.open_loop import OpenLoop
+from interlace.load.open_loop import Arrival, OpenLoop, poisson
 from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
-from interlace.load.send_times import Arrival, poisson
 
 
 @contextmanager

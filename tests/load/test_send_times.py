@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.load.send_times import ArrivalProcess, send_times
+from interlace.load.open_loop import ArrivalProcess, send_times
 
 
 @given(

@@ -13,7 +13,6 @@ from interlace.core.hardware import Gpu
 from interlace.core.messages import CreatePartition, Failure, Load, Run, Work, WorkFinished
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.interference import CoRunner
-from interlace.profiling.busy import at_once, keep_busy
 from interlace.profiling.corun import (
     CoRun,
     CoRunModel,
@@ -23,9 +22,9 @@ from interlace.profiling.corun import (
     pairs,
     triples,
 )
-from interlace.profiling.corun_partitions import measure_coruns
+from interlace.profiling.corun_partitions import at_once, keep_busy, measure_coruns
 from interlace.profiling.rig import MeasureError, Rig
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.samples import SampleInputs
 from interlace.runtime.clock import SimClock
 from tests.profiling.fakes import (
     GPU,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.profiling.overlap import (
+from interlace.profiling.corun import (
     Interval,
     common,
     inside,

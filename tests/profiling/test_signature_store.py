@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.profiling.signature_store import KnownModel, SignatureStore
+from interlace.profiling.store import KnownModel, SignatureStore
 from tests.device.models import model
 
 SAID = KnownModel(

@@ -165,13 +165,18 @@ class CpuWorker:
         architecture = runner.architecture if isinstance(runner, TakesTurns) else ""
         if frame.cold and architecture and isinstance(runner, TakesTurns):
             self._modules[architecture] = runner
+        if not frame.cold or cold is None:
+            return Loaded(
+                model.key, runner.signature, runner.resident_bytes, resident.resident_bytes
+            )
         return Loaded(
             model.key,
             runner.signature,
             runner.resident_bytes,
             resident.resident_bytes,
-            (0, *cold.nbytes) if frame.cold and cold is not None else (),
+            (0, *cold.nbytes),
             architecture,
+            str(cold.file.path),
         )
 
     def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:

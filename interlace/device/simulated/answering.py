@@ -64,8 +64,8 @@ class AnsweringDevice:
     def cancel_fetch(self, model: str) -> None:
         self.simulated.cancel_fetch(model)
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
-        self.simulated.on_lost(lost)
+    def on_event(self, lost: Callable[[PartitionLost], None]) -> None:
+        self.simulated.on_event(lost)
 
     def close(self) -> None:
         self.simulated.close()

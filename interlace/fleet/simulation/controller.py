@@ -11,6 +11,7 @@ from interlace.fleet.controller import Controller
 from interlace.fleet.simulation.node import SimulatedNode
 from interlace.fleet.simulation.polling import SimulatedPoller
 from interlace.fleet.simulation.scenario import FleetSimulation
+from interlace.policy.base import System
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.runtime.plan_solver import PlanSolver
@@ -28,7 +29,7 @@ class SimulatedService:
         self,
         clock: Clock,
         scenario: FleetSimulation,
-        solver: PlanSolver,
+        solver: Callable[[System], PlanSolver],
         nodes: Mapping[str, SimulatedNode],
         noticed: Callable[[str, bool], None],
     ) -> None:

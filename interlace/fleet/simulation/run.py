@@ -21,9 +21,9 @@ from interlace.fleet.simulation.controller import SimulatedService
 from interlace.fleet.simulation.node import SimulatedNode
 from interlace.fleet.simulation.router import Forwarded, SimulatedRouter
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, OnProgress, RateChange
-from interlace.fleet.zones import ZonePlanner
+from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_solver import InlinePlanSolver, OnPlanned
+from interlace.runtime.plan_solver import InlinePlanSolver, OnPlanned, PlanSolver
 from interlace.runtime.runtime import Observer
 from interlace.sim.run import gc_paused
 
@@ -113,20 +113,20 @@ def simulate_fleet(
 
 
 class _Planning:
-    """Answers the controller's questions by the system's planner, replicas kept in two zones."""
+    """Answers the controller's questions, and says how far it has come."""
 
     def __init__(self, scenario: FleetSimulation, clock: SimClock) -> None:
-        planner = ZonePlanner(
-            scenario.system.planner, {node.name: node.zone for node in scenario.nodes}
-        )
-        system = replace(scenario.system, planner=planner)
-        self._solver = InlinePlanSolver(system, clock, scenario.plan_ms)
         self._clock = clock
+        self._plan_ms = scenario.plan_ms
         self._first = scenario.plan
         self.asked_ms = -inf  #: when the question was asked that was answered last
         self.plans = 0
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def solver(self, system: System) -> PlanSolver:
+        """What plans by a system."""
+        return partial(self._solve, InlinePlanSolver(system, self._clock, self._plan_ms))
+
+    def _solve(self, solver: PlanSolver, question: SolvePlan, done: OnPlanned) -> None:
         asked_ms = self._clock.now_ms()
 
         def answered(solved: PlanSolved) -> None:
@@ -138,7 +138,7 @@ class _Planning:
             solved, self._first = PlanSolved(question.ticket, self._first), None
             self._clock.call_soon(lambda: answered(solved))
         else:
-            self._solver(question, answered)
+            solver(question, answered)
 
 
 class _Run:
@@ -165,7 +165,7 @@ class _Run:
         }  # fmt: skip
         self._planning = _Planning(scenario, clock)
         self._service = SimulatedService(
-            clock, scenario, self._planning, self._nodes, self._noticed
+            clock, scenario, self._planning.solver, self._nodes, self._noticed
         )
         self._routers = [
             SimulatedRouter(

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned, reads_too_long
+from interlace.perf.cold_start import planned, read_ms, reads_too_long
 from interlace.policy.cold_starts import deepplan
 from interlace.policy.cold_starts.whole import pipeswitch
 
@@ -142,6 +142,8 @@ def _after(
 ) -> _PartialPlan:
     end_ms, free_ms, moved, _, _ = state
     if step.via is WeightPath.HOST:
+        if links.carries_reads:
+            free_ms = (free_ms[0] + read_ms(layer), *free_ms[1:])
         return _PartialPlan(end_ms + layer.run_host_ms, free_ms, moved, step, state)
     if links.takes_cores and step.via is WeightPath.COPY:
         end_ms, moved = end_ms + layer.copy_ms, moved + layer.weights_bytes

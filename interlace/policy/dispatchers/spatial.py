@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
@@ -13,9 +13,6 @@ from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
 from interlace.policy.fairness import owed_ms
 from interlace.policy.view import Dispatch, Drop, Launch, PartitionView, View
-
-#: Longer than any run of the server.
-_EVER_MS: Final = 1e15
 
 
 class _Use(NamedTuple):
@@ -30,11 +27,12 @@ class _Use(NamedTuple):
 class _WaitingModel(NamedTuple):
     """A model's head and the lanes that could run it now, the fastest first.
 
-    ``latest_ms`` is when it must begin in the first of them. Both times of one that is owed a batch
-    are before all others'.
+    ``latest_ms`` is when it must begin in the first of them. ``ahead_ms`` is less the lag of one
+    that is owed a batch, else 0.
     """
 
     priority: int
+    ahead_ms: float
     latest_ms: float
     model: str
     deadline_ms: float
@@ -123,7 +121,7 @@ def _claims(view: View, now_ms: float) -> list[_WaitingModel]:
         latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
         level = head.priority or UNSTATED_PRIORITY
         ordered = [(one[3], one[4]) for one in timed]
-        claims.append(_WaitingModel(level, latest_ms, name, head.deadline_ms, head, ordered))
+        claims.append(_WaitingModel(level, 0.0, latest_ms, name, head.deadline_ms, head, ordered))
     return claims
 
 
@@ -142,14 +140,13 @@ def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
     for index, claim in enumerate(claims):
         lag_ms = lags_ms.get(claim.model, 0.0)
         if lag_ms >= owed_ms(claim.lanes[0][1]):
-            due_ms = -_EVER_MS - lag_ms
-            claims[index] = claim._replace(latest_ms=due_ms, deadline_ms=due_ms)
+            claims[index] = claim._replace(ahead_ms=-lag_ms)
     claims.sort(key=_urgency)
     return claims
 
 
-def _urgency(claim: _WaitingModel) -> tuple[int, float, str]:
-    return claim.priority, claim.latest_ms, claim.model
+def _urgency(claim: _WaitingModel) -> tuple[int, float, float, str]:
+    return claim[:4]
 
 
 def _launch(
@@ -195,13 +192,20 @@ def _passes(
     """
     after = [*others, use]
     for other in waiting:
-        if claim.priority <= other.priority and claim.deadline_ms <= other.deadline_ms:
+        if claim.priority <= other.priority and not _goes_before(other, claim):
             continue
         soonest_ms = _soonest_ms(other, uses, view, now_ms)
-        latest_ms = other.latest_ms if other.latest_ms > -_EVER_MS else soonest_ms
+        latest_ms = soonest_ms if other.ahead_ms else other.latest_ms
         if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
             return False
     return True
+
+
+def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
+    """What is owed a batch first, in its order; the others by deadline."""
+    if one.ahead_ms or other.ahead_ms:
+        return (one.ahead_ms, one.model) < (other.ahead_ms, other.model)
+    return one.deadline_ms < other.deadline_ms
 
 
 def _fits(room: int, units: int, uses: Sequence[_Use], whole: int) -> bool:

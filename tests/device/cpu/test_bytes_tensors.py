@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cpu.bytes_tensors import pack_strings, unpack_strings
+from interlace.device.cpu.inputs import pack_strings, unpack_strings
 
 ROWS = st.lists(st.lists(st.binary(max_size=20), min_size=2, max_size=2), max_size=5)
 

@@ -24,11 +24,9 @@ from interlace.core.messages import (
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Request
 from interlace.device.simulated.contention import EqualRows, RunningBatch
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.jitter import Jitter
-from interlace.device.simulated.physics import HostCost, Physics
+from interlace.device.simulated.physics import MECHANISMS, HostCost, Jitter, Physics
 from interlace.perf.interference import ConstantFactor
 from interlace.perf.latency import surface
 from interlace.runtime.clock import SimClock
@@ -217,7 +215,7 @@ def test_a_fatal_failure_takes_its_partition_along() -> None:
     bench = Bench()
     bench.ready(("p", 50, "a"), ("q", 50, "a"))
     lost: list[PartitionLost] = []
-    bench.device.on_lost(lost.append)
+    bench.device.on_event(lost.append)
     bench.device.fail_next(Run, Failure("illegal address", fatal=True))
     runs = [bench.run("p", "a", 4), bench.run("p", "a", 4)]
     other = bench.run("q", "a", 8)

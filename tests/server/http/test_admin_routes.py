@@ -19,7 +19,7 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.api_keys import ApiKeys
-from interlace.server.http.admin_routes import metrics_route
+from interlace.server.http.admin_handler import metrics_route
 from interlace.server.http.server import HttpServer
 from interlace.server.model_control import IndexEntry
 from tests.server.fakes import FakeControl, one_to_one, wait_until
