@@ -20,7 +20,7 @@ from interlace.fleet.simulation import (
     fleet_report,
     simulate_fleet,
 )
-from interlace.fleet.simulation.question import FleetSettings, fleet_simulation
+from interlace.fleet.simulation.question import NodesAsked, fleet_simulation
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import SimulationSettings
 from interlace.policy.catalog import resolve
@@ -80,7 +80,7 @@ def _played(
     in_turns: bool = False,
 ) -> FleetReport:
     settings = SimulationSettings(seconds, load * nodes, seed, nodes)
-    made = fleet_simulation(scenario, resolve("interlace"), settings, FleetSettings(nodes, routers))
+    made = fleet_simulation(scenario, resolve("interlace"), settings, NodesAsked(nodes, routers))
     copied = tuple(
         replace(part, id=f"node{i}.{part.id}", gpu=f"node{i}/gpu0")
         for i in range(nodes)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from bench.harness import Report, Table, main
 from interlace.fleet.simulation import Loss, LossKind, fleet_report, simulate_fleet
-from interlace.fleet.simulation.question import FleetSettings, fleet_simulation
+from interlace.fleet.simulation.question import NodesAsked, fleet_simulation
 from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings
 from interlace.policy.catalog import resolve
@@ -40,7 +40,7 @@ def losses(
         read_scenario(_SCENARIO, "a100"),
         resolve("interlace"),
         settings,
-        FleetSettings(nodes, routers, lost),
+        NodesAsked(nodes, routers, lost),
     )
     record = simulate_fleet(scenario)
     found = fleet_report(record)

@@ -11,13 +11,11 @@ import typer
 from interlace.cli.options import Json, SystemName, positive
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
-from interlace.cli.simulate_fleet import simulate_nodes
 from interlace.cli.simulate_tables import show, show_compared
 from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
-from interlace.fleet.simulation.question import FleetSettings, parse_loss
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import SimulationResult, SimulationSettings, simulations
 from interlace.planning.simulation_drawing import KINDS, draw_runs
@@ -61,14 +59,6 @@ _HostMemory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Of the host, for weights; other models are on its disk."),
 ]
-_Nodes = Annotated[
-    int | None, typer.Option(help="A fleet of so many nodes, with a controller and routers.")
-]
-_Routers = Annotated[int, typer.Option(help="Of a fleet; requests come to them in turns.")]
-_Lose = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NODE@S[:KIND][+S]", help="When to lose a node: die, hang or cut."),
-]
 _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as profiles do.")]
 
 
@@ -89,9 +79,6 @@ def simulate(
     memory: _Memory = None,
     host_memory: _HostMemory = None,
     jitter: _Jitter = False,
-    nodes: _Nodes = None,
-    routers: _Routers = 1,
-    lose: _Lose = None,
     log: _Log = None,
     as_json: Json = False,
 ) -> None:
@@ -106,10 +93,8 @@ def simulate(
       interlace simulate examples/planning/nine.toml --systems interlace,gpulet,nexus --seeds 3
       interlace simulate examples/planning/nine.toml --gpus 2 --load 0.5,1,1.5 --plot load=load.svg
       interlace simulate examples/planning/nine.toml --plot tiles=tiles.svg --plot cdf=cdf.svg
-      interlace simulate examples/planning/nine.toml --nodes 3 --routers 2 --lose node1@5:hang+2
     """
-    counts = {"--seeds": seeds, "--gpus": gpus, "--nodes": nodes, "--routers": routers}
-    positive({"--seconds": seconds, **counts})
+    positive({"--seconds": seconds, "--seeds": seeds, "--gpus": gpus})
     if plan_file is not None and gpus is not None:
         raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
     pictures, rows = _pictures(plot or ()), _systems(systems or system, dispatcher, cold)
@@ -119,14 +104,6 @@ def simulate(
         for one_seed in range(seed, seed + seeds)
     ]
     scenario = read_scenario(target, gpu, memory=memory, host_memory=host_memory)
-    if nodes is not None:
-        losses = tuple(map(parse_loss, lose or ()))
-        others = {"--plan": plan_file, "--plot": plot, "--log": log, "--memory": memory}
-        _alone(rows, runs, [name for name, value in others.items() if value])
-        simulate_nodes(scenario, rows[0], runs[0], FleetSettings(nodes, routers, losses), as_json)
-        return
-    if lose or routers > 1:
-        raise InputError("--routers and --lose are of a fleet: say of how many --nodes")
     found = _played(scenario, rows, runs, log)
     if as_json:
         typer.echo(json_text([one.to_dict() for one in found]))
@@ -135,16 +112,6 @@ def simulate(
     for kind, path in pictures:
         draw_runs(kind, path, found)
         typer.echo(f"drawn: {path}", err=True)
-
-
-def _alone(
-    systems: Sequence[System], runs: Sequence[SimulationSettings], others: Sequence[str]
-) -> None:
-    """Check that one run is asked for, and nothing that a fleet has not."""
-    if others:
-        raise InputError(f"{others[0]} does not go with --nodes")
-    if len(systems) * len(runs) > 1:
-        raise InputError("--nodes plays one run: one system, one load, one seed")
 
 
 def _systems(names: str, dispatcher: str | None, cold: str | None) -> list[System]:

@@ -1,39 +1,74 @@
-"""`interlace simulate --nodes`: the same requests through routers to the nodes of a fleet."""
+"""`interlace fleet simulate`: a scenario's requests through routers to the nodes of a fleet."""
 
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from interlace.cli.options import Json, SystemName, positive
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, table
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.fleet.simulation import FleetReport, fleet_report, simulate_fleet
-from interlace.fleet.simulation.question import FleetSettings, fleet_simulation
-from interlace.planning.scenario import Scenario
+from interlace.fleet.simulation.question import NodesAsked, fleet_simulation, parse_loss
+from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings
-from interlace.policy.base import System
+from interlace.planning.systems import system_of
+
+_Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
+_Gpus = Annotated[
+    int | None, typer.Option(help="Of all nodes together; else the fewest the system plans for.")
+]
+_Lose = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NODE@S[:KIND][+S]", help="When to lose a node: die, hang or cut."),
+]
+_Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(GPU_KINDS)}.")]
 
 
-def simulate_nodes(
-    scenario: Scenario,
-    system: System,
-    settings: SimulationSettings,
-    fleet: FleetSettings,
-    as_json: bool,
+def simulate(
+    target: _Target,
+    nodes: Annotated[int, typer.Option(help="node0, node1, ... of equally many GPUs.")] = 3,
+    gpus: _Gpus = None,
+    routers: Annotated[int, typer.Option(help="Requests come to them in turns.")] = 1,
+    lose: _Lose = None,
+    system: SystemName = "interlace",
+    seconds: Annotated[float, typer.Option(help="Length of the trace.")] = 20.0,
+    load: Annotated[float, typer.Option(help="A factor on every rate.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Runs are the same for the same seed.")] = 0,
+    gpu: _Kind = None,
+    as_json: Json = False,
 ) -> None:
-    """Play the scenario on a fleet, and show what became of requests and of lost nodes."""
-    simulation = fleet_simulation(scenario, system, settings, fleet)
+    """Play a scenario's requests on a fleet in virtual time, and report what became of them.
+
+    Controller, routers and nodes decide by the code that serves; messages take a while. A node that
+    is lost dies, hangs or is cut off so many seconds after the trace began, and is back after as
+    many more as +S says.
+
+    \b
+    Examples:
+      interlace fleet simulate examples/planning/nine.toml --gpu a100 --gpus 6 --routers 2
+      interlace fleet simulate examples/planning/nine.toml --gpu a100 --gpus 6 --lose node1@5:hang+2
+    """
+    counts = {"--nodes": nodes, "--gpus": gpus, "--routers": routers}
+    positive({"--seconds": seconds, "--load": load, **counts})
+    asked = NodesAsked(nodes, routers, tuple(map(parse_loss, lose or ())))
+    settings = SimulationSettings(seconds, load, seed, gpus)
+    row = system_of(system)
+    simulation = fleet_simulation(read_scenario(target, gpu), row, settings, asked)
     with ProgressBar(console(stderr=True)) as bar:
-        record = simulate_fleet(simulation, lambda part: bar.update(system.name, part, 1, ""))
+        record = simulate_fleet(simulation, lambda part: bar.update(row.name, part, 1, ""))
     found = fleet_report(record)
     if as_json:
         typer.echo(json_text(found.plain()))
         return
-    gpus = sum(len(node.gpus) for node in simulation.nodes)
-    _show(console(), found, f"{len(simulation.nodes)} nodes, {gpus} GPUs, {fleet.routers} routers")
+    count = sum(len(node.gpus) for node in simulation.nodes)
+    _show(console(), found, f"{nodes} nodes, {count} GPUs, {routers} routers")
 
 
 def _show(out: Console, found: FleetReport, what: str) -> None:

@@ -26,7 +26,7 @@ _LOSS: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSettings:
+class NodesAsked:
     """``nodes`` named ``node0``, ``node1``, ... in as many zones; requests through ``routers``."""
 
     nodes: int
@@ -55,7 +55,7 @@ def parse_loss(text: str) -> Loss:
 
 
 def fleet_simulation(
-    scenario: Scenario, system: System, settings: SimulationSettings, fleet: FleetSettings
+    scenario: Scenario, system: System, settings: SimulationSettings, fleet: NodesAsked
 ) -> FleetSimulation:
     """The scenario on ``settings.gpus`` accelerators, equally many at each node.
 

@@ -20,12 +20,12 @@ _ELSEWHERE: Final = frozenset((Reason.UNKNOWN_MODEL, Reason.OVERLOADED, Reason.N
 
 
 @dataclass(slots=True)
-class Forwarded:
+class RoutedRequest:
     """One request at a router; ``tried_ms`` are when it was sent to a node, ``nodes`` to which."""
 
     model: str
     arrived_ms: float
-    answer: Callable[[Forwarded, Outcome], None]
+    answer: Callable[[RoutedRequest, Outcome], None]
     tried_ms: list[float] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
     refused: bool = False  #: a node has refused it
@@ -49,7 +49,7 @@ class SimulatedRouter:
         self._routes.follow([Node(name, name, 0) for name in nodes])
         self._poller = SimulatedPoller(clock, nodes, limits, delays.news_ms, self._heard)
         self._pause_ms = limits.pause_ms(len(nodes))
-        self._at: dict[str, dict[int, Forwarded]] = {name: {} for name in nodes}
+        self._at: dict[str, dict[int, RoutedRequest]] = {name: {} for name in nodes}
         self._sent = 0
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class SimulatedRouter:
         self._poller.start()
         self._look()
 
-    def pass_on(self, request: Forwarded) -> None:
+    def pass_on(self, request: RoutedRequest) -> None:
         """Send a request to the node that is predicted to answer first; its answer comes once."""
         tried = frozenset(request.nodes)
         now_ms = self._clock.now_ms()

@@ -19,7 +19,7 @@ from interlace.core.messages import (
 from interlace.core.request import Outcome
 from interlace.fleet.simulation.controller import SimulatedService
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.fleet.simulation.router import Forwarded, SimulatedRouter
+from interlace.fleet.simulation.router import RoutedRequest, SimulatedRouter
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, OnProgress, RateChange
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
@@ -209,9 +209,9 @@ class _Run:
         model = arrivals.models[self._which[index]]
         self.unanswered += 1
         router = self._routers[index % len(self._routers)]
-        router.pass_on(Forwarded(model, self.clock.now_ms(), self._answered))
+        router.pass_on(RoutedRequest(model, self.clock.now_ms(), self._answered))
 
-    def _answered(self, request: Forwarded, outcome: Outcome) -> None:
+    def _answered(self, request: RoutedRequest, outcome: Outcome) -> None:
         self.unanswered -= 1
         self.record.requests.append(
             FleetRequest(
