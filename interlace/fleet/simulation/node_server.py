@@ -25,7 +25,7 @@ from interlace.engine.engine import Engine
 from interlace.fleet.simulation.node_clock import NodeClock
 from interlace.fleet.simulation.scenario import FleetSimulation
 from interlace.planning.assigned import AssignedPlan
-from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
+from interlace.runtime.plan_solver import AssignedPlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 
 #: What became of a request at a node; a refusal may be tried elsewhere.
