@@ -8,17 +8,17 @@ import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvloop
 
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
-from interlace.core.node import NodeDescription
+from interlace.core.node import Node, NodeDescription
 from interlace.core.user_errors import InputError
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
+from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
@@ -48,13 +48,15 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
     """Command and route in this thread, the main one, until SIGTERM or SIGINT.
 
     Raises:
-        InputError: the system cannot plan here.
+        InputError: the system cannot plan here, or there is no key for nodes.
         RepositoryError: the folder of models cannot be listed.
         OSError: an address, or the lease's folder, cannot be had.
     """
     if reason := unsendable(settings.system):
         raise InputError(f"system {settings.system.name}: {reason}")
 
+    if not (settings.admin_key or settings.router.keys.api):
+        raise InputError("nodes take orders from whoever has their key: --admin-key-file")
     folder_names(settings.models)
 
     async def run() -> None:
@@ -81,13 +83,22 @@ class _FleetParts:
     def router(self) -> Router:
         """The router; its service commands from then on."""
         asked = self._settings
-        page = Route("/v2/fleet", respond={"GET": self._status})
-        router = Router(asked.router, [page])
+        files = FleetFiles(asked.models)
+        router = Router(
+            asked.router, [Route("/v2/fleet", respond={"GET": self._status}), *files.routes()]
+        )
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
+
+        def source(name: str) -> str:
+            node = next(one for one in router.directory.nodes if one.name == name)
+            return f"{_seen_from(node, asked.router.host)}:{router.port}"
+
         service = FleetService(
             router.directory,
             orders,
-            NodeModels(orders, partial(folder_names, asked.models)),
+            NodeModels(orders),
+            files,
+            source,
             self._controller,
             self._lease(),
         )
@@ -117,3 +128,14 @@ class _FleetParts:
     def _status(self, asked: AdminRequest) -> HttpResponse:
         assert self._service is not None
         return HttpResponse(msgspec.json.encode(self._service.status()))
+
+
+def _seen_from(node: Node, host: str) -> str:
+    """This machine's address for a node, where we listen at ``host``."""
+    if host not in ("0.0.0.0", "::", ""):
+        return host
+    with socket.socket(
+        socket.AF_INET6 if ":" in node.host else socket.AF_INET, socket.SOCK_DGRAM
+    ) as probe:
+        probe.connect((node.host, node.http_port))  # nothing is sent
+        return str(probe.getsockname()[0])

@@ -60,6 +60,7 @@ class Router:
         budget = HeapBudget(settings.http.heap_bytes)
         beliefs = Routes(RoutingLimits(), Random().choice)
         self._settings = settings
+        self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)
         self.directory = NodeDirectory(beliefs, WallClock(loop), budget, settings.keys.api)
         reader = NodeReader(self.directory, settings.keys.api)
@@ -89,7 +90,7 @@ class Router:
             OSError: an address cannot be had.
         """
         asked = self._settings
-        http = await self.http.listen(asked.host, asked.http_port)
+        self.port = http = await self.http.listen(asked.host, asked.http_port)
         return http, await self.grpc.listen(asked.host, asked.grpc_port)
 
     async def close(self) -> None:

@@ -56,7 +56,10 @@ _Nodes = Annotated[
     ),
 ]
 _AdminFile = Annotated[
-    Path | None, typer.Option(help="The key in this file is shown to nodes with orders.")
+    Path | None,
+    typer.Option(
+        help="The key in this file is shown to nodes with orders, and asked for by this fleet."
+    ),
 ]
 _Lease = Annotated[
     Path | None,
@@ -99,11 +102,11 @@ def serve(
     positive({"--request-memory-mb": request_memory_mb})
     found = membership(nodes.split(","))
     show_logs(out := console(stderr=True), log_level)
+    key = read_key(admin_key_file, "--admin-key-file") or ""
     router = RouterSettings(
-        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
+        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or "", key),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
-    key = read_key(admin_key_file, "--admin-key-file") or ""
     run_fleet(
         FleetSettings(router, models_dir, system_of(system), key, lease),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),

@@ -71,6 +71,7 @@ class Controller:
         self._digests: dict[str, str] = {}
         self._asked: dict[int, Collection[str]] = {}  # accelerators, by the ticket that is open
         self._target = self._engine.target
+        self.failure = ""  #: why the last question had no plan
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:
@@ -141,7 +142,9 @@ class Controller:
     def _seen(self, now_ms: float, event: object, commands: Sequence[object]) -> None:
         """After each event: has the plan changed that is headed for?"""
         target = self._engine.target
-        asked = self._asked.pop(event.ticket, ()) if isinstance(event, PlanSolved) else ()
+        asked: Collection[str] = ()
+        if isinstance(event, PlanSolved):
+            asked, self.failure = self._asked.pop(event.ticket, ()), event.failure or ""
         for command in commands:
             if isinstance(command, SolvePlan):
                 self._asked = {command.ticket: {gpu.id for gpu in command.fleet.gpus}}
