@@ -131,7 +131,12 @@ class FleetService:
         }
         plan = Plan() if controller is None else controller.plan
         return FleetStatus(
-            self.term, self._files.digest, nodes, dict(plan.unserved_rows_per_s), dict(plan.reasons)
+            self.term,
+            self._files.digest,
+            nodes,
+            dict(plan.unserved_rows_per_s),
+            dict(plan.reasons),
+            "" if controller is None else controller.failure,
         )
 
     async def _command(self) -> None:
