@@ -7,26 +7,27 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGTERM
 
-import msgspec
 import uvloop
 
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Node, NodeDescription
 from interlace.core.user_errors import InputError
+from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.orders import fleet_routes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
 from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
 from interlace.runtime.plan_solver import ProcessPlanSolver, unsendable
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,9 @@ class _FleetParts:
         """The router; its service commands from then on."""
         asked = self._settings
         files = FleetFiles(asked.models)
-        router = Router(
-            asked.router, [Route("/v2/fleet", respond={"GET": self._status}), *files.routes()]
-        )
+        nodes = ChangingNodes(asked.router.nodes)
+        pages = fleet_routes(self._commanding, nodes, self._end)
+        router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
 
         def source(name: str) -> str:
@@ -107,6 +108,10 @@ class _FleetParts:
         self._service = service
         return router
 
+    def _commanding(self) -> FleetService:
+        assert self._service is not None
+        return self._service
+
     def close(self) -> None:
         """Command no more."""
         if self._service is not None:
@@ -125,9 +130,9 @@ class _FleetParts:
 
         return Controller(self._clock, self._settings.system, solver, term, nodes)
 
-    def _status(self, asked: AdminRequest) -> HttpResponse:
-        assert self._service is not None
-        return HttpResponse(msgspec.json.encode(self._service.status()))
+    def _end(self) -> None:
+        """As SIGTERM does, once the answer has been sent."""
+        self._clock.call_at(self._clock.now_ms() + 200.0, lambda: os.kill(os.getpid(), SIGTERM))
 
 
 def _seen_from(node: Node, host: str) -> str:

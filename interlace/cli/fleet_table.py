@@ -48,6 +48,8 @@ def _state(node: NodeStatus, files: str) -> str:
         return "not heard of"
     if state.failures:
         return "; ".join(f"{model}: {why}" for model, why in sorted(state.failures.items()))
+    if node.drained:
+        return "stands until its models stand elsewhere" if state.accepting else "drained"
     if not state.accepting:
         return "is ending"
     if state.files != files:

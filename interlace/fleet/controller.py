@@ -128,6 +128,11 @@ class Controller:
         if self._digests.pop(model, None) is not None:
             self._runtime.deliver(ModelWithdrawn(model))
 
+    def next_revision(self) -> Revision:
+        """Of an order that comes after all that were given."""
+        self._number += 1
+        return Revision(self._term, self._number)
+
     def assignment(self, node: str) -> Assignment | None:
         """What a node is to serve; ``None`` for one that is not planned for, or not yet."""
         member = self._nodes.get(node)
@@ -153,7 +158,7 @@ class Controller:
         for member in self._nodes.values():
             member.planned |= any(gpu.id in asked for gpu in member.gpus)
         self._target = target
-        changed = False
+        revision: Revision | None = None
         for node, member in self._nodes.items():
             if not member.planned:
                 continue  # that it has no part in a plan made without it says nothing
@@ -162,11 +167,9 @@ class Controller:
             before = member.assignment
             if before is not None and (before.plan, before.models) == (plan, models):
                 continue
-            if not changed:
-                self._number += 1
-            changed = True
-            member.assignment = Assignment(Revision(self._term, self._number), plan, models)
-        if changed:
+            revision = revision or self.next_revision()
+            member.assignment = Assignment(revision, plan, models)
+        if revision is not None:
             self.on_assignments()
 
 

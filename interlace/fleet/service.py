@@ -13,9 +13,10 @@ from typing import Final
 
 import msgspec
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
+from interlace.core.tables import did_you_mean
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import Lease
@@ -41,6 +42,7 @@ class NodeStatus:
     state: NodeState | None
     assigned: Assignment | None
     problem: str
+    drained: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class FleetService:
         self._described: dict[str, NodeDescription] = {}
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._drained: set[str] = set()  # nodes that are to serve nothing
         self.controller: Controller | None = None
         self.term = 0  #: 0 while another commands
         self.problems: dict[str, str] = {}  #: by node: why it does not do what it should
@@ -116,6 +119,75 @@ class FleetService:
             task.cancel()
         self._lease.release()
 
+    def known(self, node: str) -> None:
+        """Nothing, if there is such a node.
+
+        Raises:
+            ServeError: there is none.
+        """
+        names = [one.name for one in self._directory.nodes]
+        if node not in names:
+            raise ServeError(
+                Reason.BAD_INPUT,
+                f"no node '{node}'{did_you_mean(node, names)}; there are {', '.join(names)}",
+            )
+
+    def drain(self, node: str) -> None:
+        """Have a node's models stand elsewhere, then let it take nothing.
+
+        Raises:
+            ServeError: there is no such node, or this controller does not command, or no other
+                node could serve.
+        """
+        self.known(node)
+        controller = self._commanding()
+        if not set(controller.nodes) - {node}:
+            raise ServeError(
+                Reason.BAD_INPUT,
+                f"no other node than {node} serves: add one first, or end the fleet (down)",
+            )
+        self._drained.add(node)
+        if node in controller.nodes:
+            controller.left(node)
+
+    def undrain(self, node: str) -> None:
+        """Plan for a drained node again.
+
+        Raises:
+            ServeError: there is no such node.
+        """
+        self.known(node)
+        self._drained.discard(node)
+
+    async def down(self) -> list[str]:
+        """Command no more, and have every node serve nothing once its queue is served.
+
+        Returns those that did not take the order.
+
+        Raises:
+            ServeError: this controller does not command.
+        """
+        self._commanding()
+        for task in self._tasks:
+            task.cancel()
+        self.controller = None
+        nodes = list(self._described)
+        left = await asyncio.gather(*(self._give_back(node) for node in nodes))
+        return [node for node, taken in zip(nodes, left, strict=True) if not taken]
+
+    async def _give_back(self, node: str) -> bool:
+        number = self._states[node].revision[1] + 1 if node in self._states else 1
+        empty = Assignment(Revision(self.term, number), Plan(), {})
+        await self._give(node, empty)
+        return node not in self.problems
+
+    def _commanding(self) -> Controller:
+        if self.controller is None:
+            raise ServeError(
+                Reason.NOT_READY, "this controller does not command (yet): ask the one that does"
+            )
+        return self.controller
+
     def status(self) -> FleetStatus:
         """How the fleet is, for people and programs."""
         controller = self.controller
@@ -126,6 +198,7 @@ class FleetService:
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
+                drained=node.name in self._drained,
             )
             for node in self._directory.nodes
         }
@@ -173,7 +246,9 @@ class FleetService:
         return {
             name: described
             for name, described in self._described.items()
-            if (state := self._states.get(name)) and state.files == self._files.digest
+            if (state := self._states.get(name))
+            and state.files == self._files.digest
+            and name not in self._drained
         }
 
     def _renewed(self, at_least: int) -> int:
@@ -210,7 +285,23 @@ class FleetService:
                 able = self._able()
                 for node in able.keys() - set(self.controller.nodes):
                     self.controller.joined(node, able[node])
+                await asyncio.gather(*map(self._empty, self._drained & self._described.keys()))
             await asyncio.sleep(_LOOK_S)
+
+    async def _empty(self, node: str) -> None:
+        """Let a drained node take nothing, if all others do what they are to do."""
+        controller, state = self.controller, self._states.get(node)
+        if controller is None or state is None or not state.accepting:
+            return
+        for other in controller.nodes:
+            at, assigned = self._states.get(other), controller.assignment(other)
+            if at is None or assigned is None or not at.settled:
+                return
+            if Revision(*at.revision) < assigned.revision:
+                return
+        body = msgspec.json.encode({"revision": controller.next_revision()})
+        with suppress(ServeError):
+            await self._reader.ask(node, "POST", "/v2/node/drain", body)
 
     async def _describe(self, node: str) -> None:
         try:
@@ -219,7 +310,10 @@ class FleetService:
         except (ServeError, msgspec.MsgspecError) as error:
             self._complain(node, f"does not say what it is: {error}")
             return
-        if not found.assigned:
+        twin = next((n for n, one in self._described.items() if one.began == found.began), None)
+        if twin is not None:
+            self._complain(node, f"is the same server as {twin}: name it once")
+        elif not found.assigned:
             self._complain(node, "plans for itself: start it with --assigned")
         elif found.version != __version__:
             self._complain(
