@@ -167,19 +167,13 @@ class FleetService:
         Raises:
             ServeError: this controller does not command.
         """
-        self._commanding()
-        for task in self._tasks:
+        nothing = Assignment(self._commanding().next_revision(), Plan(), {})
+        for task in (*self._tasks, *self._telling.values()):
             task.cancel()
         self.controller = None
         nodes = list(self._described)
-        left = await asyncio.gather(*(self._give_back(node) for node in nodes))
-        return [node for node, taken in zip(nodes, left, strict=True) if not taken]
-
-    async def _give_back(self, node: str) -> bool:
-        number = self._states[node].revision[1] + 1 if node in self._states else 1
-        empty = Assignment(Revision(self.term, number), Plan(), {})
-        await self._give(node, empty)
-        return node not in self.problems
+        await asyncio.gather(*(self._give(node, nothing) for node in nodes))
+        return [node for node in nodes if node in self.problems]
 
     def _commanding(self) -> Controller:
         if self.controller is None:
