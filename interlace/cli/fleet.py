@@ -10,9 +10,10 @@ import typer
 from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
+from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
-from interlace.cli.screen import console
+from interlace.cli.screen import console, watch
 from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
@@ -133,6 +134,29 @@ def status(
         typer.echo(text)
     else:
         show_fleet(console(), text)
+
+
+@fleet.command()
+def top(
+    url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
+    interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
+    api_key_file: KeyFile = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
+    ] = False,
+) -> None:
+    """Watch a fleet: what each node does, and the requests, queue and next answer of each model.
+
+    \b
+    Examples:
+      interlace fleet top
+      interlace fleet top http://10.0.0.5:8000 --interval 2
+      interlace fleet top --once
+    """
+    positive({"--interval": interval})
+    client = V2Client(url, read_key(api_key_file))
+    seen = FleetWatch(lambda: client.text("/v2/fleet"))
+    watch(console(), seen.look, interval, once)
 
 
 _Url = Annotated[

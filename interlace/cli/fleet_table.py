@@ -34,13 +34,14 @@ def _line(name: str, node: NodeStatus, files: str) -> tuple[str, ...]:
         node.zone,
         ", ".join(f"{count} {kind}" for kind, count in sorted(node.accelerators.items())),
         ", ".join(told) or "-",
-        _state(node, files),
+        node_state(node, files),
         str(term),
         str(number),
     )
 
 
-def _state(node: NodeStatus, files: str) -> str:
+def node_state(node: NodeStatus, files: str) -> str:
+    """What a node does, or what is wrong with it; ``files`` are those that are wanted."""
     state = node.state
     if node.problem:
         return node.problem

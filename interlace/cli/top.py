@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from interlace.cli.metrics_text import Scrape, bucket_quantile, read_metrics
@@ -185,17 +184,9 @@ def top(
       interlace top --once
     """
     positive({"--interval": interval, "--window": window})
-    watch = _Watch(V2Client(url, read_key(api_key_file)), window)
-    watch.look()
-    out = console()
-    if once:
-        time.sleep(interval)
-        out.print(watch.look())
-        return
-    with Live(console=out, auto_refresh=False, screen=out.is_terminal) as live:
-        while True:
-            time.sleep(interval)
-            live.update(watch.look(), refresh=True)
+    seen = _Watch(V2Client(url, read_key(api_key_file)), window)
+    seen.look()
+    watch(console(), seen.look, interval, once)
 
 
 class _Watch:
