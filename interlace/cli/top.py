@@ -14,7 +14,7 @@ from rich.text import Text
 
 from interlace.cli.metrics_text import Scrape, bucket_quantile, read_metrics
 from interlace.cli.options import KeyFile, positive, read_key
-from interlace.cli.screen import console, table
+from interlace.cli.screen import console, table, watch
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
 
