@@ -11,9 +11,8 @@ from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
 from interlace.cli.fleet_top import FleetWatch
-from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
-from interlace.cli.screen import console, watch
+from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
