@@ -290,24 +290,26 @@ def serve(
         UserError: there is no such device, or no model.
         RepositoryError: there is no such folder.
     """
-    folder = profiles or default_profiles()
-    root = fetched_models(options.node or f"port-{port}") if models is None else Path(models)
-    if models is None and not options.assigned:
-        raise InputError("MODELS_DIR is missing: only a node that is --assigned fetches its models")
+    root, folder = _root(models, options, port), profiles or default_profiles()
     where = _accelerators(device, gpu, gpus, cores, folder).with_weights(memory_bytes or 0)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key),
         allow_client_shm=options.allow_client_shm,
-        allow_hosts=options.allow_hosts,
+        allow_hosts=options.allow_hosts, log=options.log,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
-        log=options.log,
         log_bytes=int(options.log_limit_mb * 1e6),
-        fetches=models is None,
-        assigned=options.assigned,
-        zone=options.zone,
+        fetches=models is None, assigned=options.assigned, zone=options.zone,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+
+
+def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
+    if models is not None:
+        return Path(models)
+    if not options.assigned:
+        raise InputError("MODELS_DIR is missing: only a node that is --assigned fetches its models")
+    return fetched_models(options.node or f"port-{port}")
 
 
 def _accelerators(

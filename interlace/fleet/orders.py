@@ -15,7 +15,7 @@ from interlace.server.api_keys import Access
 from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route
 
 
-class _Named(msgspec.Struct, forbid_unknown_fields=True):
+class _NodeOrder(msgspec.Struct, forbid_unknown_fields=True):
     """The node that an order is about."""
 
     node: str
@@ -75,7 +75,7 @@ def fleet_routes(
 def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
     async def respond(asked: AdminRequest) -> HttpResponse:
         try:
-            node = msgspec.json.decode(asked.body, type=_Named).node
+            node = msgspec.json.decode(asked.body, type=_NodeOrder).node
         except msgspec.MsgspecError as error:
             raise bad_input(f"failed to parse the order: {error}") from error
         return _said(await do(node))
