@@ -13,6 +13,7 @@ from interlace.cli.fleet_table import show_fleet
 from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
 from interlace.cli.screen import LogLevel, console, show_logs, watch
+from interlace.cli.simulate_fleet import simulate
 from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
@@ -34,6 +35,7 @@ fleet = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+fleet.command()(simulate)
 
 Nodes = Annotated[
     list[str],
