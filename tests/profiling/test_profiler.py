@@ -60,10 +60,10 @@ def stand() -> Stand:
 def test_every_batch_and_share_is_measured_as_it_is(stand: Stand) -> None:
     found = stand.profile(make_model(max_batch=4))
     assert set(found.points) == {(b, s) for b in (1, 2, 4) for s in (50, 100)}
-    for (batch, share_pct), point in found.points.items():
-        assert point.median_ms == pytest.approx(latency_ms(batch, share_pct))
-        assert point.p99_ms == pytest.approx(latency_ms(batch, share_pct))
-        assert SETTINGS.samples_min <= point.samples <= SETTINGS.samples
+    for (batch, share_pct), kept in found.points.items():
+        assert kept.median_ms == pytest.approx(latency_ms(batch, share_pct))
+        assert kept.p99_ms == pytest.approx(latency_ms(batch, share_pct))
+        assert SETTINGS.samples_min <= kept.samples <= SETTINGS.samples
 
 
 def test_memory_load_time_and_overhead_are_kept(stand: Stand) -> None:

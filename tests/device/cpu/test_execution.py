@@ -42,24 +42,6 @@ def ready(rig: Rig) -> Iterator[Rig]:
     rig.release()
 
 
-def test_one_request_is_answered(ready: Rig) -> None:
-    finished = ready.run(ready.floats(KNOWN["double"], [1, 2], [3, 4]))
-    assert ready.values(finished) == [[[2, 4], [6, 8]]]
-    (output,) = finished.outputs[0]
-    assert (output.name, output.datatype, output.shape) == ("y", "FP32", (2, 2))
-    timing = finished.timing
-    assert timing.batch_rows == 2
-    assert min(timing.input_ms, timing.infer_ms, timing.output_ms) > 0
-    ready.free(finished)
-
-
-def test_each_request_of_a_batch_gets_its_own_rows(ready: Rig) -> None:
-    requests = [ready.floats(KNOWN["double"], *[[n, n + 0.5]] * (1 + n % 3)) for n in range(7)]
-    finished = ready.run(*requests)
-    assert ready.values(finished) == [[[2 * n, 2 * n + 1]] * (1 + n % 3) for n in range(7)]
-    ready.free(finished)
-
-
 def test_the_output_of_identity_is_the_input(ready: Rig) -> None:
     request = ready.floats(KNOWN["identity"], [1, 2, 3])
     finished = ready.run(request)
