@@ -12,6 +12,7 @@ from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
 from interlace.cli.screen import LogLevel, console, show_logs
+from interlace.cli.simulate_fleet import simulate
 from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
@@ -32,6 +33,7 @@ fleet = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+fleet.command()(simulate)
 
 Nodes = Annotated[
     list[str],
