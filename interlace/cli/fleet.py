@@ -100,7 +100,7 @@ def serve(
     \b
     Examples:
       interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
-      interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --lease /mnt/lease
+      interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
     """
     positive({"--request-memory-mb": request_memory_mb})
