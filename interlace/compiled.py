@@ -46,7 +46,7 @@ HOT: Final = (
         "queued_work", "running_batches", "timeouts",
     )),
     *(f"device/process/{name}.py" for name in (
-        "batch_frames", "link", "output_arena", "output_blocks", "pending",
+        "batch_frames", "link", "output_arena", "pending",
     )),
     "device/cpu/device.py",
     *(f"sim/{name}.py" for name in ("recorder", "run")),

@@ -40,11 +40,10 @@ from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
-from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
 from interlace.runtime.clock import WallClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.runtime.log import LogHeader, LogWriter
-from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.plan_solver import AssignedPlanSolver, ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS

@@ -19,8 +19,7 @@ import uvloop
 
 from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
-from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import find_models
+from interlace.assembly.machine import cpu_settings, default_profiles, find_models
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import (
     SimulatedAccelerators,

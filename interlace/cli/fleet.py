@@ -11,9 +11,8 @@ import typer
 from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
-from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
-from interlace.cli.screen import console
+from interlace.cli.screen import LogLevel, console, show_logs
 from interlace.core.user_errors import InputError
 from interlace.fleet.membership import Membership, membership
 from interlace.fleet.node_keeper import NodeLaunch

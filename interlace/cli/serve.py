@@ -14,7 +14,6 @@ from rich.console import Console
 import interlace
 from interlace.assembly.server import ServeOptions
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
-from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import (
     Cores,
     Profiles,
@@ -25,7 +24,7 @@ from interlace.cli.options import (
     size_bytes,
 )
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import console, table
+from interlace.cli.screen import LogLevel, console, show_logs, table
 from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
 from interlace.core.user_errors import InputError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.cli.metrics_text import bucket_quantile, read_metrics
+from interlace.cli.top import bucket_quantile, read_metrics
 
 PAGE = """\
 # HELP served Requests answered.
@@ -20,16 +20,6 @@ latency_us_bucket{model="a",le="100"} 2
 latency_us_bucket{model="a",le="200"} 6
 latency_us_bucket{model="a",le="+Inf"} 8
 """
-
-
-def test_samples_are_found_by_name_and_labels() -> None:
-    scrape = read_metrics(PAGE)
-    assert scrape.value("served", model="a") == 7
-    assert scrape.value("served", model="a", version="2") == 4
-    assert scrape.value("served", model='b "x" \\ \n') == 5
-    assert scrape.value("plain") == 1500
-    assert scrape.value("absent") == 0
-    assert scrape.value("broken") == 0
 
 
 def test_quantiles_are_linear_inside_a_bucket() -> None:

@@ -7,8 +7,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
-from interlace.cli.metrics_text import read_metrics
-from interlace.cli.top import ModelRow, ScrapeDelta, render
+from interlace.cli.top import ModelRow, ScrapeDelta, read_metrics, render
 
 from .fakeserver import FakeServer
 

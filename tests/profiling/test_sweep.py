@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings, batch_sizes, enough, point
+from interlace.profiling.sweep import SweepSettings, batch_sizes, enough, point
 
 
 @given(st.integers(1, 500), st.integers(2, 8))
@@ -17,12 +17,6 @@ def test_batches_ascend_from_one_to_the_largest(max_batch: int, factor: int) -> 
     assert sizes[-1] == max_batch
     assert list(sizes) == sorted(set(sizes))
     assert all(b <= a * factor for a, b in pairwise(sizes))
-
-
-def test_the_usual_batches() -> None:
-    assert batch_sizes(32, 2) == (1, 2, 4, 8, 16, 32)
-    assert batch_sizes(24, 2) == (1, 2, 4, 8, 16, 24)
-    assert batch_sizes(1, 2) == (1,)
 
 
 def test_a_point_ends_by_count_or_by_time_but_not_before_the_least() -> None:
@@ -44,10 +38,3 @@ def test_quantiles_are_ordered_and_were_seen(latencies_ms: list[float]) -> None:
 def test_the_quantiles_of_a_hundred() -> None:
     found = point([float(i) for i in range(1, 101)])
     assert (found.median_ms, found.p95_ms, found.p99_ms) == (50.0, 95.0, 99.0)
-
-
-def test_quick_is_quicker() -> None:
-    def points(settings: SweepSettings) -> int:
-        return len(batch_sizes(32, settings.factor))
-
-    assert points(QUICK) * QUICK.budget_s < points(THOROUGH) * THOROUGH.budget_s / 4

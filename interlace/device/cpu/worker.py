@@ -16,7 +16,7 @@ from interlace.device.cpu.inputs import BatchInputs
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.entry import function_named
 from interlace.device.process.error_text import error_text
-from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import (
     Copied,
     CopyWeights,

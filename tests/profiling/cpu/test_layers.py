@@ -16,7 +16,7 @@ from interlace.core.tensor import TensorSpec
 from interlace.formats.extents_file import WeightUse
 from interlace.formats.weight_uses import WeightWatcher
 from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD
-from interlace.profiling.cpu.layers import measure_layers
+from interlace.profiling.cpu.process_main import measure_layers
 from interlace.profiling.cpu.task import PROCESS, CoresTask
 from interlace.profiling.findings import take_apart
 from tests.formats.making import (

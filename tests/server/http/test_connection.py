@@ -56,17 +56,6 @@ def held(small: Stand) -> Iterator[None]:
     small.do(restore)
 
 
-def test_byte_by_byte(http: Stand) -> None:
-    data = infer("ident", [[1.0, 2.0]]) + LIVE
-    with http.connect() as connection:
-        for i in range(len(data)):
-            connection.sendall(data[i : i + 1])
-        reader = Reader(connection)
-        expected = np.array([1, 2], np.float32).tobytes()
-        assert binary_outputs(reader.response())["OUTPUT0"] == expected
-        assert reader.response().json == {"live": True}
-
-
 @pytest.mark.parametrize("piece", [7, 61, 1000])
 def test_pipelined_requests_are_answered_in_order(http: Stand, piece: int) -> None:
     data = b"".join(
@@ -246,58 +235,6 @@ def test_wrong_methods_and_paths(http: Stand) -> None:
             assert reader.response().status == 404
         connection.sendall(request("GET", "http://localhost/v2/health/live?x=1"))
         assert reader.response().json == {"live": True}
-
-
-def test_a_client_that_leaves_is_cancelled(http: Stand, runtime: FakeRuntime) -> None:
-    before = http.used_bytes
-    http.do(lambda: (runtime.cancelled.clear(), setattr(runtime, "hold", True)))
-    connection = http.connect()
-    connection.sendall(infer("ident", [[1.0]]))
-    wait_until(lambda: bool(runtime.held))
-    connection.close()
-    wait_until(lambda: bool(runtime.cancelled))
-    wait_until(lambda: http.used_bytes == before)
-    assert http.do(lambda: http.parts.plane.in_flight) == 0
-
-
-def test_a_client_that_leaves_in_the_middle_of_its_body(http: Stand) -> None:
-    before = http.used_bytes
-    data = infer("ident", np.zeros((1, 100_000), np.float32))
-    for part in (200, 5000, len(data) - 1):
-        connection = http.connect()
-        connection.sendall(data[:part])
-        time.sleep(0.02)
-        connection.close()
-    wait_until(lambda: http.used_bytes == before and http.parts.http.connections == 0)
-
-
-def test_a_client_that_leaves_in_the_middle_of_its_reply(http: Stand) -> None:
-    before = http.used_bytes
-    data = infer("ident", np.zeros((1, 2_000_000), np.float32))
-    connection = http.connect()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.sendall(data)
-    wait_until(lambda: http.used_bytes > before and http.do(lambda: _sending(http)))
-    connection.close()
-    wait_until(lambda: http.used_bytes == before)
-
-
-def _sending(http: Stand) -> bool:
-    connections = http.parts.http._state.connections
-    return any(c.transport and c.transport.get_write_buffer_size() for c in connections)
-
-
-def test_a_slow_reader_gets_everything_and_then_memory_comes_back(http: Stand) -> None:
-    before = http.used_bytes
-    values = np.arange(2_000_000, dtype=np.float32).reshape(1, -1)
-    connection = http.connect()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
-    with connection:
-        connection.sendall(infer("ident", values))
-        wait_until(lambda: http.do(lambda: _sending(http)))
-        assert http.used_bytes > before  # the bytes are still in the arena, and nowhere else
-        assert binary_outputs(Reader(connection).response())["OUTPUT0"] == values.tobytes()
-    wait_until(lambda: http.used_bytes == before)
 
 
 # ---------------------------------------------------------------------------------- small limits

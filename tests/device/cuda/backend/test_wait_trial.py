@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from interlace.device.cuda.backend.wait_trial import wait_refusal
+from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.models.cold_rig import ALL, stand
 from tests.device.cuda.models.rig import Bench

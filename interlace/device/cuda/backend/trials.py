@@ -1,8 +1,9 @@
-"""In which context libraries make their handles on this GPU: tried once, when a process starts."""
+"""What a process tries on its GPU when it starts: libraries on green contexts, waits in graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 import torch
@@ -16,7 +17,49 @@ from interlace.device.cuda.backend.library_threads import (
     threads_for,
 )
 from interlace.device.cuda.lanes import Lane, Lanes
+from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
 from interlace.device.cuda.models.precision import first_line, is_sticky
+
+#: Far longer than the launch of a graph.
+_LATE_NS: Final = 2_000_000
+_ONE: Final = (1, 1, 1)
+
+
+def wait_refusal(backend: CudaBackend, mapped: MappedMemory) -> str:
+    """Why a graph does not wait for an event that another stream records late; empty if it does.
+
+    Raises:
+        CudaError: the GPU failed.
+    """
+    driver, spin = backend.driver, backend.kernels.spin
+    with ExitStack() as steps:
+        own, other = driver.stream(), driver.stream()
+        steps.callback(driver.destroy_stream, own)
+        steps.callback(driver.destroy_stream, other)
+        event = driver.event()
+        steps.callback(driver.destroy_event, event)
+        words = MappedWords(mapped, 2)
+        steps.callback(words.close)
+
+        def body() -> None:
+            driver.wait(own, event, external=True)
+            driver.launch(spin, _ONE, _ONE, own, (0, words.address(0)))
+
+        steps.callback(driver.synchronize, other)
+        driver.record(event, other)  # what was never recorded says nothing in a graph
+        try:
+            graph = backend.capturer.capture(own, None, body)
+        except Exception as error:
+            if is_sticky(error):
+                raise
+            return first_line(error)
+        steps.callback(graph.close)
+        driver.launch(spin, _ONE, _ONE, other, (_LATE_NS, words.address(1)))
+        driver.record(event, other)
+        driver.launch_graph(graph.executable, own)
+        driver.synchronize(own)
+        return "" if driver.ended(event) else "a graph ran before what it waits for"
+
 
 _TRIAL: Final = "trial of libraries"
 
