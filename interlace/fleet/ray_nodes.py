@@ -76,12 +76,17 @@ class RayNodes:
     async def watch(self) -> AsyncIterator[tuple[Node, ...]]:
         """Never ends. Ray is asked in a thread: it may block."""
         loop = asyncio.get_running_loop()
+        nodes: tuple[Node, ...] | None
         known: tuple[Node, ...] | None = None
         thread = ThreadPoolExecutor(1, "ray")
         try:
             while True:
-                nodes = await loop.run_in_executor(thread, self._look)
-                if nodes != known:
+                try:
+                    nodes = await loop.run_in_executor(thread, self._look)
+                except (self._ray.exceptions.RayError, RuntimeError, OSError) as error:
+                    _LOG.warning("Ray does not say who is there; nodes stay: %s", error)
+                    nodes = known
+                if nodes is not None and nodes != known:
                     known = nodes
                     yield nodes
                 await asyncio.sleep(_LOOK_S)
