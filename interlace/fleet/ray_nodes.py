@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine with accelerators, by its id in Ray."""
+    """A machine with accelerators, by its id in Ray; a ``zone`` of its own if it tells none."""
 
     id: str
     host: str
@@ -32,7 +32,7 @@ class Machine:
     @property
     def name(self) -> str:
         """The name of its node."""
-        return f"{_NAMESPACE}-{self.id[:12]}"
+        return _name(self.id)
 
 
 class RayNodes:
@@ -164,10 +164,14 @@ def machines_of(nodes: list[dict[str, Any]]) -> list[Machine]:
         Machine(
             one["NodeID"],
             one["NodeManagerAddress"],
-            one.get("Labels", {}).get(_ZONE) or one["NodeManagerHostname"],
+            one.get("Labels", {}).get(_ZONE) or _name(one["NodeID"]),
             one["Resources"]["GPU"],
         )
         for one in nodes
         if one["Alive"] and one["Resources"].get("GPU", 0) >= 1
     ]
     return sorted(found, key=lambda machine: machine.id)
+
+
+def _name(machine: str) -> str:
+    return f"{_NAMESPACE}-{machine[:12]}"

@@ -85,7 +85,7 @@ def told(number: int, alive: bool = True, gpus: float | None = 1.0) -> dict[str,
     resources = {"CPU": 4.0} | ({} if gpus is None else {"GPU": gpus})
     return {
         "NodeID": f"{number:056x}", "Alive": alive, "NodeManagerAddress": f"10.0.0.{number}",
-        "NodeManagerHostname": f"host{number}", "Resources": resources, "Labels": {},
+        "Resources": resources, "Labels": {},
     }  # fmt: skip
 
 
@@ -94,6 +94,6 @@ def test_machines_are_those_that_live_and_have_gpus() -> None:
     dead = {**told(4), "Alive": False, "Resources": {}}
     found = machines_of([zoned, dead, told(3, gpus=None), told(2, alive=False), told(1, gpus=8.0)])
     assert found == [
-        Machine(f"{1:056x}", "10.0.0.1", "host1", 8.0),
+        Machine(f"{1:056x}", "10.0.0.1", "interlace-000000000000", 8.0),
         Machine(f"{5:056x}", "10.0.0.5", "west-1", 1.0),
     ]
