@@ -13,6 +13,7 @@ from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
 from interlace.cli.screen import LogLevel, console, show_logs
+from interlace.cli.simulate_fleet import simulate
 from interlace.core.user_errors import InputError
 from interlace.fleet.membership import Membership, membership
 from interlace.fleet.node_keeper import NodeLaunch
@@ -36,6 +37,7 @@ fleet = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+fleet.command()(simulate)
 
 Nodes = Annotated[
     list[str],

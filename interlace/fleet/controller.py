@@ -96,12 +96,13 @@ class Controller:
         """One more node is there, empty or with what it was told before."""
         member = self._nodes[node] = _member(node, description)
         for gpu in member.gpus:
-            self._runtime.join(AssignedGpu(gpu, self._clock))
+            self._runtime.join(AssignedGpu(gpu, self._clock), more=gpu is not member.gpus[-1])
 
     def left(self, node: str) -> None:
         """A node is gone, or to be emptied: its models stand elsewhere from now on."""
-        for gpu in self._nodes.pop(node).gpus:
-            self._runtime.leave(gpu.id)
+        gpus = self._nodes.pop(node).gpus
+        for gpu in gpus:
+            self._runtime.leave(gpu.id, more=gpu is not gpus[-1])
 
     def heard(self, node: str, state: NodeState) -> None:
         """Count what a node was asked for since it was heard last."""
