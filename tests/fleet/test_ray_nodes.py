@@ -17,7 +17,7 @@ from urllib.error import HTTPError
 import psutil
 import pytest
 
-from tests.fleet.stand import KEY, FleetStand, Process, free_ports, until
+from tests.fleet.stand import KEY, FleetStand, Process, free_ports, get, until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
