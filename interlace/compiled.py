@@ -64,6 +64,11 @@ HOT: Final = (
         "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
         "typed_contents",
     )),
+    *(f"routing/{name}.py" for name in ("believed_node", "routes")),
+    *(f"router/{name}.py" for name in ("attempts", "directory", "node_links")),
+    *(f"router/http/{name}.py" for name in (
+        "forwarding", "node_connection", "node_connections", "passed_heads",
+    )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"
 
