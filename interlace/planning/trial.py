@@ -149,10 +149,10 @@ def try_plan(
     Arrivals are renewal processes of gamma gaps with each model's ``cv`` and ``load`` times its
     rate, from seeds counted up from ``seed``; what is refused is not in time. Up to ``requests``
     are sent (0: as ``enough`` says). Parts of the plan that share nothing are tried apart, of a
-    large plan as many
-    as the requests allow, drawn by the seed. A part's trial ends early where every promise is shown
-    to be kept, not before ``least_s`` of its time, and once some model has lost so many that its
-    promise cannot come out as kept by so many standard ``errors`` any more.
+    large plan as many as the requests allow, drawn by the seed. A part's trial ends early where
+    every promise is shown to be kept, and once some model has lost so many that its promise cannot
+    come out as kept by so many standard ``errors`` any more. With ``least_s`` a part is played in
+    one run, which does not end as kept before so much of its time.
     """
     wanted = {
         d.model: replace(d, rows_per_s=d.rows_per_s * load)
@@ -164,7 +164,7 @@ def try_plan(
     budget = requests or enough(scenario)
     asked = {model: one.attainment for model, one in wanted.items()}
     found = PlanTrial({}, {}, parts=len(parts), load=load)
-    for part, share in _shares(parts, budget, seed):
+    for part, share in _shares(parts, budget, seed, least_s):
         found = found.beside(_tried(part, share, scenario, system, seed, errors, least_s), asked)
     return found
 
@@ -209,15 +209,16 @@ class _Part:
     def rate_rps(self) -> float:
         return sum(as_rate_rps(one.rows_per_s) for one in self.demand)
 
-    @property
-    def needed(self) -> float:
-        """Requests until its rarest model has enough, and the run is long beside its SLOs."""
+    def needed(self, least_s: float) -> float:
+        """Requests until its rarest model has enough, and the run is long, also beside its SLOs."""
         rarest_rps = min(as_rate_rps(one.rows_per_s) for one in self.demand)
         longest_s = max(one.slo_ms for one in self.demand) / 1000.0
-        return self.rate_rps * max(_ENOUGH / rarest_rps, _SLOS * longest_s)
+        return self.rate_rps * max(_ENOUGH / rarest_rps, _SLOS * longest_s, least_s)
 
 
-def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_Part, float]]:
+def _shares(
+    parts: Sequence[_Part], budget: int, seed: int, least_s: float
+) -> Iterator[tuple[_Part, float]]:
     """Parts that are tried, with how many requests: what small ones do not need goes to others."""
     most = max(1, budget // _LEAST)
     chosen = list(parts)
@@ -225,9 +226,9 @@ def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_P
         drawn = np.random.default_rng(seed).choice(len(parts), most, replace=False)
         chosen = [parts[i] for i in sorted(drawn.tolist())]
     left = float(budget)
-    chosen.sort(key=lambda part: part.needed)
+    chosen.sort(key=lambda part: part.needed(least_s))
     for number, part in enumerate(chosen):
-        share = min(part.needed, left / (len(chosen) - number))
+        share = min(part.needed(least_s), left / (len(chosen) - number))
         left -= share
         yield part, share
 
@@ -244,7 +245,8 @@ def _tried(
     """The part's trial: runs, each of a seed of its own, until they have shown enough."""
     seconds = requests / part.rate_rps
     longest_s = max((one.slo_ms for one in part.demand), default=0.0) / 1000.0
-    runs = _RUNS if _RUNS[0] * seconds >= _SLOS * longest_s else (1.0,)
+    whole = least_s > 0 or _RUNS[0] * seconds < _SLOS * longest_s
+    runs = (1.0,) if whole else _RUNS
     in_all = {
         one.model: may_lose(as_rate_rps(one.rows_per_s) * seconds, one.attainment, errors)
         for one in part.demand

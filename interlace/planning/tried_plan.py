@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import Final, NamedTuple
 
 from interlace.core.gpu_kinds import uniform_fleet
@@ -19,6 +20,8 @@ from interlace.policy.base import System
 
 #: The first seed of trials of a plan that was chosen for how a first trial went.
 _OTHER_SEED: Final = 100
+#: Requests of such a trial for the sake of its time.
+_MOST: Final = 500_000
 #: Standard errors by which a plan must keep what its packer would not promise.
 _SURE: Final = 1.5
 #: Standard errors beyond which a broken promise is not tried on.
@@ -29,7 +32,7 @@ class Confirmation(NamedTuple):
     """How a plan that its packer would not promise is tried once more, after a first trial.
 
     At ``load`` times the rates that are asked for, with ``longer`` times as many requests as the
-    first, and for ``least_s`` of its own time: bursts are rare and long.
+    first and for ``least_s`` of its own time, whichever is more: bursts are rare and long.
     """
 
     load: float
@@ -78,11 +81,12 @@ class PlanTrials:
         found = self.tried(plan, fleet, _SURE)
         if found.trial.short:
             return found
-        requests, there = how.longer * enough(self.scenario), found.fleet
+        known, there = self.scenario, found.fleet
+        rate_rps = how.load * sum(one.rows_per_s for one in known.demand)
+        requests = max(how.longer * enough(known), min(ceil(how.least_s * rate_rps), _MOST))
         trial = try_plan(
-            plan, there, self.scenario, self.system, requests, _OTHER_SEED, 0.0, how.least_s,
-            how.load,
-        )  # fmt: skip
+            plan, there, known, self.system, requests, _OTHER_SEED, 0.0, how.least_s, how.load
+        )
         return replace(found, trial=trial)
 
     def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
