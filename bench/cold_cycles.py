@@ -18,8 +18,7 @@ from time import perf_counter
 from typing import Annotated
 
 from bench.harness import Report, Row, main, spread
-from interlace.assembly.machine import cpu_settings
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import cpu_settings, drafts, find_models
 from interlace.core.loading import LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import CreatePartition, Evict, Fetch, Load, Run, Work, WorkFinished
 from interlace.core.model import Model
@@ -27,7 +26,7 @@ from interlace.core.quantile import quantile
 from interlace.device.cpu.device import CpuDevice
 from interlace.device.process.memory import process_memory
 from interlace.formats.weights_file import WeightsFile
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.samples import SampleInputs
 from interlace.repository import complete
 from interlace.shm.arena import Arena, ArenaMap
 

@@ -1,9 +1,9 @@
 """A cold start on this machine's cores, beside a warm run and beside opening the model anew.
 
-Weights are in the page cache, or on disk. Takes of all ways alternate, so that what else the
-machine does is shared by them; ratios are of the same round, with their spread. "opened" is what
-loading is elsewhere: the model is made, gets its weights, and runs once. What models of the zoo
-spend on random weights is in that.
+Weights are in the page cache, or on disk, and plans are made for where they are. Takes of all ways
+alternate, so that what else the machine does is shared by them; ratios are of the same round, with
+their spread. "opened" is what loading is elsewhere: the model is made, gets its weights, and runs
+once. What models of the zoo spend on random weights is in that.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from bench.harness import Report, Row, main, spread
-from interlace.assembly.model_folders import drafts, find_models
-from interlace.core.loading import HostLinks
+from interlace.assembly.machine import drafts, find_models
+from interlace.core.loading import DISK_LINK, HostLinks
 from interlace.core.model import Model
 from interlace.formats import open_torch
 from interlace.formats.onnx import open_runner
 from interlace.formats.torch_runner import sample_of
+from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel, took_ms
-from interlace.profiling.cpu.layers import layered
 from interlace.profiling.cpu.onnx_layers import OnnxLayers
+from interlace.profiling.cpu.process_main import layered
 
 _Times = dict[str, list[float]]
 _WAYS = ("pipeswitch", "deepplan-dha", "interlace")
@@ -65,8 +66,10 @@ def _rounds(model: Model, folder: str, takes: int, threads: int, disk: bool) -> 
         cold, file = opened.cold, opened.cold.file
         bench = LayerBench(opened, min(takes, 5))
         layers = bench.layers()
-        links = HostLinks(takes_cores=True)
-        plans = {way: COLD_POLICIES[way].cold_start(layers, links).steps for way in _WAYS}
+        known = layers, HostLinks(takes_cores=True)
+        if disk:
+            known = on_disk(layers, takes_cores=True), DISK_LINK
+        plans = {way: COLD_POLICIES[way].cold_start(*known).steps for way in _WAYS}
         plans["all left in the file"] = ()
         anew = _opened_anew(opened, model, threads)
 

@@ -39,14 +39,14 @@ HOT: Final = (
         "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",
         "spatiotemporal", "temporal",
     )),
-    *(f"runtime/{name}.py" for name in ("alarm", "clock", "runtime")),
+    *(f"runtime/{name}.py" for name in ("clock", "runtime")),
     *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),
     *(f"device/simulated/{name}.py" for name in (
-        "contention", "copy_engines", "device", "host_link", "jitter", "partition_table", "physics",
+        "contention", "copy_engines", "device", "host_link", "partition_table", "physics",
         "queued_work", "running_batches", "timeouts",
     )),
     *(f"device/process/{name}.py" for name in (
-        "batch_frames", "link", "output_arena", "output_blocks", "pending",
+        "batch_frames", "link", "output_arena", "pending",
     )),
     "device/cpu/device.py",
     *(f"sim/{name}.py" for name in ("recorder", "run")),
@@ -54,16 +54,20 @@ HOT: Final = (
     *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),
     *(f"server/http/{name}.py" for name in (
-        "arena_body", "chunked_coding", "connection", "connection_limit",
-        "exchange", "heap_body", "generate", "inference", "inference_context", "inference_handler",
-        "input_tensors", "raw_body", "reply_body", "request_head", "responses", "server_state",
-        "timeouts",
+        "bodies", "chunked_coding", "connection", "connection_limit", "exchange", "generate",
+        "inference", "inference_context", "inference_handler", "input_tensors", "request_head",
+        "responses", "server_state", "timeouts",
     )),
     *(f"server/grpc/{name}.py" for name in (
-        "abuse", "buffered_sink", "frame_reader", "frame_writer", "header_blocks", "headers",
-        "http2_connection", "http2_frames", "infer_calls", "infer_decoder", "infer_head",
-        "infer_response", "infer_wire", "lingering", "pending_calls", "rpc", "service",
-        "stall_timeouts", "status", "stream", "typed_contents",
+        "abuse", "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
+        "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_response",
+        "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
+        "typed_contents",
+    )),
+    *(f"routing/{name}.py" for name in ("believed_node", "routes")),
+    *(f"router/{name}.py" for name in ("attempts", "directory", "node_links")),
+    *(f"router/http/{name}.py" for name in (
+        "forwarding", "node_connection", "node_connections", "passed_heads",
     )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"

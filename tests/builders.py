@@ -26,7 +26,7 @@ from interlace.engine.state import EngineState
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_process import solve
+from interlace.runtime.plan_solver import solve
 from interlace.runtime.runtime import Runtime
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.testing.worlds import OVERLAP, line_profile, machine

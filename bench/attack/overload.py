@@ -11,9 +11,8 @@ from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
 from bench.harness.closed_loop import closed_loop
 from interlace.load.call import Call, pack
-from interlace.load.open_loop import OpenLoop
+from interlace.load.open_loop import OpenLoop, poisson
 from interlace.load.result import LoadRun, figures, goodput_rps, ms, percentile
-from interlace.load.send_times import poisson
 
 _SLO_MS = 100.0
 _CONNECTIONS = 300

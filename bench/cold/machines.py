@@ -34,6 +34,7 @@ from interlace.profiling.profile_file import (
 #: A copy by the H100's engine: bytes a ms, and what each adds.
 _H100_BYTES_PER_MS: Final = 50e6
 _H100_COPY_MS: Final = 0.002
+_H100_NVLINK_BYTES_PER_MS: Final = 450e6  #: NVLink 4.0, one direction
 _H100_HOST_MS: Final = 0.003
 _BERT_WARM_MS: Final = 1.15
 #: A row more in a batch, of what one takes: small batches leave the GPU idle.
@@ -98,9 +99,10 @@ def _profile(
     return Profile(name, "published", kind, nbytes, 0, points, layers=found)
 
 
-def h100(memory_bytes: int) -> Fleet:
-    """One H100, so much of its memory for weights."""
-    return Fleet((replace(GPU_KINDS["h100"], id="gpu0", weights_bytes=memory_bytes),))
+def h100(memory_bytes: int, peers: int = 0) -> Fleet:
+    """One H100, so much of its memory for weights; ``peers`` lend it their links over NVLink."""
+    links = HostLinks(peers, _H100_NVLINK_BYTES_PER_MS)
+    return Fleet((_gpu(GPU_KINDS["h100"], 0, memory_bytes, links),))
 
 
 def h100s(count: int, memory_bytes: int) -> Fleet:

@@ -31,6 +31,7 @@ def many_models(
     seconds: Annotated[float, "of arrivals"] = 60.0,
     seeds: Seeds = 3,
     rows: Annotated[str, "answers to cold starts, or all"] = "all",
+    links: Annotated[int, "that weights come over: the GPU's own, and idle ones of others"] = 1,
 ) -> Report:
     """Times, cold requests and the link's time, by popularity and answer; medians and spreads."""
     names = list(COLD_POLICIES) if rows == "all" else rows.split(",")
@@ -40,7 +41,7 @@ def many_models(
         least = least_link_part(parts, rate_rps, int(memory_gb * 1e9))
         runs_of = {
             name: [
-                one_run(name, parts, rate_rps, int(memory_gb * 1e9), seconds, seed)
+                one_run(name, parts, rate_rps, int(memory_gb * 1e9), seconds, seed, links)
                 for seed in range(seeds)
             ]
             for name in names
@@ -82,12 +83,14 @@ def one_run(
     memory_bytes: int,
     seconds: float,
     seed: int,
+    links: int = 1,
 ) -> ColdFigures:
     """One answer, one seed."""
     rates = {f"bert-{place}": rate_rps * part for place, part in enumerate(parts)}
     profiles = dict.fromkeys(rates, bert_on_h100())
     arrivals = poisson(rates, seconds, seed)
-    return cold_run(with_cold(name), h100(memory_bytes), profiles, arrivals, _SLO_MS, rates)
+    fleet = h100(memory_bytes, peers=links - 1)
+    return cold_run(with_cold(name), fleet, profiles, arrivals, _SLO_MS, rates)
 
 
 def least_link_part(parts: list[float], rate_rps: float, memory_bytes: int) -> float:

@@ -26,7 +26,7 @@ from interlace.device.cpu.settings import CpuSettings
 from interlace.formats.arrays import NUMPY_TYPES
 from interlace.profiling.profiler import profile_all
 from interlace.profiling.rig import Rig
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.samples import SampleInputs
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import SweepSettings
 from interlace.runtime.clock import WallClock

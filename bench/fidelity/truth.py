@@ -12,9 +12,8 @@ import numpy as np
 from bench.fidelity.measured import Measured, Samples, halves, sampled
 from bench.fidelity.stand import Stand
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import MECHANISMS, Physics
 from interlace.perf.latency import surface
 from interlace.sim.scenario import MakeDevice
 

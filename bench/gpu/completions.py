@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from interlace.device.cuda.completion import kinds
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.c_loops import c_library
+from interlace.device.cuda.completion.flag_poller import c_library
 from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags, poll_for
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.driver.errors import CudaError

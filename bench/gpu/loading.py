@@ -17,8 +17,8 @@ from bench.gpu.lanes import quantile
 from bench.gpu.opened import on_each
 from bench.gpu.rows import Row, judged
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Unload
-from interlace.profiling.busy import keep_busy
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.corun_partitions import keep_busy
+from interlace.profiling.samples import SampleInputs
 
 #: The first is served, the second comes and goes.
 _MODELS: Final = ("resnet50", "mobilenet_v2")

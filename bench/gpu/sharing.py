@@ -26,9 +26,9 @@ from bench.gpu.rows import Row, seen
 from bench.harness import processes
 from interlace.core.messages import CreatePartition, Load, ReleasePartition
 from interlace.core.model import Model
-from interlace.profiling.busy import at_once, keep_busy
-from interlace.profiling.overlap import Interval
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.corun import Interval
+from interlace.profiling.corun_partitions import at_once, keep_busy
+from interlace.profiling.samples import SampleInputs
 
 _MODELS: Final = ("resnet50", "vgg19", "resnext50")
 _NAMES: Final = ("first", "second")

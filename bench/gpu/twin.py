@@ -24,9 +24,8 @@ from bench.gpu.rows import Row, judged, skipped
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
 from interlace.core.hardware import Fleet
 from interlace.core.profile import Profile
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import MECHANISMS, Physics
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.workload.renewal import poisson
 

@@ -22,9 +22,8 @@ from bench.mix import models, peers
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, installed, prepare
 from interlace.load.call import pack
-from interlace.load.open_loop import OpenLoop
+from interlace.load.open_loop import OpenLoop, poisson
 from interlace.load.result import UNANSWERED, LoadRun, ms, percentile
-from interlace.load.send_times import poisson
 
 Row = dict[str, Any]
 LOADS = (0.4, 0.7, 1.0, 1.4)

@@ -8,9 +8,8 @@ from typing import Any
 from bench.harness.closed_loop import closed_loop
 from bench.peers.server import Server, Watch
 from interlace.load.call import EncodedCall
-from interlace.load.open_loop import OpenLoop
+from interlace.load.open_loop import OpenLoop, poisson
 from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
-from interlace.load.send_times import poisson
 
 Row = dict[str, Any]
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)

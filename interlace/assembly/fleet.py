@@ -7,7 +7,8 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,24 +21,24 @@ from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.service import FleetService
-from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
+from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
-from interlace.runtime.plan_process import unsendable
-from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.plan_solver import ProcessPlanSolver, unsendable
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What the operator chose. ``admin_key`` is shown to nodes with orders.
+    """What the operator chose. ``models`` is the folder of all that is to be served.
 
-    Controllers that share the folder ``lease`` take turns; without, the one that began last
-    commands.
+    ``admin_key`` is shown to nodes with orders. Controllers that share the folder ``lease`` take
+    turns; without, the one that began last commands.
     """
 
     router: RouterSettings
+    models: Path
     system: System
     admin_key: str = ""
     lease: Path | None = None
@@ -48,10 +49,13 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
 
     Raises:
         InputError: the system cannot plan here.
+        RepositoryError: the folder of models cannot be listed.
         OSError: an address, or the lease's folder, cannot be had.
     """
     if reason := unsendable(settings.system):
         raise InputError(f"system {settings.system.name}: {reason}")
+
+    folder_names(settings.models)
 
     async def run() -> None:
         with ThreadPoolExecutor(1, "planner") as planner:
@@ -81,7 +85,11 @@ class _FleetParts:
         router = Router(asked.router, [page])
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
         service = FleetService(
-            router.directory, orders, NodeModels(orders), self._controller, self._lease()
+            router.directory,
+            orders,
+            NodeModels(orders, partial(folder_names, asked.models)),
+            self._controller,
+            self._lease(),
         )
         router.on_heard = service.heard
         service.start()
@@ -101,11 +109,10 @@ class _FleetParts:
         return FileLease(folder, holder, self._clock.now_ms)
 
     def _controller(self, term: int, nodes: Mapping[str, NodeDescription]) -> Controller:
-        system = self._settings.system
-        zones = {name: one.zone for name, one in nodes.items()}
-        system = replace(system, planner=ZonePlanner(system.planner, zones))
-        solver = ProcessPlanSolver(system, self._clock, self._solver_executor)
-        return Controller(self._clock, system, solver, term, nodes)
+        def solver(system: System) -> ProcessPlanSolver:
+            return ProcessPlanSolver(system, self._clock, self._solver_executor)
+
+        return Controller(self._clock, self._settings.system, solver, term, nodes)
 
     def _status(self, asked: AdminRequest) -> HttpResponse:
         assert self._service is not None

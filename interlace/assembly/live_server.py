@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.extra_profiling import ExtraProfiling
+from interlace.assembly.profiling_run import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
 from interlace.control.deployments import Deployments
@@ -40,11 +40,10 @@ from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
-from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
 from interlace.runtime.clock import WallClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.runtime.log import LogHeader, LogWriter
-from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.plan_solver import AssignedPlanSolver, ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
@@ -54,7 +53,7 @@ from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer, local_inference
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.admin_routes import admin_routes, metrics_route
+from interlace.server.http.admin_handler import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits

@@ -1,27 +1,168 @@
-"""A repository's models measured on a device made for the purpose."""
+"""`interlace profile`: a repository's models measured on a device made for the purpose."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.extra_profiling import ExtraProfiling
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import drafts, find_models
+from interlace.assembly.weights_folder import WeightsFolder
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.core.user_errors import UserError
+from interlace.device.cuda.green_contexts import gpu
+from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun
-from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.corun_file import corun_path, save_coruns
+from interlace.profiling.cpu import task as cores_task
+from interlace.profiling.cpu.task import CoresTask
+from interlace.profiling.cuda import task as gpu_task
+from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
+from interlace.profiling.cuda.process import reader_placements
+from interlace.profiling.cuda.task import GpuTask
+from interlace.profiling.extra_metrics import ExtraMetrics, side_by_side, with_parts, with_power
 from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.progress import OnSweepStep, no_progress
-from interlace.profiling.rig import Rig
+from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import THOROUGH
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap
+
+OpenNvml = Callable[[str], Nvml]
+#: The process that takes models apart, what it is asked, its environment.
+PartsTask = tuple[str, msgspec.Struct, Mapping[str, str]]
+
+
+def check(wanted: ExtraMetrics, where: Accelerators) -> None:
+    """What is wanted can be had there.
+
+    Raises:
+        UserError: it takes a GPU, or one that is parted by green contexts.
+    """
+    if wanted.of_a_gpu and not where.settings:
+        raise UserError("--pressure and --power are of GPUs; these are cores")
+    if wanted.pressure and where.settings[0].lanes != gpu.LANES:
+        raise UserError("--pressure sets readers beside models: it takes --device green")
+
+
+class ExtraProfiling:
+    """The further measurements of one `interlace profile`; each finding is stored at once."""
+
+    def __init__(
+        self,
+        wanted: ExtraMetrics,
+        where: Accelerators,
+        rig: Rig,
+        store: ProfileStore,
+        open_nvml: OpenNvml = BoundNvml,
+    ) -> None:
+        self._wanted = wanted
+        self._where = where
+        self._rig = rig
+        self._store = store
+        self.failures: list[str] = []
+        self._open_nvml = open_nvml
+
+    async def measure(self, models: Sequence[Model], profiles: dict[str, Profile]) -> list[CoRun]:
+        """Put what is wanted into ``profiles``; what was seen side by side is the answer."""
+        known = [model for model in models if model.key in profiles]
+        counted: dict[str, dict[tuple[int, int], float]] = {}
+        if self._wanted.power or self._wanted.pressure:
+            counted = await self._power(known, profiles)
+        seen: list[CoRun] = []
+        if self._wanted.corun:
+            seen = await side_by_side(self._rig, known, profiles, self.failures)
+            self._keep_coruns(known, seen)
+        if self._wanted.layers or self._wanted.pressure:
+            await self._parts(known, profiles, counted)
+        return seen
+
+    async def _power(
+        self, models: Sequence[Model], profiles: dict[str, Profile]
+    ) -> dict[str, dict[tuple[int, int], float]]:
+        try:
+            nvml = self._open_nvml(self._settings.uuid)
+        except NvmlError as error:
+            self.failures.append(str(error))
+            return {}
+        try:
+            after, counted = await with_power(
+                self._rig, nvml, models, profiles, self._wanted, self.failures
+            )
+        except NvmlError as error:
+            self.failures.append(str(error))
+            return {}
+        finally:
+            nvml.close()
+        self._keep(models, profiles, after)
+        return counted
+
+    async def _parts(
+        self,
+        models: Sequence[Model],
+        profiles: dict[str, Profile],
+        counted: dict[str, dict[tuple[int, int], float]],
+    ) -> None:
+        await self._rig.close()
+        on_gpu = bool(self._where.settings)
+        weights = WeightsFolder(self._where.cpu.weights_dir)
+        try:
+            asked = self._of_gpu(models) if on_gpu else self._of_cores(models, weights.folder)
+            after = await with_parts(*asked, profiles, counted, self.failures)
+        except MeasureError as error:
+            self.failures.append(str(error))
+            return
+        finally:
+            weights.close()
+        self._keep(models, profiles, after)
+
+    def _of_gpu(self, models: Sequence[Model]) -> PartsTask:
+        settings, wanted = self._settings, self._wanted
+        task = GpuTask(
+            settings.uuid,
+            settings.backend,
+            settings.lanes,
+            tuple(models),
+            wanted.layers,
+            reader_placements(settings.gpu) if wanted.pressure else (),
+            handle_context=settings.handle_context,
+        )
+        return gpu_task.PROCESS, task, settings.environment(100)
+
+    def _of_cores(self, models: Sequence[Model], weights_dir: str | None) -> PartsTask:
+        task = CoresTask(self._where.cpu.cores, tuple(models), weights_dir)
+        return cores_task.PROCESS, task, {}
+
+    @property
+    def _settings(self) -> CudaSettings:
+        return self._where.settings[0]
+
+    def _keep(
+        self, models: Sequence[Model], profiles: dict[str, Profile], after: dict[str, Profile]
+    ) -> None:
+        for model in models:
+            if model.key in after:
+                profiles[model.key] = after[model.key]
+                self._store.save(after[model.key], model, self._rig.gpu, THOROUGH)
+
+    def _keep_coruns(self, models: Sequence[Model], seen: Sequence[CoRun]) -> None:
+        kind = self._rig.gpu.kind
+        path: Path = corun_path(self._store.folder, kind)
+        try:
+            save_coruns(path, kind, {model.name: model.digest for model in models}, seen)
+        except OSError as error:
+            self.failures.append(f"{path}: cannot be written ({error.strerror})")
+
 
 _ARENA_BYTES = 1 << 30  # address space; memory is taken as inputs are written
 

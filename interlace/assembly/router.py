@@ -13,8 +13,8 @@ from typing import Final
 import uvloop
 
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory
-from interlace.core.node import Node, NodeState
-from interlace.core.user_errors import InputError
+from interlace.core.node import NodeState
+from interlace.fleet.membership import Membership
 from interlace.router.api import RouterApi
 from interlace.router.directory import NodeDirectory
 from interlace.router.grpc.forwarding import CallForwarder
@@ -41,7 +41,7 @@ _LOG: Final = logging.getLogger(__name__)
 class RouterSettings:
     """What the operator chose. ``keys`` are asked of callers, ``api`` is shown to nodes."""
 
-    nodes: tuple[Node, ...]
+    nodes: Membership
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
@@ -58,13 +58,14 @@ class Router:
         """``pages`` are answered beside what a router answers."""
         loop = asyncio.get_running_loop()
         budget = HeapBudget(settings.http.heap_bytes)
-        beliefs = Routes(RoutingLimits(), Random().choice)
+        routing = RoutingLimits()
+        beliefs = Routes(routing, Random().choice)
         self._settings = settings
         self._arena = Arena.create(settings.arena_bytes)
         self.directory = NodeDirectory(beliefs, WallClock(loop), budget, settings.keys.api)
         reader = NodeReader(self.directory, settings.keys.api)
         self.on_heard: OnHeard = lambda node, state: None
-        self._poller = NodePoller(self.directory, reader, self._heard)
+        self._poller = NodePoller(self.directory, reader, self._heard, routing)
         self._api = RouterApi(self.directory, reader)
         forwarder = Forwarder(self.directory, self._arena, budget)
         routes = [*all_routes(self._api, self.directory.metrics), *pages]
@@ -73,12 +74,14 @@ class Router:
         heap = HeapBudget(limits.max_heap_bytes)
         calls = CallForwarder(self.directory, limits, heap)
         self.grpc = GrpcServer(calls, self._api, limits, heap, settings.keys)
-        self.follow(settings.nodes)
+        self._following = asyncio.ensure_future(self._follow(settings.nodes))
 
-    def follow(self, nodes: Sequence[Node]) -> None:
-        """Send requests to these nodes and no others."""
-        self.directory.follow(nodes)
-        self._poller.follow()
+    async def _follow(self, membership: Membership) -> None:
+        """Send requests to the nodes that there are and to no others."""
+        async for nodes in membership.watch():
+            _LOG.info("nodes: %s", ", ".join(node.name for node in nodes) or "none")
+            self.directory.follow(nodes)
+            self._poller.follow()
 
     async def listen(self) -> tuple[int, int]:
         """Accept connections. Returns the ports of HTTP and gRPC.
@@ -96,6 +99,7 @@ class Router:
         grace_s = self._settings.exit_timeout_s
         await asyncio.gather(self.http.close(grace_s), self.grpc.drain(grace_s))
         self.grpc.close()
+        self._following.cancel()
         self._poller.close()
         self._arena.close()
 
@@ -133,17 +137,3 @@ async def routed(make: Callable[[], Router], on_ready: OnReady) -> None:
         _LOG.info("stopping: what was accepted is answered first")
     finally:
         await router.close()
-
-
-def parse_node(text: str) -> Node:
-    """A node as ``[NAME=]HOST:PORT``; gRPC is spoken on the port after it.
-
-    Raises:
-        InputError: it is not of that form.
-    """
-    name, equals, address = text.rpartition("=")
-    host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65535:
-        raise InputError(f"node '{text}': expected [NAME=]HOST:PORT, such as 10.0.0.7:8000")
-    name = name if equals else address
-    return Node(name, host.strip("[]"), int(port), int(port) + 1)

@@ -19,8 +19,7 @@ import uvloop
 
 from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
-from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import find_models
+from interlace.assembly.machine import cpu_settings, default_profiles, find_models
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import (
     SimulatedAccelerators,
@@ -36,7 +35,7 @@ from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
-from interlace.runtime.plan_process import unsendable
+from interlace.runtime.plan_solver import unsendable
 from interlace.server.api_keys import ApiKeys
 
 _LOG: Final = logging.getLogger(__name__)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from interlace.assembly.fleet import FleetSettings, run_fleet
-from interlace.assembly.router import RouterSettings, parse_node
+from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
-from interlace.cli.logs import LogLevel, show_logs
-from interlace.cli.options import Json, KeyFile, SystemName, positive, read_key
-from interlace.cli.screen import console
-from interlace.core.node import Node
-from interlace.core.user_errors import InputError
+from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
+from interlace.cli.screen import LogLevel, console, show_logs
+from interlace.cli.simulate_fleet import simulate
+from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
 from interlace.server.api_keys import ApiKeys
@@ -25,7 +23,7 @@ _ABOUT: Final = """One plan and one address for many nodes.
 \b
 Examples:
   interlace serve models/ --assigned --http-port 8010  # on each node
-  interlace fleet serve a=10.0.0.7:8010 b=10.0.0.8:8010
+  interlace fleet serve models/ --nodes a=10.0.0.7:8010,b=10.0.0.8:8010
   interlace fleet status
 """
 
@@ -35,16 +33,28 @@ fleet = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+fleet.command()(simulate)
 
 Nodes = Annotated[
     list[str],
-    typer.Argument(metavar="NODES", help="Nodes, each as [NAME=]HOST:PORT of its HTTP."),
+    typer.Argument(
+        metavar="NODES",
+        help="Nodes, each as [NAME=]HOST:PORT of its HTTP, or all of a DNS name: dns:NAME:PORT.",
+    ),
 ]
 Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 AskedKeyFile = Annotated[
     Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
+]
+_Nodes = Annotated[
+    str,
+    typer.Option(
+        metavar="NODES",
+        help="Nodes, each as [NAME=]HOST:PORT of its HTTP, with commas between them; or all of a "
+        "DNS name: dns:NAME:PORT.",
+    ),
 ]
 _AdminFile = Annotated[
     Path | None, typer.Option(help="The key in this file is shown to nodes with orders.")
@@ -62,7 +72,8 @@ Level = Annotated[LogLevel, typer.Option(help="From which level on messages are 
 
 @fleet.command()
 def serve(
-    nodes: Nodes,
+    models_dir: Root,
+    nodes: _Nodes,
     host: Host = "127.0.0.1",
     http_port: Http = 8000,
     grpc_port: Grpc = 8001,
@@ -76,17 +87,18 @@ def serve(
 ) -> None:
     """Plan for all nodes, tell each its part, and pass requests to them.
 
-    Nodes are servers that wait to be told what to serve (interlace serve MODELS_DIR --assigned),
-    all with the same models. What a node that is lost served stands elsewhere at once; without
-    this command nodes go on with what they were told.
+    MODELS_DIR holds what the fleet is to serve. Nodes are servers that wait to be told
+    (interlace serve MODELS_DIR --assigned), with the same models. What a node that is lost served
+    stands elsewhere at once; without this command nodes go on with what they were told.
 
     \b
     Examples:
-      interlace fleet serve 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
-      interlace fleet serve a=10.0.0.7:8000 b=10.0.0.8:8000 --lease /mnt/shared/lease
+      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --host 0.0.0.0
+      interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --lease /mnt/lease
+      interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
     """
     positive({"--request-memory-mb": request_memory_mb})
-    found = named_nodes(nodes)
+    found = membership(nodes.split(","))
     show_logs(out := console(stderr=True), log_level)
     router = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
@@ -94,10 +106,8 @@ def serve(
     )  # fmt: skip
     key = read_key(admin_key_file, "--admin-key-file") or ""
     run_fleet(
-        FleetSettings(router, system_of(system), key, lease),
-        lambda http, grpc: out.print(
-            f"a fleet of {len(found)} nodes: HTTP {host}:{http}, gRPC {host}:{grpc}"
-        ),
+        FleetSettings(router, models_dir, system_of(system), key, lease),
+        lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
 
 
@@ -119,16 +129,3 @@ def status(
         typer.echo(text)
     else:
         show_fleet(console(), text)
-
-
-def named_nodes(texts: list[str]) -> tuple[Node, ...]:
-    """Nodes as they were named on the command line.
-
-    Raises:
-        InputError: one is not of that form, or two have one name.
-    """
-    found = tuple(parse_node(text) for text in texts)
-    twice = [name for name, count in Counter(node.name for node in found).items() if count > 1]
-    if twice:
-        raise InputError(f"node '{twice[0]}' is named twice")
-    return found

@@ -2,12 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
 from interlace.cli.screen import table
+from interlace.core.loading import link_of
 from interlace.core.profile import Profile
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from interlace.policy.cold_starts.frontier import moved_bytes
+from interlace.profiling.corun import CoRun
+
+
+def further_tables(profiles: Mapping[str, Profile], seen: Sequence[CoRun]) -> Iterator[Table]:
+    """Those that have something to say."""
+    if any(one.draws for one in profiles.values()):
+        yield _power(profiles)
+    if any(one.pressure for one in profiles.values()):
+        yield _pressure(profiles)
+    if any(one.layers for one in profiles.values()):
+        yield _layers(profiles)
+        yield _cold_starts(profiles)
+    if seen:
+        yield _company(seen)
+
+
+def _power(profiles: Mapping[str, Profile]) -> Table:
+    headings = ("batch", "share %", "W", "rows/s", "mJ a row", "beyond idle")
+    made = table(("model",), headings, "power of the whole GPU, batches back to back")
+    for name, profile in profiles.items():
+        for (batch, share), draw in sorted(profile.draws.items()):
+            joules = (f"{1000 * draw.request_j:.2f}", f"{1000 * draw.extra_j:.2f}")
+            cells = (f"{draw.power_w:.0f}", f"{draw.rows_per_s:.0f}", *joules)
+            made.add_row(name, str(batch), str(share), *cells)
+    return made
+
+
+def _pressure(profiles: Mapping[str, Profile]) -> Table:
+    headings = ("batch", "share %", "L2 %", "DRAM %", "worst slowdown")
+    made = table(("model",), headings, "use of memory, and what a reader beside does to it")
+    for name, profile in profiles.items():
+        for key, (l2, dram) in sorted(profile.pressure.items()):
+            worst = max((one.slowdown for one in profile.strains.get(key, ())), default=None)
+            told = "-" if worst is None else f"{worst:.2f}"
+            made.add_row(name, *map(str, key), f"{100 * l2:.0f}", f"{100 * dram:.0f}", told)
+    return made
+
+
+def _layers(profiles: Mapping[str, Profile]) -> Table:
+    headings = ("layers", "copy ms", "run ms", "run, weights on the host")
+    made = table(("model",), headings, "layers: sums over them, one row")
+    for name, profile in profiles.items():
+        layers = profile.layers
+        if layers:
+            sums = (
+                sum(one.copy_ms for one in layers),
+                sum(one.run_ms for one in layers),
+                sum(one.run_host_ms for one in layers),
+            )
+            made.add_row(name, str(len(layers)), *(f"{value:.2f}" for value in sums))
+    return made
+
+
+def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
+    headings = ("warm ms", *COLD_POLICIES, "measured", "bound", "MB copied", "MB left")
+    made = table(("model",), headings, "cold starts, predicted: ms to the end of the first row")
+    for name, profile in profiles.items():
+        layers = profile.layers
+        if layers:
+            links = link_of(profile.gpu_kind)
+            plans = [row.cold_start(layers, links) for row in COLD_POLICIES.values()]
+            copied = moved_bytes(layers, plans[-1])
+            left = sum(one.weights_bytes for one in layers) - copied
+            times = (sum(one.run_ms for one in layers), *(plan.end_ms for plan in plans))
+            bytes_mb = (f"{one / 1e6:.1f}" for one in (copied, left))
+            seen = (
+                f"{profile.cold_ms:.2f}" if profile.cold_ms else "-",
+                f"{plans[-1].bound_ms:.2f}",
+            )
+            made.add_row(name, *(f"{value:.2f}" for value in times), *seen, *bytes_mb)
+    return made
+
+
+def _company(seen: Sequence[CoRun]) -> Table:
+    headings = ("batch", "share %", "alone ms", "beside ms", "slowdown", "overlap %")
+    made = table(("model", "beside"), headings, "side by side")
+    for one in seen:
+        beside = " + ".join(other.model for other in one.neighbours)
+        times = (f"{one.alone_ms:.2f}", f"{one.beside_ms:.2f}", f"{one.slowdown:.2f}")
+        cells = (str(one.runner.batch), str(one.runner.share_pct), *times)
+        made.add_row(one.runner.model, beside, *cells, f"{100 * one.overlap:.0f}")
+    return made
+
 
 _MEGABYTE = 1e6
 

@@ -12,11 +12,10 @@ from interlace.cli.fleet import (
     Level,
     Nodes,
     Requests,
-    named_nodes,
 )
-from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import positive, read_key
-from interlace.cli.screen import console
+from interlace.cli.screen import LogLevel, console, show_logs
+from interlace.fleet.membership import membership
 from interlace.server.api_keys import ApiKeys
 
 
@@ -40,9 +39,10 @@ def router(
     Examples:
       interlace router 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
       interlace router a=10.0.0.7:8000 b=10.0.0.8:8000
+      interlace router dns:interlace-nodes.default.svc:8000
     """
     positive({"--request-memory-mb": request_memory_mb})
-    found = named_nodes(nodes)
+    found = membership(nodes)
     show_logs(out := console(stderr=True), log_level)
     settings = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
@@ -50,5 +50,5 @@ def router(
     )  # fmt: skip
     run_router(
         settings,
-        lambda http, grpc: out.print(f"{len(found)} nodes: HTTP {host}:{http}, gRPC {host}:{grpc}"),
+        lambda http, grpc: out.print(f"{found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )

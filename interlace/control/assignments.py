@@ -15,7 +15,7 @@ from interlace.core.messages import PlanChanged
 from interlace.core.node import UNASSIGNED, Assignment, Revision
 from interlace.core.tables import did_you_mean
 from interlace.policy.base import Planner
-from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
+from interlace.runtime.plan_solver import AssignedPlanSolver
 from interlace.runtime.runtime import Runtime
 
 _LOG: Final = logging.getLogger(__name__)

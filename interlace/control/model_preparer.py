@@ -20,8 +20,7 @@ from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
-from interlace.profiling.signature_store import KnownModel, SignatureStore
-from interlace.profiling.store import ProfileStore
+from interlace.profiling.store import KnownModel, ProfileStore, SignatureStore
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.repository import (
     Digests,

@@ -24,14 +24,16 @@ class HostLinks:
 
     A layer's ``copy_ms`` is its time on any one of these links; peers pass on what they got at
     ``peer_bytes_per_ms`` (NVLink). Where a copy ``takes_cores``, it is made by what executes, which
-    stands still meanwhile: cores that copy from the page cache. ``names`` tell which link the own
-    one and each peer's are, where several accelerators share one: those of a PCIe switch do.
+    stands still meanwhile: cores that copy from the page cache. Where it ``carries_reads``, what an
+    execution reads where it lies comes over the own link, too: a disk. ``names`` tell which link
+    the own one and each peer's are, where several accelerators share one: those of a PCIe switch.
     """
 
     peers: int = 0
     peer_bytes_per_ms: float = inf
     takes_cores: bool = False
     names: tuple[str, ...] = ()
+    carries_reads: bool = False
 
     @property
     def alone(self) -> HostLinks:
@@ -51,8 +53,9 @@ class HostTier:
         return nbytes / self.disk_bytes_per_ms
 
 
-#: The one disk among the names of links.
+#: The one disk among the names of links, and as a link: cores do other work while it reads.
 DISK: Final = "disk"
+DISK_LINK: Final = HostLinks(carries_reads=True)
 
 #: An accelerator with a link of its own.
 OWN_LINK: Final = HostLinks()

@@ -323,6 +323,18 @@ class PartitionLost:
 
 
 @dataclass(frozen=True, slots=True)
+class TierChanged:
+    """A host has most of a model's weights on its disk only, or again in its memory.
+
+    Until a device says so they are taken to be in memory, and those that it fetched are.
+    """
+
+    gpu: str
+    model: str
+    on_disk: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSolved:
     """The answer to ``SolvePlan``; ``failure`` if the planner broke.
 
@@ -343,19 +355,22 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class GpuJoined:
-    """An accelerator joined the fleet; it is empty."""
+    """An accelerator joined the fleet; it is empty. If ``more`` come with it, they follow."""
 
     gpu: Gpu
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLeft:
     """An accelerator is gone: it was dismissed, or it failed.
 
-    Work that was still sent to it fails after this event, and counts against no model.
+    Work that was still sent to it fails after this event, and counts against no model. If ``more``
+    left with it, they follow.
     """
 
     gpu: str
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +397,7 @@ Event = (
     | ModelWithdrawn
     | WorkFinished
     | PartitionLost
+    | TierChanged
     | PlanChanged
     | PlanSolved
     | GpuJoined

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from interlace.core.hardware import Gpu
-from interlace.core.messages import PartitionLost, Work, WorkFinished
+from interlace.core.messages import PartitionLost, TierChanged, Work, WorkFinished
 from interlace.core.model import Model
 
 Done = Callable[[WorkFinished], None]
+#: What a device tells unasked.
+DeviceEvent = PartitionLost | TierChanged
 
 
 class Registers(Protocol):
@@ -31,9 +33,9 @@ class Device(Registers, Protocol):
     ``do``) and on the runtime's thread, and never raises: a failure is a ``WorkFinished`` with
     ``failure``. Work of one partition starts in the order given, and its batches end in that order;
     where ``gpu.ahead_ms`` is not 0 a batch begins by itself when the one before it ends. When a
-    partition dies, each piece of work it held is finished with a fatal failure, then ``on_lost`` is
-    called once; partitions that share a process die together. What is held of a model's weights
-    is forgotten when none of its partitions has the model loaded any more.
+    partition dies, each piece of work it held is finished with a fatal failure, then ``on_event``
+    hears of it once; partitions that share a process die together. What is held of a model's
+    weights is forgotten when none of its partitions has the model loaded any more.
     """
 
     @property
@@ -47,7 +49,7 @@ class Device(Registers, Protocol):
         """Nobody waits for the model's fetch any more; it ends early, with a failure, or well."""
         ...
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None: ...
+    def on_event(self, heard: Callable[[DeviceEvent], None]) -> None: ...
     def close(self) -> None:
         """Stop everything; what is unfinished finishes with a failure."""
         ...

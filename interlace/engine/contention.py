@@ -28,19 +28,26 @@ def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:
             continue
         for live in places:
             if live.takes(now_ms):
-                tags.contend(_contending(state, tags, places, now_ms))
+                tags.contend(_contending(state, gpu, tags, places, now_ms))
                 break
 
 
 def _contending(
-    state: EngineState, tags: ServiceTags, places: Sequence[LivePartition], now_ms: float
+    state: EngineState,
+    gpu: str,
+    tags: ServiceTags,
+    places: Sequence[LivePartition],
+    now_ms: float,
 ) -> set[str]:
     """Models with a turn that lose requests and have a whole batch waiting."""
     return {
-        slot.model
-        for live in places
-        for slot, deployed in state.turns_of.get(live.id, ())
+        model
+        for model, deployed in state.waiting_on.get(gpu, {}).items()
         if now_ms - deployed.lost_request_ms <= LOSING_MS
-        and deployed.queue.rows >= slot.batch
-        and slot.model in tags.planned_rows_per_s
+        and model in tags.planned_rows_per_s
+        and any(_has_batch(state, live, model, deployed.queue.rows) for live in places)
     }
+
+
+def _has_batch(state: EngineState, live: LivePartition, model: str, rows: int) -> bool:
+    return any(rows >= slot.batch for _, slot in state.turns_of[live.id].by_model.get(model, ()))

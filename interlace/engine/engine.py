@@ -26,6 +26,7 @@ from interlace.core.messages import (
     RequestArrived,
     RequestCancelled,
     Run,
+    TierChanged,
     TimedOut,
     Woke,
     WorkFinished,
@@ -84,6 +85,8 @@ class Engine:
             case ArrivedElsewhere(model=model, rows=rows):
                 self._rates.count(model, rows)
                 return []
+            case TierChanged():
+                return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
                 return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():
@@ -146,7 +149,8 @@ class Engine:
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
-            if isinstance(work, Load) and finished.failure is None and self._reconciler.may_wait():
+            begun = isinstance(work, CreatePartition | Load) and finished.failure is None
+            if begun and self._reconciler.may_wait():
                 return commands
         return commands + self._reconciler.reconcile(now_ms)
 
@@ -158,5 +162,4 @@ class Engine:
         deployed = self._state.models.get(run.batch.model)
         if deployed is None or deployed.leaving:
             return True
-        model = run.batch.model
-        return all(slot.model != model for slot in live.slots)
+        return run.batch.model not in self._state.turns_of[live.id].by_model

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.core.plan import Plan
+from interlace.core.plan import Partition, Plan
 from interlace.core.profile import Profiles
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_diff import Evictions, LivePartitions
@@ -35,6 +35,13 @@ class EvictionOrder:
         self._wanted = {p.id: p for p in target.partitions}
         self._gpus = {gpu.id: gpu for gpu in gpus}
         self._profiles = profiles
+        self._there: dict[str, list[LivePartition]] = {gpu: [] for gpu in self._gpus}
+        for live in partitions.values():
+            self._there.setdefault(live.gpu, []).append(live)
+        self._planned: dict[str, list[Partition]] = {gpu: [] for gpu in self._gpus}
+        for wanted in target.partitions:
+            self._planned.setdefault(wanted.gpu, []).append(wanted)
+        self._asked = {slot.model for p in target.partitions for slot in p.slots}
         self._hosts = Counter(
             model for live in partitions.values() if live.accepting for model in _loaded(live)
         )
@@ -65,7 +72,7 @@ class EvictionOrder:
         True, too, if only the plan itself is on it: whether that fits is for the device to say.
         """
         gpu = self._gpus[live.gpu]
-        here = [one for one in self._partitions.values() if one.gpu == live.gpu]
+        here = self._there[live.gpu]
         held = [
             (one.share_pct, [*one.model_states, model] if one is live else list(one.model_states))
             for one in here
@@ -90,8 +97,8 @@ class EvictionOrder:
 
     def _unwanted(self, gpu: str) -> Iterator[_Evictable]:
         """Partitions and models on an accelerator that the plan does not want."""
-        for live in self._partitions.values():
-            if live.gpu != gpu or live.state is PartitionState.GONE:
+        for live in self._there[gpu]:
+            if live.state is PartitionState.GONE:
                 continue
             wanted = self._wanted.get(live.id)
             if wanted is None:
@@ -120,16 +127,15 @@ class EvictionOrder:
     def _fits(self, gpu: Gpu, gone: list[_Evictable]) -> bool:
         """True if what is there without ``gone``, and all that the plan wants, fit in memory."""
         here: dict[str, tuple[int, set[str]]] = {}
-        for live in self._partitions.values():
-            if live.gpu == gpu.id and _Evictable(live.id) not in gone:
+        for live in self._there[gpu.id]:
+            if _Evictable(live.id) not in gone:
                 left = {
                     model for model in live.model_states if _Evictable(live.id, model) not in gone
                 }
                 here[live.id] = (live.share_pct, left)
-        for wanted in self._wanted.values():
-            if wanted.gpu == gpu.id:
-                entry = here.setdefault(wanted.id, (wanted.share_pct, set()))
-                entry[1].update(slot.model for slot in wanted.slots)
+        for wanted in self._planned[gpu.id]:
+            entry = here.setdefault(wanted.id, (wanted.share_pct, set()))
+            entry[1].update(slot.model for slot in wanted.slots)
         return self._holds(gpu, [(share, sorted(models)) for share, models in here.values()])
 
     def _holds(self, gpu: Gpu, held: list[tuple[int, list[str]]]) -> bool:
@@ -140,10 +146,8 @@ class EvictionOrder:
     def _leaving(self, gpu: str) -> list[LivePartition]:
         return [
             live
-            for live in self._partitions.values()
-            if live.gpu == gpu
-            and live.id not in self._wanted
-            and live.state is not PartitionState.GONE
+            for live in self._there[gpu]
+            if live.id not in self._wanted and live.state is not PartitionState.GONE
         ]
 
     def _to_clear(self, closed: list[str]) -> list[str]:
@@ -169,13 +173,12 @@ class EvictionOrder:
 
     def _served_by(self, gpu: str) -> Counter[str]:
         """Hosts of wanted models among the partitions that leave an accelerator."""
-        wanted = {slot.model for p in self._wanted.values() for slot in p.slots}
         return Counter(
             model
             for live in self._leaving(gpu)
             if live.accepting
             for model in _loaded(live)
-            if model in wanted
+            if model in self._asked
         )
 
     def _change_goes_on(self, closed: list[str]) -> bool:

@@ -8,7 +8,16 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.loading import LoadPlan
-from interlace.core.messages import CancelFetch, Command, Evict, Fetch, Run, WakeAt, WorkFinished
+from interlace.core.messages import (
+    CancelFetch,
+    Command,
+    Evict,
+    Fetch,
+    Run,
+    TierChanged,
+    WakeAt,
+    WorkFinished,
+)
 from interlace.core.request import Request
 from interlace.engine.load_outlook import LoadOption, LoadOutlook
 from interlace.engine.residency import FetchInFlight, GpuWeights, LinkBeliefs, ModelWeights
@@ -55,7 +64,7 @@ class FetchScheduler:
 
     def arrived(self, deployed: DeployedModel, request: Request, now_ms: float) -> None:
         """A request comes for a model whose weights come and go: admission will ask for them."""
-        self.registry.arrived(request.model, now_ms)
+        self.registry.arrived(deployed, now_ms)
         deployed.ready_ms = self._outlook.ready_ms(deployed, request.deadline_ms, now_ms)
 
     def refused(self, deployed: DeployedModel, now_ms: float) -> list[Command]:
@@ -69,6 +78,7 @@ class FetchScheduler:
                 key=lambda pair: self._links.free_ms(self._state.weights_on[pair[0]].links[0]),
             )
             entry.wanted = True
+            self._state.weights_on[gpu].wanted[entry.model] = entry
             self._look_ms.pop(gpu, None)
         return self.step(now_ms)
 
@@ -115,6 +125,7 @@ class FetchScheduler:
         if entry is None or entry.fetch is not fetch:
             return None  # unloaded meanwhile
         entry.fetch = None
+        place.missing.changed(entry)
         if finished.failure is None:
             self._came(place, entry, fetch, now_ms)
             return None
@@ -134,7 +145,7 @@ class FetchScheduler:
     ) -> None:
         plan = fetch.work.plan
         place.hold(entry, frozenset(plan.brought))
-        entry.failures = 0
+        entry.failures, entry.on_disk = 0, False
         entry.warm = entry.warm or fetch.whole or not entry.curve.copied(entry.there)
         entry.open = entry.warm and not entry.closed
         entry.wanted = entry.wanted and not entry.warm
@@ -143,6 +154,21 @@ class FetchScheduler:
             entry.cold_ms += now_ms - fetch.began_ms
         if entry.warm:
             self._state.models[entry.model].estimator.read_ms = entry.read_ms
+
+    def moved(self, told: TierChanged) -> None:
+        """A host's memory gave up a model, or has it again. What is warm by reading there is cold.
+
+        Batches that were sent are not taken back, and whatever is held stays.
+        """
+        place = self._state.weights_on.get(told.gpu)
+        entry = None if place is None else place.models.get(told.model)
+        if entry is None:
+            return
+        entry.on_disk = told.on_disk
+        if entry.warm and self._outlook.host.plan(entry).brought:
+            entry.warm = entry.open = False
+            if entry.queue.rows:
+                self._state.cold_waiting[told.model] = None
 
     # -------------------------------------------------------------------------------- what is next
 
@@ -154,7 +180,7 @@ class FetchScheduler:
         wake_ms = inf
         for place in places.values():
             place.now_ms, place.forced = now_ms, False
-            for entry in place.models.values() if place.closing else ():
+            for entry in place.holding.values() if place.closing else ():
                 entry.closed, entry.open = False, entry.warm
             place.closing = False
         commands = self._cancels(now_ms)
@@ -233,7 +259,7 @@ class FetchScheduler:
             commands += gone
             if gone or place.closing:
                 return commands, wake_ms  # nobody passes it any more
-            kept_ms = (one.kept_until_ms for one in place.models.values() if one.there)
+            kept_ms = (one.kept_until_ms for one in place.holding.values())
             wake_ms = min([wake_ms, *(at for at in (overdue_ms, *kept_ms) if at > now_ms)])
         return commands, wake_ms
 
@@ -261,7 +287,7 @@ class FetchScheduler:
         live = self._outlook.partition(self._state.models[entry.model], place.gpu.id)
         assert live is not None, f"{entry.model} has no partition on {place.gpu.id}"
         work = Fetch(place.gpu.id, live.id, entry.model, plan)
-        whole = plan == entry.plan()
+        whole = plan == self._outlook.host.plan(entry)
         fetch = FetchInFlight(work, entry.curve.nbytes(plan.brought), demanded, whole, now_ms)
         self._links.begin(fetch, entry, place.links)
         self._outlook.host.begin(fetch, entry, now_ms)
@@ -290,10 +316,16 @@ class FetchScheduler:
         return []
 
     def _wanted(self, place: GpuWeights, now_ms: float) -> Iterator[tuple[ModelWeights, LoadPlan]]:
-        for entry in place.models.values():
-            if (entry.pinned or entry.wanted) and not entry.warm and not entry.fetching:
-                yield entry, entry.plan()
-        every: Sequence[ModelWeights] = list(place.models.values())
+        for entry in list(place.wanted.values()):
+            if not (entry.pinned or entry.wanted):
+                del place.wanted[entry.model]
+            elif not entry.warm and not entry.fetching:
+                yield entry, self._outlook.host.plan(entry)
+        candidates = dict(place.holding)
+        hottest = place.missing.hottest()
+        if hottest is not None:
+            candidates[hottest] = place.models[hottest]
+        every: Sequence[ModelWeights] = list(candidates.values())
         found = self._system.cold.prefetch(max(0, place.free_bytes), every, now_ms)
         if found is not None:
             yield place.models[found[0]], found[1]

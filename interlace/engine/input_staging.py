@@ -61,7 +61,7 @@ class InputStaging:
             for gpu, pool in deployed.pools.items():
                 if gpu not in here:
                     for request in pool.clear():
-                        deployed.queue.push(request)
+                        self.state.queue_up(deployed, request)
             stages += self.fill(deployed)
         return stages
 
@@ -77,7 +77,7 @@ class InputStaging:
         if finished.failure is not None:
             pool.remove(stage.request.id)
             self.state.retried.add(stage.request.id)
-            deployed.queue.push(stage.request)
+            self.state.queue_up(deployed, stage.request)
         return deployed
 
     def ended(

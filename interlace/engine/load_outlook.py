@@ -51,20 +51,22 @@ class LoadOutlook:
         if fetch is not None and fetch.whole and not fetch.cancelled:
             return min(fetch.opens_ms, fetch.ends_ms)
         free_ms, pace = max(now_ms, self._links.free_ms(link)), self._links.pace(link)
-        read_ms, disk_ms = self.host.read_ms(entry), self.host.free_ms(now_ms)
+        disk_ms = self.host.free_ms(now_ms)
         for model in self._state.cold_waiting if deadline_ms > now_ms else ():
             other = place.models.get(model)
             if other is None or other is entry or other.warm or other.fetch is not None:
                 continue
             if other.queue.rows and other.queue.next_deadline_ms < deadline_ms:
-                free_ms += pace * other.copy_ms(other.plan())
-                disk_ms += self.host.read_ms(other)
-        plan = entry.plan()
-        read_until_ms = disk_ms + read_ms if read_ms else -inf
+                before = self.host.plan(other)
+                free_ms += pace * other.copy_ms(before)
+                disk_ms += self.host.read(other, before).read_ms
+        plan = self.host.plan(entry)
+        read = self.host.read(entry, plan)
+        if read.read_ms:
+            return max(free_ms, disk_ms) + read.stall_ms
         if not plan.overlapped:
-            return max(read_until_ms, free_ms + pace * entry.copy_ms(plan))
-        stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
-        return max(read_until_ms, free_ms + pace * stalls_ms)
+            return free_ms + pace * entry.copy_ms(plan)
+        return free_ms + pace * max(0.0, plan.end_ms - entry.run_ms(plan))
 
     def loads(self, now_ms: float) -> list[LoadOption]:
         """Cold models with requests, each where its first answer would end first."""
@@ -94,24 +96,26 @@ class LoadOutlook:
     def _load(
         self, deployed: DeployedModel, entry: ModelWeights, place: GpuWeights, now_ms: float
     ) -> LoadOption:
-        plan = entry.plan()
+        plan = self.host.plan(entry)
         owed_ms = max(0.0, self._links.free_ms(place.links[0]) - now_ms)
         pace = self._links.pace(place.links[0])
         run_ms = entry.run_ms(plan)
         link_ms = pace * entry.copy_ms(plan)
-        read_ms = self.host.read_ms(entry)
-        disk_ms = self.host.free_ms(now_ms) - now_ms + read_ms if read_ms else 0.0
+        read = self.host.read(entry, plan)
+        stalls_ms = owed_ms + pace * (plan.end_ms - run_ms)
+        if read.read_ms:
+            stalls_ms = max(owed_ms, self.host.free_ms(now_ms) - now_ms) + read.stall_ms
         waiting = WaitingLoad(
             entry.model,
             deployed.queue.first_arrival_ms,
             deployed.queue.next_deadline_ms,
             link_ms,
-            max(disk_ms, owed_ms + pace * (plan.end_ms - run_ms)) + run_ms,
+            stalls_ms + run_ms,
             entry.rate_rps,
             # What left for another load is free for a moment: that is no room yet.
             2 * entry.curve.nbytes(plan.brought) > place.free_bytes,
         )
-        return LoadOption(waiting, entry, place, plan, read_ms > 0.0)
+        return LoadOption(waiting, entry, place, plan, read.read_ms > 0.0)
 
     def partition(self, deployed: DeployedModel, gpu: str) -> LivePartition | None:
         """Where the fetch is made: a partition that hosts it, an idle one if there is one."""

@@ -18,8 +18,9 @@ from interlace.core.plan import Demand, Plan
 from interlace.engine.admission_margin import AdmissionMargin
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
+from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.latency_estimator import LatencyEstimator
-from interlace.engine.plan_diff import keep_partition_ids, match_gpus
+from interlace.engine.plan_diff import keep_partition_ids
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.replan_trigger import ReplanTrigger
 from interlace.engine.request_queue import RequestQueue
@@ -50,6 +51,7 @@ class PlanController:
         self._ticket = 0
         self._open_ticket: int | None = None
         self._stale = False
+        self._bereft = False  #: accelerators that were in use have left, of several that leave
 
     def deploy(self, deployed: ModelsDeployed) -> list[Command]:
         """Take models in and ask for a plan that holds them."""
@@ -116,11 +118,15 @@ class PlanController:
     def joined(self, joined: GpuJoined) -> list[Command]:
         """An accelerator came: plan with it."""
         self._fleet.joined(joined.gpu)
-        return self.ask()
+        return [] if joined.more else self.ask()
 
     def left(self, left: GpuLeft) -> list[Command]:
         """An accelerator went: if it was in use, plan without it."""
-        return self.ask() if self._fleet.left(left.gpu) else []
+        self._bereft = self._fleet.left(left.gpu) or self._bereft
+        if left.more or not self._bereft:
+            return []
+        self._bereft = False
+        return self.ask()
 
     def _target_rows_per_s(self, demand: Demand) -> float:
         seen_rows_per_s = self._rates.rows_per_s(demand.model)
@@ -163,11 +169,12 @@ class PlanController:
         awaited: set[str] = set()
         if planned.ample is not None and self._fleet.coming:
             awaited = {slot.model for p in planned.ample.partitions for slot in p.slots}
+        wanted = {slot.model for p in self._state.target.partitions for slot in p.slots}
         for name, deployed in list(self._state.models.items()):
-            if name in awaited:
+            if name in awaited or name in wanted:
                 continue
             asked = deployed.quarantine_reason is None and not deployed.leaving and not self._stale
-            if asked and not self._state.wants(name) and not deployed.hosts:
+            if asked and not deployed.hosts:
                 why = planned.failure or planned.plan.reasons.get(name, "no partition can hold it")
                 reason = f"it has no place: {why}"
                 commands += self._quarantine.start(name, deployed, reason, now_ms)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from interlace.core.hardware import Fleet
 from interlace.core.messages import CreatePartition, Load, PartitionWork, ReleasePartition, Unload
 from interlace.core.plan import Partition, Plan
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
@@ -35,12 +33,13 @@ def keep_partition_ids(plan: Plan, partitions: LivePartitions, serial: int) -> P
     Pairs that share the most models are matched first, so that as few models as possible are
     loaded. Other partitions get new ids, numbered from ``serial``.
     """
-    standing = _standing(partitions)
+    alike: dict[tuple[str, int], list[LivePartition]] = {}
+    for live in standing(partitions):
+        alike.setdefault((live.gpu, live.share_pct), []).append(live)
     pairs = sorted(
         (-_in_common(wanted, live), -len(wanted.slots), index, live.id)
         for index, wanted in enumerate(plan.partitions)
-        for live in standing
-        if (live.gpu, live.share_pct) == (wanted.gpu, wanted.share_pct)
+        for live in alike.get((wanted.gpu, wanted.share_pct), ())
     )
     kept: dict[int, str] = {}
     taken: set[str] = set()
@@ -57,46 +56,10 @@ def keep_partition_ids(plan: Plan, partitions: LivePartitions, serial: int) -> P
     return replace(plan, partitions=tuple(sorted(named, key=lambda p: p.id)))
 
 
-def match_gpus(plan: Plan, partitions: LivePartitions, fleet: Fleet) -> Plan:
-    """The plan with equal accelerators swapped so that it resembles what is there already."""
-    standing = _standing(partitions)
-    kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
-    wanted = _by_gpu(plan.partitions)
-    there = _by_gpu([live.as_plan() for live in standing])
-    pairs = sorted(
-        (-_likeness(wanted[old], there.get(new, ())), old != new, old, new)
-        for old in wanted
-        for new in kinds
-        if kinds.get(old) == kinds[new]
-    )
-    moves: dict[str, str] = {}
-    taken: set[str] = set()
-    for _, _, old, new in pairs:
-        if old not in moves and new not in taken:
-            moves[old] = new
-            taken.add(new)
-    moved = tuple(replace(p, gpu=moves.get(p.gpu, p.gpu)) for p in plan.partitions)
-    return replace(plan, partitions=moved)
-
-
-def _standing(partitions: LivePartitions) -> list[LivePartition]:
+def standing(partitions: LivePartitions) -> list[LivePartition]:
+    """Those that are there, or will be."""
     states = (PartitionState.CREATING, PartitionState.READY)
     return [live for live in partitions.values() if live.state in states]
-
-
-def _by_gpu(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
-    found: dict[str, list[Partition]] = {}
-    for partition in partitions:
-        found.setdefault(partition.gpu, []).append(partition)
-    return found
-
-
-def _likeness(wanted: Sequence[Partition], there: Sequence[Partition]) -> int:
-    """The number of equal shares, plus two for each model that need not be loaded again."""
-    alike = Counter(p.share_pct for p in wanted) & Counter(p.share_pct for p in there)
-    held = Counter((p.share_pct, s.model) for p in there for s in p.slots)
-    asked = Counter((p.share_pct, s.model) for p in wanted for s in p.slots)
-    return alike.total() + 2 * (held & asked).total()
 
 
 def _in_common(wanted: Partition, live: LivePartition) -> int:
@@ -143,29 +106,25 @@ def reached(partitions: LivePartitions, target: Plan) -> bool:
     return all(p.model_states.keys() <= wanted[p.id] for p in partitions.values())
 
 
-def _going(
-    partitions: LivePartitions, wanted: Mapping[str, Partition], gpu: str
-) -> tuple[str, ...]:
-    """The unwanted partitions of an accelerator that still exist."""
-    there = (p for p in partitions.values() if p.gpu == gpu and p.state is not PartitionState.GONE)
-    return tuple(sorted(live.id for live in there if live.id not in wanted))
-
-
 def _build(
     partitions: LivePartitions,
     wanted: Mapping[str, Partition],
     evictions: Evictions,
     fits: FitsInMemory,
 ) -> Iterator[PartitionWork]:
+    going: dict[str, list[str]] = {}  # the unwanted ones of an accelerator that still exist
+    for live in partitions.values():
+        if live.id not in wanted and live.state is not PartitionState.GONE:
+            going.setdefault(live.gpu, []).append(live.id)
     for partition in wanted.values():
-        live = partitions.get(partition.id)
-        if live is None:
+        host = partitions.get(partition.id)
+        if host is None:
             if partition.gpu not in evictions.closed:
-                going = _going(partitions, wanted, partition.gpu)
-                yield CreatePartition(partition.gpu, partition.id, partition.share_pct, going)
-        elif live.accepting:  # nothing is sent to one whose process died
+                leave = tuple(sorted(going.get(partition.gpu, ())))
+                yield CreatePartition(partition.gpu, partition.id, partition.share_pct, leave)
+        elif host.accepting:  # nothing is sent to one whose process died
             for slot in partition.slots:
-                if slot.model not in live.model_states and fits(live, slot.model):
+                if slot.model not in host.model_states and fits(host, slot.model):
                     yield Load(partition.gpu, partition.id, slot.model)
 
 

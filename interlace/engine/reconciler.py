@@ -31,9 +31,10 @@ from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
 
-#: Of more loads than this that go on, only every so many that end are looked at.
+#: Of more partitions and models than this that are on their way, the end of one is not looked at
+#: until this part of them has ended since the last look.
 _MANY: Final = 64
-_EACH: Final = 32
+_PART: Final = 0.125
 
 
 class Reconciler:
@@ -54,15 +55,16 @@ class Reconciler:
         self._scheduler = scheduler
         self._quarantine = quarantine
         self._rates = rates
-        self._loading = 0  #: loads that have not ended
+        self._coming = 0  #: partitions being created and models being loaded
+        self._coming_then = 0  #: when all was last looked at
 
     def may_wait(self) -> bool:
-        """True where so many models are being loaded that not each is worth a look at all."""
-        return self._loading > _MANY and self._loading % _EACH != 0
+        """True where so much is on its way that not each end is worth a look at all."""
+        return self._coming > max(_MANY, (1.0 - _PART) * self._coming_then)
 
     def finished(self, finished: WorkFinished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Note that a partition was created or released, or a model loaded or unloaded."""
-        self._loading -= isinstance(work, Load)
+        self._coming -= isinstance(work, CreatePartition | Load)
         live = self._state.partitions.get(work.partition)
         if live is None:
             return []
@@ -100,6 +102,7 @@ class Reconciler:
         for work in next_steps(state.partitions, state.target, order.evictions(), order.allows):
             self._begin(work)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
+        self._coming_then = self._coming
         state.update_hosts()
         update_sustaining_batches(state, self._rates)
         for model, reason in self._scheduler.fetching.update(now_ms):
@@ -141,6 +144,7 @@ class Reconciler:
                 live.transition_to(PartitionState.DRAINING)
 
     def _begin(self, work: PartitionWork) -> None:
+        self._coming += isinstance(work, CreatePartition | Load)
         match work:
             case CreatePartition(partition=name, gpu=gpu, share_pct=share_pct):
                 ahead_ms = self._state.fleet.gpu(gpu).ahead_ms
@@ -148,7 +152,6 @@ class Reconciler:
                     name, gpu, share_pct, ahead_ms=ahead_ms
                 )
             case Load(partition=name, model=model):
-                self._loading += 1
                 self._state.partitions[name].model_states[model] = ModelState.LOADING
             case Unload(partition=name, model=model):
                 self._state.partitions[name].model_states[model] = ModelState.UNLOADING

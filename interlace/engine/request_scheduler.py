@@ -14,6 +14,7 @@ from interlace.core.messages import (
     Fetch,
     Run,
     SendReply,
+    TierChanged,
     WakeAt,
     WorkFinished,
 )
@@ -68,7 +69,7 @@ class RequestScheduler:
             if deployed.weights and deployed.ready_ms > now_ms:
                 refused += self.fetching.refused(deployed, now_ms)
             return refused
-        deployed.queue.push(request)
+        self._state.queue_up(deployed, request)
         if deployed.weights:
             self._state.cold_waiting[request.model] = None
         stages = self.staging.fill(deployed)
@@ -147,6 +148,11 @@ class RequestScheduler:
         commands = self.abandon(deployed, error) if deployed is not None and error else []
         return commands + self.dispatch((work.gpu,), now_ms)
 
+    def moved(self, told: TierChanged, now_ms: float) -> list[Command]:
+        """A host has a model's weights in another tier."""
+        self.fetching.moved(told)
+        return self.dispatch((told.gpu,), now_ms)
+
     def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
         """Reply to a batch's requests, or retry those of a failed batch once."""
         live = self._state.partitions.get(run.partition)
@@ -201,9 +207,9 @@ class RequestScheduler:
         """Reply to requests whose deadline passed in a queue, and ask to be woken for the next."""
         commands: list[Command] = []
         next_ms = inf
-        for deployed in self._state.models.values():
+        for deployed in self._state.waiting.values():
             if not deployed.queue.rows and not deployed.pools:
-                continue  # most, where there are many
+                continue
             for place in deployed.queues:
                 for request in place.expired(now_ms):
                     commands.append(self._expired(request, 0.0, now_ms))
@@ -307,21 +313,13 @@ class RequestScheduler:
             answers.append(SendReply(reply))
         return answers
 
-    def _waiting(self, gpu: str) -> list[DeployedModel]:
-        """Models with hosts on this accelerator and requests queued for it."""
-        return [
-            deployed
-            for deployed in self._state.models_on.get(gpu, ())
-            if deployed.queue.rows or (deployed.pools and deployed.waiting)
-        ]
-
     def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
         """Drop requests that can no longer meet their deadline, before a batch is formed."""
         commands: list[Command] = []
-        for deployed in self._waiting(gpu):
+        for deployed in self._state.waiting_on.get(gpu, {}).values():
             source = self.staging.source(deployed, gpu) if deployed.pools else deployed.queue
             head = source.head
-            if head is None:
+            if head is None or not deployed.hosts:
                 continue
             fastest_ms = inf
             for share_pct in deployed.shares_pct:

@@ -9,6 +9,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.loading import DISK, LoadPlan
 from interlace.core.messages import Evict, Fetch
 from interlace.engine.arrival_rate import ArrivalRate
+from interlace.engine.missing_weights import MissingWeights
 from interlace.engine.request_queue import RequestQueue
 from interlace.perf.cold_start import executes_ms
 from interlace.policy.cold_curve import ColdCurve
@@ -71,6 +72,7 @@ class ModelWeights:
         "keep_ms",
         "last_start_ms",
         "model",
+        "on_disk",
         "open",
         "pinned",
         "queue",
@@ -93,6 +95,7 @@ class ModelWeights:
         self.wanted = False  #: requests were refused because it is cold
         self.keep_ms = 0.0
         self.there = _NOTHING
+        self.on_disk = False  #: so its device said
         self.warm = False
         self.open = False
         self.closed = False  #: it is to leave, though it has requests: another has waited too long
@@ -140,13 +143,30 @@ class ModelWeights:
         return self._gpu.forced or not (self.running or self.queue.rows)
 
     @property
+    def missing_worth(self) -> float:
+        """What it is worth to bring more of it: rate x milliseconds saved a byte."""
+        missing = None if self.fetch is not None else self.curve.missing(self.there)
+        return 0.0 if missing is None else self.rate_rps * missing[0].worth_ms
+
+    @property
     def whole_bytes(self) -> int:
         """What it takes of the budget once it is warm."""
         return self.curve.nbytes(self.curve.plan().brought)
 
-    def plan(self) -> LoadPlan:
-        """What brings the rest."""
-        return self.curve.plan(self.there)
+    @property
+    def pinned_bytes(self) -> int:
+        """What of that never leaves."""
+        return self.whole_bytes if self.pinned else 0
+
+    def plan(self, on_disk: bool = False) -> LoadPlan:
+        """What brings the rest, from the host's memory or from its disk.
+
+        What is pinned takes no more than is counted for it.
+        """
+        if not on_disk or self.pinned:
+            return self.curve.plan(self.there)
+        room_bytes = self._gpu.gpu.weights_bytes - self._gpu.pinned_bytes - self.held_bytes
+        return self.curve.plan_from_disk(self.there, room_bytes)
 
     @property
     def read_ms(self) -> float:
@@ -183,18 +203,26 @@ class GpuWeights:
         "forced",
         "gpu",
         "held_bytes",
+        "holding",
         "links",
+        "missing",
         "models",
         "now_ms",
+        "pinned_bytes",
+        "wanted",
     )
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.links = gpu.link_names
         self.models: dict[str, ModelWeights] = {}
+        self.holding: dict[str, ModelWeights] = {}  #: those of which something is there
+        self.wanted: dict[str, ModelWeights] = {}  #: pinned, or refused because they were cold
+        self.missing = MissingWeights()
         self.fetches: list[FetchInFlight] = []
         self.evicting: dict[Evict, int] = {}
         self.held_bytes = 0
+        self.pinned_bytes = 0  #: what models that stay take once they are warm
         self.now_ms = 0.0
         self.forced = False  #: what is promised may leave as well
         self.closing = False  #: something of it is closed
@@ -217,16 +245,30 @@ class GpuWeights:
                 return one
         return None
 
+    def know(self, entry: ModelWeights) -> None:
+        """A partition has the model loaded."""
+        self.models[entry.model] = entry
+        self.pinned_bytes += entry.pinned_bytes
+        self.missing.changed(entry)
+        if entry.pinned:
+            self.wanted[entry.model] = entry
+
     def forget(self, model: str) -> None:
         """None of its partitions has the model loaded any more."""
         entry = self.models.pop(model)
+        self.holding.pop(model, None)
+        self.wanted.pop(model, None)
+        self.missing.forget(model)
         self.held_bytes -= entry.held_bytes
+        self.pinned_bytes -= entry.pinned_bytes
 
     def hold(self, entry: ModelWeights, layers: frozenset[int]) -> None:
         """The weights of these layers are there."""
         before = entry.held_bytes
         entry.there = entry.there.union(layers)
         self.held_bytes += entry.held_bytes - before
+        if entry.there:
+            self.holding[entry.model] = entry
 
     def release(self, entry: ModelWeights, layers: frozenset[int]) -> Evict:
         """Give these up; their bytes are free when the device has done so."""
@@ -235,6 +277,9 @@ class GpuWeights:
         nbytes = entry.curve.nbytes(work.layers)
         entry.lose(leaving)
         entry.closed = False
+        self.missing.changed(entry)
+        if not entry.there:
+            self.holding.pop(entry.model, None)
         self.held_bytes -= nbytes
         self.evicting[work] = nbytes
         return work
@@ -278,12 +323,12 @@ class LinkBeliefs:
             stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
             fetch.opens_ms = ready_ms + own * stalls_ms
 
-    def reads(self, fetch: FetchInFlight, read_until_ms: float) -> None:
-        """The disk is read for a fetch until then."""
+    def reads(self, fetch: FetchInFlight, read_until_ms: float, opens_ms: float) -> None:
+        """The disk is read for a fetch until then; its first batch may begin before."""
         self._free_ms[DISK] = read_until_ms
         fetch.from_disk = True
         fetch.ends_ms = max(fetch.ends_ms, read_until_ms)
-        fetch.opens_ms = max(fetch.opens_ms, read_until_ms)
+        fetch.opens_ms = max(fetch.opens_ms, opens_ms)
 
     def ended(self, fetch: FetchInFlight, links: tuple[str, ...], now_ms: float) -> None:
         """A fetch is over: its links are free, unless another is on them."""

@@ -31,7 +31,7 @@ def retry_or_fail(
             commands.append(given_up(state, request, now_ms, deaths))
         elif _may_retry(state, request, deployed, now_ms) and deployed is not None:
             state.retried.add(request.id)
-            deployed.queue.push(request)
+            state.queue_up(deployed, request)
             if deployed.weights:
                 state.cold_waiting[request.model] = None
             commands.append(WakeAt(request.deadline_ms + AFTER_MS))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -25,6 +25,8 @@ from interlace.policy.view import Tally
 
 #: Batch starts remembered per model and accelerator.
 _STARTS: Final = 256
+#: So many models may be noted as waiting that do not any more, and as many as do.
+_FEW: Final = 16
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class DeployedModel:
     hosts: list[LivePartition] = field(default_factory=list)
     lenders: list[LivePartition] = field(default_factory=list)  #: where it is a guest
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
+    gpus: tuple[str, ...] = ()  #: where it has hosts or lenders
     alike: bool = True  #: its hosts are of one share, and none has another model's turns
     pools: dict[str, InputPool] = field(default_factory=dict)  #: staged inputs by accelerator
     crashes_ms: list[float] = field(default_factory=list)
@@ -94,6 +97,13 @@ class DeployedModel:
         return self.waiting >= self.queue.limit
 
 
+class PartitionTurns(NamedTuple):
+    """A partition's slots by model, with their places in plan order, and who may wait there."""
+
+    by_model: dict[str, list[tuple[int, Slot]]]
+    waiting: dict[str, DeployedModel]  #: that of its accelerator in ``EngineState.waiting_on``
+
+
 @dataclass(slots=True)
 class EngineState:
     """Everything mutable, in one place; only the engine's parts change it."""
@@ -106,11 +116,15 @@ class EngineState:
     partitions: dict[str, LivePartition] = field(default_factory=dict)
     settled: bool = True  #: every model is loaded in each partition that the plan gives it
     settled_reported: bool = True  #: what was last reported of ``settled``
-    #: found by ``update_hosts`` so that decisions need not search: partitions and hosted models of
-    #: each accelerator, turns of each partition
+    #: found by ``update_hosts`` so that decisions need not search: partitions of each accelerator,
+    #: turns of each partition
     partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
-    models_on: dict[str, list[DeployedModel]] = field(default_factory=dict)
-    turns_of: dict[str, list[tuple[Slot, DeployedModel]]] = field(default_factory=dict)
+    turns_of: dict[str, PartitionTurns] = field(default_factory=dict)
+    #: models with requests that wait, and about as many with none any more, in all and by
+    #: accelerator: what is done at an event does not grow with the models that nobody asks for
+    waiting: dict[str, DeployedModel] = field(default_factory=dict)
+    waiting_on: dict[str, dict[str, DeployedModel]] = field(default_factory=dict)
+    _most_noted: int = 0
     #: who contends for what: the partitions that share one set of tags, by accelerator
     contests_on: dict[str, list[tuple[ServiceTags, list[LivePartition]]]] = field(
         default_factory=dict
@@ -128,6 +142,26 @@ class EngineState:
     partition_serial: int = 0
     partitions_lost: int = 0
     lost_request_ms: float = float("-inf")  #: when any model last lost a request
+
+    def queue_up(self, deployed: DeployedModel, request: Request) -> None:
+        """A request joins its model's queue."""
+        deployed.queue.push(request)
+        if request.model not in self.waiting:
+            if len(self.waiting) >= self._most_noted:
+                self._note_waiting(self.waiting.values())
+            self.waiting[request.model] = deployed
+            for gpu in deployed.gpus:
+                self.waiting_on[gpu][request.model] = deployed
+
+    def _note_waiting(self, models: Iterable[DeployedModel]) -> None:
+        """Note those that wait of these models, and no others."""
+        self.waiting = {one.demand.model: one for one in models if one.waiting}
+        for there in self.waiting_on.values():
+            there.clear()
+        for model, deployed in self.waiting.items():
+            for gpu in deployed.gpus:
+                self.waiting_on[gpu][model] = deployed
+        self._most_noted = _FEW + 2 * len(self.waiting)
 
     def tally(self, gpu: str, model: str) -> Tally:
         """The model's last start and accelerator time there."""
@@ -153,6 +187,7 @@ class EngineState:
     def forget(self, model: str) -> None:
         """Remove everything about a deployment that is gone."""
         del self.models[model]
+        self.waiting.pop(model, None)
         self.cold_waiting.pop(model, None)
         for tallies in self.tallies.values():
             tallies.pop(model, None)
@@ -190,20 +225,24 @@ class EngineState:
     def _index(self) -> None:
         """Find what is where, so that decisions need not search for it."""
         self.partitions_on = {gpu.id: [] for gpu in self.fleet.gpus}
-        self.models_on = {gpu.id: [] for gpu in self.fleet.gpus}
+        self.waiting_on = {gpu.id: {} for gpu in self.fleet.gpus}
         self.turns_of = {}
         for live in self.partitions.values():
             self.partitions_on.setdefault(live.gpu, []).append(live)
-            self.turns_of[live.id] = [
-                (slot, self.models[slot.model]) for slot in live.slots if slot.model in self.models
-            ]
+            turns: dict[str, list[tuple[int, Slot]]] = {}
+            for place, slot in enumerate(live.slots):
+                if slot.model in self.models:
+                    turns.setdefault(slot.model, []).append((place, slot))
+            waiting = self.waiting_on.setdefault(live.gpu, {})
+            self.turns_of[live.id] = PartitionTurns(turns, waiting)
         self._find_rivals()
         for deployed in self.models.values():
             deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
             crowded = any(host.own_turns > 1 for host in deployed.hosts)
             deployed.alike = len(deployed.shares_pct) <= 1 and not crowded
-            for gpu in dict.fromkeys(host.gpu for host in deployed.hosts):
-                self.models_on.setdefault(gpu, []).append(deployed)
+            places = (*deployed.hosts, *deployed.lenders)
+            deployed.gpus = tuple(dict.fromkeys(place.gpu for place in places))
+        self._note_waiting(self.models.values())
 
     def _find_rivals(self) -> None:
         """Models contend for a partition, or, where partitions overlap, for the accelerator."""

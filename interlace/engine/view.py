@@ -79,13 +79,21 @@ class GpuView:
         return self._staging.source(deployed, self.gpu.id) if deployed.pools else deployed.queue
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
-        turns = self._state.turns_of[partition.id]
-        return [
-            slot
-            for slot, deployed in turns
-            if (deployed.queue.rows or deployed.pools)
-            and (not (deployed.pools or deployed.weights) or self.queue(slot.model).rows)
-        ]
+        turns, waiting = self._state.turns_of[partition.id]
+        found: list[tuple[int, Slot]] = []
+        for model, deployed in waiting.items():
+            if (
+                (deployed.queue.rows or deployed.pools)
+                and model in turns
+                and (not (deployed.pools or deployed.weights) or self.queue(model).rows)
+            ):
+                found += turns[model]
+        if len(found) > 1:
+            found.sort()  # as planned
+        return [slot for _, slot in found]
+
+    def slot(self, partition: PartitionView, model: str) -> Slot:
+        return self._state.turns_of[partition.id].by_model[model][-1][1]
 
     def waiting_rows(self, model: str) -> int:
         return self._staging.waiting_rows(self._state.models[model], self.gpu.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from math import inf
 
-from interlace.core.loading import HostLinks
+from interlace.core.hardware import Gpu
 from interlace.core.profile import LayerProfile
 from interlace.engine.arrival_rate import ArrivalRate
 from interlace.engine.live_partition import ModelState
@@ -27,7 +27,7 @@ class WeightsRegistry:
     def __init__(self, state: EngineState, system: System) -> None:
         self._state = state
         self._system = system
-        self._curves: dict[tuple[Hashable, HostLinks], ColdCurve] = {}
+        self._curves: dict[Hashable, ColdCurve] = {}
         self._rates: dict[str, ArrivalRate] = {}
 
     def update(self, now_ms: float) -> list[tuple[str, str]]:
@@ -55,8 +55,9 @@ class WeightsRegistry:
             for model in [one for one in place.models if one not in loaded]:
                 place.forget(model)
             for model in [one for one in loaded if one not in place.models]:
-                place.models[model] = self._entry(loaded[model], place, now_ms)
-                reason = self._too_large(place, model)
+                entry = self._entry(loaded[model], place, now_ms)
+                place.know(entry)
+                reason = self._too_large(entry, place)
                 if reason is not None:
                     too_large[model] = reason
         for model, deployed in state.models.items():
@@ -70,7 +71,7 @@ class WeightsRegistry:
 
     def _entry(self, deployed: DeployedModel, place: GpuWeights, now_ms: float) -> ModelWeights:
         model = deployed.demand.model
-        curve = self._curve(deployed.profile.layers, place.gpu.links)
+        curve = self._curve(deployed.profile.layers, place.gpu)
         rate = self._rates.get(model)
         if rate is None:
             planned_rps, visit_ms = deployed.demand.rows_per_s, curve.plan().end_ms
@@ -79,28 +80,28 @@ class WeightsRegistry:
         entry.pinned, entry.keep_ms = deployed.pinned, deployed.keep_ms
         return entry
 
-    def _curve(self, layers: tuple[LayerProfile, ...], links: HostLinks) -> ColdCurve:
+    def _curve(self, layers: tuple[LayerProfile, ...], gpu: Gpu) -> ColdCurve:
         """One for all models of equal layers."""
-        found = self._curves.get((layers, links))
+        known = layers, gpu.links, gpu.host
+        found = self._curves.get(known)
         if found is None:
-            found = ColdCurve(self._system.cold.cold_start, layers, links)
-            self._curves[layers, links] = found
+            found = self._curves[known] = ColdCurve(self._system.cold.cold_start, *known)
         return found
 
     def forget(self, model: str) -> None:
         """The deployment is gone."""
         self._rates.pop(model, None)
 
-    def arrived(self, model: str, now_ms: float) -> None:
+    def arrived(self, deployed: DeployedModel, now_ms: float) -> None:
         """A request came for a model that is known."""
-        self._rates[model].arrived(now_ms)
+        self._rates[deployed.demand.model].arrived(now_ms)
+        for gpu, entry in deployed.weights.items():
+            self._state.weights_on[gpu].missing.changed(entry)
 
-    def _too_large(self, place: GpuWeights, model: str) -> str | None:
+    def _too_large(self, entry: ModelWeights, place: GpuWeights) -> str | None:
         """Why a model's weights could never come, beside those that stay there."""
-        budget_bytes = place.gpu.weights_bytes
-        needed_bytes = place.models[model].whole_bytes
-        pinned = [one for one in place.models.values() if one.pinned and one.model != model]
-        pinned_bytes = sum(one.whole_bytes for one in pinned)
+        budget_bytes, needed_bytes = place.gpu.weights_bytes, entry.whole_bytes
+        pinned_bytes = place.pinned_bytes - entry.pinned_bytes
         if needed_bytes + pinned_bytes <= budget_bytes:
             return None
         beside = f", of which {pinned_bytes / 1e6:.1f} MB are pinned" if pinned_bytes else ""

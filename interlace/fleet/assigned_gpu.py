@@ -38,7 +38,7 @@ class AssignedGpu:
     def cancel_fetch(self, model: str) -> None:
         """No fetch is under way here."""
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
+    def on_event(self, lost: Callable[[PartitionLost], None]) -> None:
         """What a node loses it brings back itself."""
 
     def close(self) -> None:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.messages import ArrivedElsewhere, Deployment, ModelsDeployed, ModelWithdrawn
+from interlace.core.messages import (
+    ArrivedElsewhere,
+    Deployment,
+    ModelsDeployed,
+    ModelWithdrawn,
+    PlanSolved,
+    SolvePlan,
+)
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.engine.engine import Engine
 from interlace.fleet.assigned_gpu import AssignedGpu
 from interlace.fleet.fleet_gpus import fleet_gpu, models_of, node_plan
+from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
-from interlace.runtime.plan_solver import PlanSolver
+from interlace.runtime.plan_solver import OnPlanned, PlanSolver
 from interlace.runtime.runtime import Runtime
 
 
 @dataclass(slots=True)
 class _Member:
-    """A node that is there."""
+    """A node that is there; ``planned`` once a plan was made for its accelerators, too."""
 
     gpus: tuple[Gpu, ...]
+    zone: str
     began: int
+    planned: bool = False
     arrived: dict[str, int] = field(default_factory=dict)
     assignment: Assignment | None = None
 
@@ -40,21 +50,26 @@ class Controller:
         self,
         clock: Clock,
         system: System,
-        solver: PlanSolver,
+        solver: Callable[[System], PlanSolver],
         term: int,
         nodes: Mapping[str, NodeDescription],
         epoch_ms: float = 1000.0,
     ) -> None:
-        """``nodes`` are there from the beginning, so that the first plan is for all of them."""
+        """``nodes`` are there from the beginning, so that the first plan is for all of them.
+
+        ``solver`` makes what plans by a system.
+        """
         self._clock = clock
         self._nodes = {name: _member(name, one) for name, one in nodes.items()}
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
         devices = {gpu.id: AssignedGpu(gpu, clock) for gpu in gpus}
         self._engine = Engine(Fleet(tuple(gpus)), system)
-        self._runtime = Runtime(self._engine, clock, devices, solver, [self._seen], epoch_ms)
+        self._runtime = Runtime(self._engine, clock, devices, self._solve, [self._seen], epoch_ms)
+        self._system, self._solver = system, solver
         self._term = term
         self._number = 0
         self._digests: dict[str, str] = {}
+        self._asked: dict[int, Collection[str]] = {}  # accelerators, by the ticket that is open
         self._target = self._engine.target
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
@@ -81,12 +96,13 @@ class Controller:
         """One more node is there, empty or with what it was told before."""
         member = self._nodes[node] = _member(node, description)
         for gpu in member.gpus:
-            self._runtime.join(AssignedGpu(gpu, self._clock))
+            self._runtime.join(AssignedGpu(gpu, self._clock), more=gpu is not member.gpus[-1])
 
     def left(self, node: str) -> None:
         """A node is gone, or to be emptied: its models stand elsewhere from now on."""
-        for gpu in self._nodes.pop(node).gpus:
-            self._runtime.leave(gpu.id)
+        gpus = self._nodes.pop(node).gpus
+        for gpu in gpus:
+            self._runtime.leave(gpu.id, more=gpu is not gpus[-1])
 
     def heard(self, node: str, state: NodeState) -> None:
         """Count what a node was asked for since it was heard last."""
@@ -117,14 +133,28 @@ class Controller:
         member = self._nodes.get(node)
         return None if member is None else member.assignment
 
-    def _seen(self, now_ms: float, event: object, commands: object) -> None:
+    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
+        """Plan with the zones of the nodes that are there now."""
+        zones = {name: member.zone for name, member in self._nodes.items()}
+        planner = ZonePlanner(self._system.planner, zones)
+        self._solver(replace(self._system, planner=planner))(question, done)
+
+    def _seen(self, now_ms: float, event: object, commands: Sequence[object]) -> None:
         """After each event: has the plan changed that is headed for?"""
         target = self._engine.target
+        asked = self._asked.pop(event.ticket, ()) if isinstance(event, PlanSolved) else ()
+        for command in commands:
+            if isinstance(command, SolvePlan):
+                self._asked = {command.ticket: {gpu.id for gpu in command.fleet.gpus}}
         if target is self._target:
             return
+        for member in self._nodes.values():
+            member.planned |= any(gpu.id in asked for gpu in member.gpus)
         self._target = target
         changed = False
         for node, member in self._nodes.items():
+            if not member.planned:
+                continue  # that it has no part in a plan made without it says nothing
             plan = node_plan(target, node)
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             before = member.assignment
@@ -140,4 +170,4 @@ class Controller:
 
 def _member(node: str, description: NodeDescription) -> _Member:
     gpus = tuple(fleet_gpu(node, gpu) for gpu in description.gpus)
-    return _Member(gpus, description.began)
+    return _Member(gpus, description.zone, description.began)

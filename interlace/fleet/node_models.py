@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -18,17 +18,21 @@ _PATH: Final = "/v2/node/models"
 
 
 class NodeModels:
-    """Reads models off nodes; every node has the same files, so one that answers is enough."""
+    """Reads models off nodes; every node has the same files, so one that answers is enough.
 
-    def __init__(self, reader: NodeReader) -> None:
+    Of what nodes have, those that are ``wanted`` are planned for.
+    """
+
+    def __init__(self, reader: NodeReader, wanted: Callable[[], Iterable[str]]) -> None:
         self._reader = reader
+        self._wanted = wanted
         self._known: dict[str, NodeModel] = {}
-        self._read_of: frozenset[tuple[str, int]] = frozenset()
+        self._read_of: tuple[object, ...] = ()
 
     def forget(self) -> None:
         """Another controller is to be told all of them."""
         self._known = {}
-        self._read_of = frozenset()
+        self._read_of = ()
 
     async def bring_up(self, controller: Controller, nodes: Mapping[str, NodeDescription]) -> None:
         """Deploy what is new or other than before, withdraw what is at hand no more.
@@ -37,18 +41,20 @@ class NodeModels:
 
         Raises:
             ServeError: no node answered.
+            RepositoryError: what is wanted cannot be read.
         """
-        there = frozenset((name, one.began) for name, one in nodes.items())
+        wanted = frozenset(self._wanted())
+        there = (wanted, frozenset((name, one.began) for name, one in nodes.items()))
         if there == self._read_of:
             return
-        found = await self._ask(nodes)
+        found = {n: one for n, one in (await self._ask(nodes)).items() if n in wanted}
         gone = [
             name for name, before in self._known.items() if found.get(name) != before
         ]  # of other files: withdrawn, and deployed anew
         for name in gone:
             controller.withdraw(name)
         new = {name: one for name, one in found.items() if self._known.get(name) != one}
-        self._known, self._read_of = found, there if found else frozenset()
+        self._known, self._read_of = found, there if found else ()
         if new:
             controller.deploy(
                 [(Deployment(one.demand, one.profile), one.digest) for one in new.values()]

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.core.version import __version__
@@ -192,8 +192,11 @@ class FleetService:
         """Bring what is served in line with what nodes have at hand."""
         while True:
             if self.controller is not None:
-                with suppress(ServeError):
-                    await self._models.bring_up(self.controller, self._described)
+                try:
+                    with suppress(ServeError):
+                        await self._models.bring_up(self.controller, self._described)
+                except RepositoryError as error:
+                    _LOG.error("what is to be served cannot be read: %s", error)
             await asyncio.sleep(_MODELS_S)
 
     def _tell_all(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.fleet.fleet_gpus import models_of, node_of
+from interlace.fleet.fleet_gpus import node_of
 from interlace.policy.base import Planner
 
 
@@ -34,43 +36,71 @@ def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
     """The plan with accelerators of one kind swapped until no swap parts more replicas.
 
     Each swap lowers the number of models that have two replicas or more, all in one zone; so it
-    ends. Of swaps that bring as much the first is taken, in order of names.
+    ends. The first swap that does is taken, in order of names.
     """
     zone = {gpu.id: zones.get(node_of(gpu.id)) or f"node {node_of(gpu.id)}" for gpu in fleet.gpus}
     kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
-    held = {gpu.id: frozenset[str]() for gpu in fleet.gpus}
-    for gpu in held:
-        held[gpu] = frozenset(models_of(p for p in plan.partitions if p.gpu == gpu))
+    held: dict[str, set[str]] = {gpu: set() for gpu in zone}
+    for part in plan.partitions:
+        held[part.gpu].update(slot.model for slot in part.slots)
+    replicas = _Replicas(held, zone)
     place = {gpu: gpu for gpu in held}  # where what was planned for an accelerator goes
-    while True:
-        gathered = _gathered(held, place, zone)
-        swap = next(
-            (
-                (one, other)
-                for one in sorted(held)
-                if held[one] & gathered
-                for other in sorted(held)
-                if zone[place[one]] != zone[place[other]] and kinds[one] == kinds[other]
-                and len(_gathered(held, _swapped(place, one, other), zone)) < len(gathered)
-            ),
-            None,
-        )  # fmt: skip
-        if swap is None:
-            moved = tuple(replace(p, gpu=place.get(p.gpu, p.gpu)) for p in plan.partitions)
-            return replace(plan, partitions=moved)
-        place = _swapped(place, *swap)
+    names = sorted(held)
+    swapped = True
+    while swapped:
+        swapped = False
+        for one in names:
+            if not any(map(replicas.gathered, held[one])):
+                continue
+            for other in names:
+                if kinds[one] != kinds[other] or not replicas.swap(one, other):
+                    continue
+                place[one], place[other] = place[other], place[one]
+                swapped = True
+                break
+    moved = tuple(replace(p, gpu=place[p.gpu]) for p in plan.partitions)
+    return replace(plan, partitions=moved)
 
 
-def _gathered(
-    held: Mapping[str, frozenset[str]], place: Mapping[str, str], zone: Mapping[str, str]
-) -> set[str]:
-    """Models that stand on several accelerators, all of them in one zone."""
-    where: dict[str, list[str]] = {}
-    for gpu, models in held.items():
+class _Replicas:
+    """In which zone each accelerator's models are, and of which models all replicas are in one."""
+
+    def __init__(self, held: Mapping[str, AbstractSet[str]], zone: Mapping[str, str]) -> None:
+        self._held = held
+        self._zone = dict(zone)
+        self._zones: dict[str, Counter[str]] = {}
+        for gpu, models in held.items():
+            for model in models:
+                self._zones.setdefault(model, Counter())[zone[gpu]] += 1
+
+    def gathered(self, model: str) -> bool:
+        """Whether it stands on several accelerators, all of them in one zone."""
+        counts = self._zones[model]
+        return len(counts) == 1 and counts.total() > 1
+
+    def swap(self, one: str, other: str) -> bool:
+        """Let two accelerators change zones, if that parts more replicas than it gathers."""
+        here, there = self._zone[one], self._zone[other]
+        if here == there:
+            return False
+        moving = self._held[one] ^ self._held[other]
+        before = sum(map(self.gathered, moving))
+        self._change(one, other)
+        if sum(map(self.gathered, moving)) < before:
+            return True
+        self._change(one, other)
+        return False
+
+    def _change(self, one: str, other: str) -> None:
+        here, there = self._zone[one], self._zone[other]
+        self._move(self._held[one] - self._held[other], here, there)
+        self._move(self._held[other] - self._held[one], there, here)
+        self._zone[one], self._zone[other] = there, here
+
+    def _move(self, models: AbstractSet[str], old: str, new: str) -> None:
         for model in models:
-            where.setdefault(model, []).append(zone[place[gpu]])
-    return {model for model, zones in where.items() if len(zones) > 1 and len(set(zones)) == 1}
-
-
-def _swapped(place: Mapping[str, str], one: str, other: str) -> dict[str, str]:
-    return {**place, one: place[other], other: place[one]}
+            counts = self._zones[model]
+            counts[new] += 1
+            counts[old] -= 1
+            if not counts[old]:
+                del counts[old]

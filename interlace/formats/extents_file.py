@@ -5,14 +5,13 @@ It is mapped, and that mapping is always right to read; extents are also read in
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import NamedTuple
 from weakref import finalize
 
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+from interlace.formats.page_cache import cached_pages, map_file
 
 
 class WeightUse(NamedTuple):
@@ -27,18 +26,6 @@ class Extent(NamedTuple):
 
     begin: int
     nbytes: int
-
-
-def map_file(file: BinaryIO) -> mmap.mmap:
-    """The whole file, mapped privately: pages are shared until written to.
-
-    Raises:
-        ValueError: it is too short to be one of tensors.
-    """
-    size = os.fstat(file.fileno()).st_size
-    if size < 8:
-        raise ValueError(f"{file.name}: {size} bytes is no safetensors file")
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 class _OpenFile:
@@ -109,16 +96,7 @@ class ExtentsFile:
 
     def cached(self, index: int) -> bool:
         """Whether one use's bytes are all in the page cache (``mincore``), not on disk only."""
-        begin, nbytes = self.extents[index]
-        mapped = self._mapped
-        first = begin // mmap.PAGESIZE * mmap.PAGESIZE
-        pages = -(-(begin + nbytes - first) // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
-        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first
-        length = min(pages * mmap.PAGESIZE, len(mapped) - first)
-        if _LIBC.mincore(ctypes.c_void_p(start), ctypes.c_size_t(length), found):
-            return True  # the kernel does not tell
-        return bytes(found).count(1) == pages
+        return all(cached_pages(self._mapped, *self.extents[index]))
 
     def forget(self) -> None:
         """Have the mapping's pages found anew when they are next read; they stay in the cache."""

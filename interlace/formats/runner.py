@@ -9,6 +9,7 @@ import numpy as np
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
+from interlace.formats.extents_file import ExtentsFile
 
 #: Executions before a model is as fast as it gets: TorchScript profiles twice and compiles on the
 #: third.
@@ -36,6 +37,11 @@ class ComingWeights(Protocol):
     @property
     def nbytes(self) -> tuple[int, ...]:
         """The memory that each use takes."""
+        ...
+
+    @property
+    def file(self) -> ExtentsFile:
+        """Where they come from."""
         ...
 
     def place(self, places: Mapping[int, int], memory: memoryview) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from interlace.load.call import EncodedCall
-from interlace.load.connection import BROKEN, ClientConnection
+from interlace.load.http1 import BROKEN, ClientConnection
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8

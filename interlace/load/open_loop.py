@@ -3,17 +3,64 @@
 from __future__ import annotations
 
 import ctypes
+import heapq
+import random
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from itertools import repeat
 from typing import Final, NamedTuple
 
+from interlace.core.user_errors import UserError
 from interlace.load.call import EncodedCall
-from interlace.load.connection import ClientConnection
+from interlace.load.http1 import ClientConnection
 from interlace.load.pool import ConnectionPool, no_collection
-from interlace.load.result import UNANSWERED, CallSample, LoadRun
-from interlace.load.send_times import Arrival, poisson
+from interlace.load.result import UNANSWERED, CallSample, LoadRun, ModelLoadReport, report
+from interlace.load.v2_client import LoadCall
+
+
+class ArrivalProcess(StrEnum):
+    """How send times are drawn."""
+
+    POISSON = "poisson"
+    UNIFORM = "uniform"
+
+
+class Arrival(NamedTuple):
+    """A call due ``due_s`` seconds after the start; ``tag`` says which of the calls."""
+
+    due_s: float
+    tag: int
+
+
+def send_times(process: ArrivalProcess, rate_rps: float, seconds: float, seed: int) -> list[float]:
+    """Ascending send times in seconds from the start, all before ``seconds``.
+
+    ``poisson`` draws exponential gaps (independent callers); ``uniform`` spaces them evenly.
+    """
+    if process is ArrivalProcess.UNIFORM:
+        return [index / rate_rps for index in range(int(rate_rps * seconds))]
+    chance, at_s = random.Random(seed), 0.0
+    times: list[float] = []
+    while rate_rps > 0 and (at_s := at_s + chance.expovariate(rate_rps)) < seconds:
+        times.append(at_s)
+    return times
+
+
+def merged(times_s: Sequence[Sequence[float]]) -> Iterator[Arrival]:
+    """Ascending sequences of send times as one; the tag is the position of the sequence."""
+    tagged = (zip(times, repeat(tag)) for tag, times in enumerate(times_s))
+    return (Arrival(*one) for one in heapq.merge(*tagged))
+
+
+def poisson(rates_rps: Sequence[float], seconds: float, seed: int) -> list[Arrival]:
+    """Independent Poisson streams merged, one a rate; the tag is the rate's position."""
+    process = ArrivalProcess.POISSON
+    streams = enumerate(rates_rps)
+    return list(merged([send_times(process, r, seconds, seed * 1009 + tag) for tag, r in streams]))
+
 
 _PR_SET_TIMERSLACK: Final = 29
 #: Connections opened before the first arrival.
@@ -161,3 +208,33 @@ def open_loop(
 ) -> LoadRun:
     """Poisson arrivals of one call; up to 2 s more for answers."""
     return OpenLoop([call], poisson([rate_rps], seconds, seed), limit).run(2.0)
+
+
+#: How long answers are waited for after the last send.
+_DRAIN_S: Final = 10.0
+
+
+def load_test(
+    calls: Sequence[LoadCall],
+    times_s: Sequence[Sequence[float]],
+    connections: int,
+    seconds: float,
+) -> list[ModelLoadReport]:
+    """Send each call at its own times (ascending, seconds from the start); a report a call.
+
+    What is unanswered 10 s after the last send stays so. Rates in the reports are over ``seconds``.
+
+    Raises:
+        UserError: the server does not take connections, or is gone before the end.
+    """
+    encoded = [call.encoded for call in calls]
+    try:
+        loop = OpenLoop(encoded, merged(times_s), connections, connections, end_with_server=True)
+        samples = loop.run(_DRAIN_S).samples
+    except OSError as error:
+        server = f"http://{encoded[0].host}:{encoded[0].port}"
+        raise UserError(f"{server}: gone, or takes no connections ({error})") from None
+    return [
+        report(call.model, call.slo_ms, [one for one in samples if one.tag == tag], seconds)
+        for tag, call in enumerate(calls)
+    ]

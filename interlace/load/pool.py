@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from interlace.load.call import EncodedCall
-from interlace.load.connection import BROKEN, ClientConnection
-from interlace.load.http1 import Http1
+from interlace.load.http1 import BROKEN, ClientConnection, Http1
 from interlace.load.http2 import Http2
 
 KINDS: Final[Mapping[str, type[ClientConnection]]] = MappingProxyType(

@@ -48,7 +48,8 @@ def layer_times(
 def _one_after_the_other(
     layers: Sequence[LayerProfile], steps: Sequence[LoadStep]
 ) -> list[LayerTimes]:
-    ready_ms = 0.0
+    copies = any(step.via is WeightPath.COPY for step in steps)
+    ready_ms = layers[0].copy_ms if copies and not layers[0].weights_bytes else 0.0
     times: list[LayerTimes] = []
     for layer, step in zip(layers, steps, strict=True):
         begins_ms = ready_ms + (layer.copy_ms if step.via is WeightPath.COPY else 0.0)
@@ -60,6 +61,11 @@ def _one_after_the_other(
 def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
     """How long a layer runs with its weights there, or on the host."""
     return layer.run_host_ms if via is WeightPath.HOST else layer.run_ms
+
+
+def read_ms(layer: LayerProfile) -> float:
+    """What a layer's execution takes longer with its weights on the host."""
+    return max(0.0, layer.run_host_ms - layer.run_ms)
 
 
 def reads_too_long(layer: LayerProfile) -> bool:
@@ -108,7 +114,9 @@ def brought_within(
     return tuple(
         layer
         if index in brought or not layer.weights_bytes
-        else replace(layer, weights_bytes=0, copy_ms=0.0, run_ms=layer.run_host_ms)
+        else replace(
+            layer, weights_bytes=0, copy_ms=0.0, copy_disk_ms=0.0, run_ms=layer.run_host_ms
+        )
         for index, layer in enumerate(layers)
     )
 
@@ -141,6 +149,8 @@ def _arrivals_ms(
             arrives_ms = max(arrives_ms, passed_ms[step.link])
             arrives_ms += layer.weights_bytes / links.peer_bytes_per_ms
             passed_ms[step.link] = arrives_ms
+        if step.via is WeightPath.HOST and links.carries_reads:
+            link_ms[0] += read_ms(layer)
         arrivals.append(arrives_ms)
     return arrivals
 
@@ -188,14 +198,14 @@ def bound_ms(
     crossing = [
         (layer.run_host_ms - layer.run_ms, layer.copy_ms / (links.peers + 1))
         for index, layer in enumerate(layers)
-        if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
+        if index not in kept and layer.weights_bytes and layer.run_host_ms > layer.run_ms
     ]
     if not crossing:
         return sum(least_ms)
     last = max(
         index
         for index, layer in enumerate(layers)
-        if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
+        if index not in kept and layer.weights_bytes and layer.run_host_ms > layer.run_ms
     )
     run_ms = sum(least_ms)
     links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
@@ -205,4 +215,6 @@ def bound_ms(
         part = min(1.0, (links_ms - run_ms) / (added_ms + copy_ms))
         run_ms += part * added_ms
         links_ms -= part * copy_ms
-    return max(run_ms, links_ms)
+    # Of each layer the copy or the read is on a link that carries both.
+    carried_ms = sum(map(min, crossing)) if links.carries_reads else 0.0
+    return max(run_ms, links_ms, carried_ms)

@@ -67,12 +67,12 @@ class DeadlineAdmission:
         model = view.model(request.model)
         ahead_rows = view.queue(request.model).rows_before(request) + request.rows
         for host in model.lenders:
-            slot = next(s for s in host.slots if s.model == request.model)
+            slot = view.slot(host, request.model)
             run_ms = model.latency_ms(slot.batch, host.share_pct, request.shape)
             start_ms = max(now_ms, host.free_at_ms)
             start_ms += sum(
                 row_ms(own, host, view) * view.queue(own.model).rows
-                for own in host.slots
+                for own in view.queued(host)
                 if not own.guest
             )
             batches = -(-ahead_rows // slot.batch)
@@ -91,25 +91,22 @@ class DeadlineAdmission:
         can happen only to queues whose tail is less urgent than the request.
         """
         start_ms = total_ms = max(now_ms, host.free_at_ms)
-        tail_ms, added_ms = inf, own_ms
-        for slot in host.slots:
+        tail_ms = inf
+        for slot in view.queued(host):
             if slot.guest:
                 continue  # a guest waits for the others, not they for it
             queue = view.queue(slot.model)
-            rows = queue.rows
-            if slot.model == request.model:
-                added_ms = row_ms(slot, host, view) * request.rows
-            if rows:
-                per_row_ms = row_ms(slot, host, view)
-                total_ms += rows * per_row_ms
-                start_ms += queue.rows_before(request) * per_row_ms
-                if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
-                    tail_ms = queue.tail_deadline_ms
+            per_row_ms = row_ms(slot, host, view)
+            total_ms += queue.rows * per_row_ms
+            start_ms += queue.rows_before(request) * per_row_ms
+            if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
+                tail_ms = queue.tail_deadline_ms
         # A request that need not wait needs no margin: the execution alone is known well enough.
         margin_ms = view.model(request.model).admission_margin_ms if start_ms > now_ms else 0.0
         late_ms = start_ms + own_ms + margin_ms - request.deadline_ms
         if tail_ms == inf:
             return late_ms, True
+        added_ms = row_ms(view.slot(host, request.model), host, view) * request.rows
         passes = added_ms <= self.lenience * (tail_ms - now_ms)
         return late_ms, passes or total_ms + added_ms <= tail_ms
 
@@ -124,7 +121,7 @@ def _crowded_ms(request: Request, host: PartitionView, view: View, now_ms: float
     """
     work_ms = own_ms = 0.0
     for place in host.rivals:
-        for slot in place.slots:
+        for slot in view.queued(place):
             rows = view.queue(slot.model).rows_before(request)
             if rows:
                 work_ms += rows * row_ms(slot, place, view) * place.room_part

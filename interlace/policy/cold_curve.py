@@ -8,12 +8,21 @@ and each has its worth: milliseconds a byte, those of the request and those of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
-from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
+from interlace.core.loading import (
+    DISK_LINK,
+    HostLinks,
+    HostTier,
+    LoadPlan,
+    LoadStep,
+    WeightPath,
+)
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import planned, reads_too_long
+from interlace.perf.disk_tier import on_disk
 
 #: Points of a curve at most, beside its ends.
 _POINTS: Final = 24
@@ -70,13 +79,23 @@ class ColdCurve:
 
     A model is warm when all is there that a cold start copies, and all that it only reads from the
     host because it waits for copies meanwhile: later runs would pay for that.
+
+    All of this is of weights in the host's memory. Where they are on its disk only, another plan
+    brings them: ``plan_from_disk``, by what is known of the ``host``'s disk or the layers say.
     """
 
     def __init__(
-        self, cold_start: ColdStart, layers: Sequence[LayerProfile], links: HostLinks
+        self,
+        cold_start: ColdStart,
+        layers: Sequence[LayerProfile],
+        links: HostLinks,
+        host: HostTier | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.links = links
+        self.host = host
+        self.on_disk = on_disk(self.layers, links.takes_cores, host)
+        self._from_disk: dict[frozenset[int], LoadPlan] = {}
         self._cold_start = cold_start
         self._cold = cold_start(self.layers, links)
         self._lasting = copied_layers(self._cold) + tuple(
@@ -101,6 +120,27 @@ class ColdCurve:
                 self._plans.clear()
             found = self._plans[held] = self._planned(held)
         return found
+
+    def plan_from_disk(self, held: frozenset[int], room_bytes: int) -> LoadPlan:
+        """The same where the host has the weights on its disk only; it brings at most so much.
+
+        What would bring more is as the plan for the host's memory, and ends when the disk has read.
+        """
+        if not self.on_disk:
+            return self.plan(held)
+        layers = [
+            layer if index in held else self.on_disk[index]
+            for index, layer in enumerate(self.layers)
+        ]
+        found = self._from_disk.get(held)
+        if found is None:
+            if len(self._from_disk) >= _REMEMBERED:
+                self._from_disk.clear()
+            found = self._from_disk[held] = self._cold_start(layers, DISK_LINK, held)
+        if self.nbytes(found.brought) <= room_bytes:
+            return found
+        steps = [replace(step, link=0) for step in self.plan(held).steps]
+        return planned(layers, steps, DISK_LINK, kept=held)
 
     def _planned(self, held: frozenset[int]) -> LoadPlan:
         if held.issuperset(self._lasting):

@@ -30,15 +30,12 @@ def outlook(model: str, view: View, ready_ms: float, now_ms: float) -> ModelOutl
     for host in asked.hosts:
         own_ms = asked.latency_ms(1, host.share_pct)
         end_ms = max(0.0, host.free_at_ms - now_ms)
-        per_row_ms = own_ms
-        for slot in host.slots:
-            if slot.guest:
-                continue
-            rows = view.queue(slot.model).rows_before(request)
-            if slot.model == model:
-                per_row_ms = row_ms(slot, host, view)
-                rows += 1
-            if rows:
+        own = view.slot(host, model)
+        per_row_ms = row_ms(own, host, view)
+        end_ms += _batches_ms(view.queue(model).rows_before(request) + 1, own, host, view)
+        for slot in view.queued(host):
+            rows = 0 if slot.guest else view.queue(slot.model).rows_before(request)
+            if rows and slot.model != model:
                 end_ms += _batches_ms(rows, slot, host, view)
         if end_ms < best_ms:
             best_ms, alone_ms, added_ms = end_ms, own_ms, per_row_ms

@@ -165,6 +165,9 @@ class View(Protocol):
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         """Slots of a partition whose model may have something to launch: of many, few."""
 
+    def slot(self, partition: PartitionView, model: str) -> Slot:
+        """The slot of a model that the partition hosts or is lent to; of several the last."""
+
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
 

@@ -13,7 +13,7 @@ from interlace.core.request import Timing
 from interlace.device.base import Device
 from interlace.profiling.progress import OnSweepStep, SweepStep, TimeEstimate, no_progress
 from interlace.profiling.rig import MeasureError, Rig
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.samples import SampleInputs
 from interlace.profiling.share_visits import ModelResidence, share_visits
 from interlace.profiling.sweep import THOROUGH, SweepSettings, batch_sizes, enough, point
 from interlace.runtime.clock import Clock

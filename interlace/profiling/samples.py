@@ -1,4 +1,4 @@
-"""Synthetic tensors of a model: safe contents, the sizes its folder states."""
+"""Synthetic tensors and requests of a model: safe contents, the sizes its folder states."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec, element_count
+from interlace.core.model import Model
+from interlace.core.request import Batch, Request
+from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count
 from interlace.formats.arrays import NUMPY_TYPES, WORD, sample_shape
+from interlace.shm.arena import Arena
 
 
 def sample_dims(spec: TensorSpec, sizes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
@@ -49,3 +52,78 @@ def _integers(name: str, count: int, random: np.random.Generator) -> NDArray[np.
     if "type" in name:
         return np.zeros(count, dtype=np.int64)
     return random.integers(0, 2, count)
+
+
+_NEVER_MS = float("inf")
+
+
+class SampleInputs:
+    """Inputs for up to ``max_batch`` single-row requests of one model.
+
+    Every request has memory of its own, as in service, as far as the arena allows; beyond that
+    requests share what there is.
+    """
+
+    def __init__(self, model: Model, arena: Arena) -> None:
+        """Fill the arena.
+
+        Raises:
+            MemoryError: the arena has no room for even one request.
+        """
+        self._model = model
+        self._arena = arena
+        self._offsets: list[int] = []
+        self._rows: list[tuple[Tensor, ...]] = []
+        wanted = model.signature.max_batch if model.signature.batched else 1
+        for seed in range(wanted):
+            row = self._row(seed)
+            if row is None:
+                break
+            self._rows.append(row)
+        if not self._rows:
+            raise MemoryError(f"no room for one request of {model.name} in the request arena")
+
+    def batch(self, batch_id: int, rows: int) -> Batch:
+        """A batch of ``rows`` requests of one row each."""
+        key = self._model.key
+        requests = tuple(
+            Request(
+                id=batch_id * 1024 + index,
+                model=key,
+                arrived_ms=0.0,
+                deadline_ms=_NEVER_MS,
+                inputs=self._rows[index % len(self._rows)],
+            )
+            for index in range(rows)
+        )
+        return Batch(batch_id, key, requests, rows)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        for offset in self._offsets:
+            self._arena.free(offset)
+        self._offsets.clear()
+        self._rows.clear()
+
+    def _row(self, seed: int) -> tuple[Tensor, ...] | None:
+        signature = self._model.signature
+        tensors: list[Tensor] = []
+        for spec in signature.inputs:
+            dims = sample_dims(spec, self._model.sample)
+            shape = (1, *dims) if signature.batched else dims
+            nbytes = size_bytes(spec, shape)
+            offset = self._arena.alloc(nbytes)
+            if offset is None:
+                self._give_up(tensors)
+                return None
+            self._offsets.append(offset)
+            self._arena.view(offset, nbytes)[:] = content(spec, shape, seed)
+            span = Span(self._arena.number, offset, nbytes)
+            tensors.append(Tensor(spec.name, spec.datatype, shape, span))
+        return tuple(tensors)
+
+    def _give_up(self, tensors: Sequence[Tensor]) -> None:
+        # Half a row is of no use to anybody.
+        for tensor in tensors:
+            self._offsets.remove(tensor.span.offset)
+            self._arena.free(tensor.span.offset)

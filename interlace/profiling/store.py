@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import platform
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -16,8 +19,9 @@ import msgspec
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.tensor import Signature
 from interlace.core.version import __version__
-from interlace.profiling.environment import libraries, processor
+from interlace.formats.machine import processor_name
 from interlace.profiling.profile_file import (
     SCHEMA,
     DeviceHeader,
@@ -34,6 +38,66 @@ from interlace.profiling.profile_file import (
 from interlace.profiling.sweep import SweepSettings
 
 _log = logging.getLogger(__name__)
+
+
+class KnownModel(msgspec.Struct, frozen=True):
+    """What a model said when it was opened: its tensors, and what it is but for its weights."""
+
+    signature: Signature
+    architecture: str = ""
+
+
+class SignatureStore:
+    """A folder of what models said, by files, declared tensors and library versions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._libraries = repr((__version__, sorted(libraries().items())))
+
+    def find(self, model: Model) -> KnownModel | None:
+        """What a model of these files, described this way, said of itself."""
+        try:
+            return msgspec.json.decode(self._path(model).read_bytes(), type=KnownModel)
+        except (OSError, msgspec.MsgspecError):
+            return None  # it is opened, and says it again
+
+    def save(self, model: Model, said: KnownModel) -> None:
+        """Keep it, whole or not at all."""
+        path = self._path(model)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(msgspec.json.encode(said))
+            os.replace(file.name, path)
+        except OSError as error:
+            _log.warning(
+                "%s: the signature of %s is not kept: %s", path, model.name, error.strerror
+            )
+
+    def _path(self, model: Model) -> Path:
+        told = model.signature
+        known = (told.inputs, told.outputs, told.batched, sorted(model.sample.items()))
+        text = f"{self._libraries} {model.format.value} {model.digest} {known!r}"
+        return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+_LIBRARIES: Final = ("numpy", "torch", "onnxruntime", "transformers", "safetensors")
+
+
+def processor() -> str:
+    """The processor's name, or its architecture where the kernel tells no name."""
+    return processor_name() or platform.processor() or platform.machine()
+
+
+def libraries() -> dict[str, str]:
+    """Installed versions of what executes models; nothing is imported."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 class StoredProfile(NamedTuple):

@@ -1,18 +1,19 @@
-"""A model as its files describe it, before it was asked to describe itself."""
+"""A model as its files describe it, and what of Triton's settings is not supported."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model, Precision, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.digest import Digests
+from interlace.repository.files import read_text
 from interlace.repository.folder import check_config_name, check_name, detect_format, read_config
-from interlace.repository.labels import read_labels
 from interlace.repository.model_config import DATA_TYPES, ModelConfig, parse_json
 from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
@@ -21,7 +22,99 @@ from interlace.repository.model_settings import (
     ModelSettings,
     read_settings,
 )
-from interlace.repository.unsupported import check_supported, ignored_settings
+
+_LIMIT_BYTES: Final = 4 << 20
+
+
+def read_labels(folder: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """Labels by output name; a file lies in the model folder, next to ``config.pbtxt``.
+
+    A trailing newline ends the last label; spaces are part of one.
+
+    Raises:
+        RepositoryError: the file is missing, too large, not UTF-8, or outside the folder.
+    """
+    labels = {}
+    for place, output in enumerate(config.values.get("output", [])):
+        name = output.get("label_filename", "")
+        if name:
+            labels[output["name"]] = _read(folder, name, config, f"output[{place}].label_filename")
+    return labels
+
+
+def _read(folder: Path, name: str, config: ModelConfig, key: str) -> tuple[str, ...]:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise config.error(key, f"'{name}'", "a file in the model's own folder")
+    file = folder / path
+    try:
+        text = read_text(file, _LIMIT_BYTES)
+    except (OSError, RepositoryError) as error:
+        raise config.error(key, f"{file} ({error})", "a file with one label a line") from error
+    return tuple(text.removesuffix("\n").split("\n"))
+
+
+#: Settings of Triton's scheduler that have no meaning here: the planner decides.
+_PASSED_OVER: Final = {
+    "instance_group": "the planner decides where and how often a model runs",
+    "optimization": "formats are run with their own optimisations",
+    "model_warmup": "profiling warms every model up",
+    "response_cache": "replies are not cached",
+    "cc_model_filenames": "there is one file a model",
+    "metric_tags": "metrics carry model and version only",
+    "model_metrics": "metrics have buckets of their own",
+}
+_REFUSED: Final = {
+    "ensemble_scheduling": "an ensemble",
+    "sequence_batching": "a stateful model",
+    "batch_input": "ragged batching",
+    "batch_output": "ragged batching",
+    "model_repository_agents": "repository agents",
+}
+_TENSOR_REFUSED: Final = ("allow_ragged_batch", "is_shape_tensor", "is_non_linear_format_io")
+
+
+def check_supported(config: ModelConfig) -> None:
+    """Refuse what would change a model's meaning and is not done here.
+
+    Raises:
+        RepositoryError: the key, and that it is not supported.
+    """
+    values = config.values
+    for key, what in _REFUSED.items():
+        if values.get(key):
+            raise config.error(key, what, "a model without: not supported")
+    if values.get("model_transaction_policy", {}).get("decoupled"):
+        raise config.error("model_transaction_policy.decoupled", "true", "false: not supported")
+    if values.get("model_operations", {}).get("op_library_filename"):
+        raise config.error(
+            "model_operations", "libraries", "none: custom operations are not loaded"
+        )
+    for kind in ("input", "output"):
+        for place, tensor in enumerate(values.get(kind, [])):
+            _check_tensor(config, tensor, f"{kind}[{place}]")
+
+
+def _check_tensor(config: ModelConfig, tensor: dict[str, Any], path: str) -> None:
+    if not tensor.get("name"):
+        raise config.error(path, "no name", 'name: "..."')
+    for key in _TENSOR_REFUSED:
+        if tensor.get(key):
+            raise config.error(f"{path}.{key}", "true", "false: not supported")
+    if "reshape" in tensor and tensor["reshape"].get("shape", []) != tensor.get("dims", []):
+        raise config.error(f"{path}.reshape", "another shape", "no reshape: not supported")
+
+
+def ignored_settings(config: ModelConfig) -> Iterator[str]:
+    """One line for each setting that is read and has no effect."""
+    for key, why in _PASSED_OVER.items():
+        if config.values.get(key):
+            yield f"{config.where(key)} has no effect: {why}"
+    batching = config.values.get("dynamic_batching", {})
+    for key in ("preferred_batch_size", "max_queue_delay_microseconds"):
+        if batching.get(key):
+            path = f"dynamic_batching.{key}"
+            yield f"{config.where(path)} has no effect: batches follow from the SLO and the profile"
 
 
 @dataclass(frozen=True, slots=True)

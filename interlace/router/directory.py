@@ -7,13 +7,16 @@ from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
 
+from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node, NodeState
 from interlace.router.node_links import NodeLinks
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.statistics.prometheus_text import MetricsPage
+from interlace.server.statistics.metrics import MetricsPage
 
+#: How long a node that left may take for what it has.
+_LEAVE_MS: Final = 30_000.0
 _FAMILIES: Final = (
     ("interlace_router_requests_total", "counter", "Requests sent to the node"),
     ("interlace_router_lost_total", "counter", "Of them, those that it did not answer"),
@@ -35,6 +38,7 @@ class NodeDirectory:
         self.now_ms = clock.now_ms
         self._budget = budget
         self._links: dict[str, NodeLinks] = {}
+        self._leaving: list[tuple[NodeLinks, float]] = []  #: and until when they may answer
 
     @property
     def nodes(self) -> list[Node]:
@@ -42,10 +46,10 @@ class NodeDirectory:
         return [believed.node for believed in self._routes.nodes]
 
     def follow(self, nodes: Iterable[Node]) -> None:
-        """Know these nodes and no others; what those that are gone had is tried elsewhere."""
+        """Know these nodes and no others. Those that are gone answer what they have, in time."""
         new, gone = self._routes.follow(nodes)
-        for node in gone:
-            self._links.pop(node.name).fail_all("it has left the fleet")
+        give_up_ms = self.now_ms() + _LEAVE_MS
+        self._leaving += [(self._links.pop(node.name), give_up_ms) for node in gone]
         for node in new:
             self._links[node.name] = NodeLinks(node, self._key, self._budget)
 
@@ -65,6 +69,12 @@ class NodeDirectory:
             self._links[believed.node.name].fail_all(f"silent for {silent_ms:.0f} ms")
         for links in self._links.values():
             links.close_idle()
+        for links, give_up_ms in self._leaving:
+            if now_ms >= give_up_ms:
+                links.fail_all("it has left the fleet")
+            if not links.in_flight:
+                links.close()
+        self._leaving = [one for one in self._leaving if one[0].in_flight]
 
     def serves(self, model: str) -> bool:
         """Whether a node that can be asked answers this model; "" for any."""
@@ -80,8 +90,15 @@ class NodeDirectory:
         return self._links[node.name]
 
     def links(self, node: str) -> NodeLinks:
-        """Those to one node."""
-        return self._links[node]
+        """Those to one node.
+
+        Raises:
+            ServeError: there is no such node any more.
+        """
+        links = self._links.get(node)
+        if links is None:
+            raise ServeError(Reason.NOT_READY, f"node {node} has left the fleet")
+        return links
 
     def metrics(self) -> str:
         """The page that Prometheus reads."""
@@ -104,5 +121,5 @@ class NodeDirectory:
 
     def close(self) -> None:
         """Close every connection."""
-        for links in self._links.values():
+        for links in (*self._links.values(), *(links for links, _ in self._leaving)):
             links.close()

@@ -13,6 +13,7 @@ from interlace.core.errors import ServeError
 from interlace.core.node import NodeState
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
+from interlace.routing.routes import RoutingLimits
 
 _STATE: Final = msgspec.json.Decoder(NodeState)
 _PATH: Final = "/v2/node/state"
@@ -24,27 +25,20 @@ OnHeard = Callable[[str, NodeState], None]
 
 
 class NodePoller:
-    """One task a node, and one that gives up nodes that are silent.
-
-    With many nodes each is asked more rarely, so that asking costs a router little.
-    """
+    """One task a node, and one that gives up nodes that are silent."""
 
     def __init__(
         self,
         directory: NodeDirectory,
         reader: NodeReader,
         heard: OnHeard,
-        every_ms: float = 20.0,
-        apart_ms: float = 1.0,
+        limits: RoutingLimits,
     ) -> None:
-        """``heard`` is told what nodes say. Each is asked every ``every_ms``, but any two questions
-        are ``apart_ms`` apart.
-        """
+        """``heard`` is told what nodes say."""
         self._heard = heard
         self._directory = directory
         self._reader = reader
-        self._every_ms = every_ms
-        self._apart_ms = apart_ms
+        self._limits = limits
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._looking = asyncio.ensure_future(self._look())
 
@@ -77,4 +71,4 @@ class NodePoller:
             self._directory.look()
 
     def _pause_s(self) -> float:
-        return max(self._every_ms, self._apart_ms * len(self._tasks)) / 1000.0
+        return self._limits.pause_ms(len(self._tasks)) / 1000.0

@@ -2,15 +2,98 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from interlace.core.messages import PlanSolved, SolvePlan
-from interlace.policy.base import System
+from interlace.core.plan import Plan
+from interlace.policy.base import Planner, System
+from interlace.policy.fewest import first_of
 from interlace.runtime.clock import Clock
-from interlace.runtime.plan_process import solve, solve_in_process
+
+LIMIT_S: Final = 60.0
+#: Of a plan before which nothing is served: on a busy machine a late one is better than none.
+_FIRST_LIMIT_S: Final = 600.0
+_CHILD: Final = "from interlace.runtime.plan_solver import main; main()"
+#: Beside requests. A first plan delays none: everybody waits for it.
+_YIELDING: Final = f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
+
+
+def solve(system: System, question: SolvePlan) -> PlanSolved:
+    """The system's plan for a question; if its planner raises, the exception as text."""
+    return _solved(system.planner, system.packer, question)
+
+
+def _solved(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
+    try:
+        return _answer(planner, packer, question)
+    except Exception as error:  # a planner is a plug-in: what it raises must not stop serving
+        return PlanSolved(question.ticket, Plan(), f"the planner raised {error!r}")
+
+
+def _answer(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
+    """A fixed fleet is planned as a whole; on an elastic one the packer uses what it needs."""
+    demand, profiles, current = question.demand, question.profiles, question.current
+    if question.largest is None:
+        plan = planner(demand, question.fleet, profiles, current)
+        return PlanSolved(question.ticket, plan)
+    ample, _ = first_of(packer, demand, question.largest, profiles, current)
+    there = {gpu.id for gpu in question.fleet.gpus}
+    if all(partition.gpu in there for partition in ample.partitions):
+        return PlanSolved(question.ticket, ample, ample=ample)
+    if not there:
+        missing = {one.model: one.rows_per_s for one in demand}
+        return PlanSolved(question.ticket, Plan(unserved_rows_per_s=missing), ample=ample)
+    plan = packer(demand, question.fleet, profiles, current)
+    return PlanSolved(question.ticket, plan, ample=ample)
+
+
+def unsendable(system: System) -> str | None:
+    """Why the system's planners cannot be sent to the planning process; ``None`` if they can."""
+    try:
+        pickle.dumps((system.planner, system.packer))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return (
+            f"its planner cannot be sent to the planning process ({error}): make it a function or "
+            "a dataclass at the top level of a module"
+        )
+    return None
+
+
+def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
+    """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
+
+    A search of seconds would otherwise hold the interpreter lock against every request. The
+    process lives as long as the search: plans are rare, and one that waits idle holds memory.
+    """
+    if reason := unsendable(system):
+        return PlanSolved(question.ticket, Plan(), reason)
+    sent = pickle.dumps((system.planner, system.packer, question))
+    first = not question.current.partitions
+    limit_s = _FIRST_LIMIT_S if first else LIMIT_S
+    argv = [sys.executable, "-c", _CHILD if first else _YIELDING]
+    try:
+        done = subprocess.run(argv, input=sent, capture_output=True, timeout=limit_s, check=True)
+    except subprocess.TimeoutExpired:
+        return PlanSolved(question.ticket, Plan(), f"no plan within {limit_s:g} s")
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        return PlanSolved(question.ticket, Plan(), f"the planning process broke: {''.join(last)}")
+    answer = pickle.loads(done.stdout)
+    assert isinstance(answer, PlanSolved)
+    return answer
+
+
+def main() -> None:
+    """The planning process: a pickled question on standard input, the answer on its output."""
+    planner, packer, question = pickle.load(sys.stdin.buffer)
+    pickle.dump(_solved(planner, packer, question), sys.stdout.buffer)
+
 
 OnPlanned = Callable[[PlanSolved], None]
 
@@ -59,3 +142,37 @@ class ProcessPlanSolver:
             answer = ended.result()
         with suppress(RuntimeError):  # the loop is closed: nobody waits for a plan
             self._clock.call_soon(lambda: done(answer))
+
+
+class AssignedPlanSolver:
+    """A ``PlanSolver`` that waits for the first assignment, and from then on follows the newest."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._planner: Planner | None = None
+        self._waiting: Callable[[], None] | None = None
+        self._answering = 0
+
+    @property
+    def answering(self) -> bool:
+        """An answer is on its way to the engine."""
+        return self._answering > 0
+
+    def follow(self, planner: Planner) -> None:
+        """Answer by this planner, also a question that waits."""
+        self._planner = planner
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting()
+
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+        if self._planner is None:
+            self._waiting = lambda: self(question, done)
+            return
+        made = self._planner(question.demand, question.fleet, question.profiles, question.current)
+        self._answering += 1
+        self._clock.call_soon(lambda: self._answer(PlanSolved(question.ticket, made), done))
+
+    def _answer(self, solved: PlanSolved, done: OnPlanned) -> None:
+        self._answering -= 1
+        done(solved)

@@ -43,8 +43,7 @@ from interlace.core.messages import (
 )
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
-from interlace.runtime.alarm import Alarm
-from interlace.runtime.clock import Clock
+from interlace.runtime.clock import Alarm, Clock
 from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.plan_solver import PlanSolver
 
@@ -97,7 +96,7 @@ class Runtime:
         self._timeout = Alarm(clock, lambda: self.deliver(TimedOut()))
         self._epoch_ms = epoch_ms
         for device in devices.values():
-            device.on_lost(self.deliver)
+            device.on_event(self.deliver)
 
     def next_id(self) -> int:
         """A request id, unique in this runtime."""
@@ -176,16 +175,19 @@ class Runtime:
         """The accelerators that are there."""
         return [device.gpu for device in self._devices.values()]
 
-    def join(self, device: Device) -> None:
-        """Add an accelerator."""
+    def join(self, device: Device, more: bool = False) -> None:
+        """Add an accelerator; ``more`` come with it, so that one plan is made for all."""
         self._devices[device.gpu.id] = device
-        device.on_lost(self.deliver)
-        self.deliver(GpuJoined(device.gpu))
+        device.on_event(self.deliver)
+        self.deliver(GpuJoined(device.gpu, more))
 
-    def leave(self, gpu: str) -> None:
-        """Remove an accelerator; work that it still has fails, and is retried elsewhere."""
+    def leave(self, gpu: str, more: bool = False) -> None:
+        """Remove an accelerator; work that it still has fails, and is retried elsewhere.
+
+        ``more`` leave with it, so that one plan is made without all of them.
+        """
         device = self._devices.pop(gpu)
-        self.deliver(GpuLeft(gpu))
+        self.deliver(GpuLeft(gpu, more))
         device.close()
 
     def gpu_failed(self, gpu: str) -> None:

@@ -16,7 +16,7 @@ from interlace.core.request import Outcome
 from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission, Dispatcher, System
 from interlace.policy.catalog import resolve as row
-from interlace.policy.fairness import BATCHES, planned_rows_per_s
+from interlace.policy.fairness import BATCHES, overdue_ms, planned_rows_per_s
 from interlace.policy.view import Dispatch, PartitionView, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
@@ -28,6 +28,8 @@ from interlace.testing.worlds import line_profile, machine
 MODELS: Final = ("a", "b", "c", "d")
 #: A little less than the engine's, so that nobody is taken to lose who does not any more.
 _LOSING_MS: Final = 999.0
+#: Sums of times that are equal on paper differ by less.
+_ROUNDING_MS: Final = 1e-6
 
 
 @dataclass
@@ -144,6 +146,68 @@ def measured(scenario: Simulation, system: System) -> MeasuredFairness:
     one = replace(scenario.system, dispatcher=watched)
     simulate(replace(scenario, system=one), [watched.observe])
     return watched
+
+
+@dataclass
+class WatchedTurns:
+    """A dispatcher of overlapping partitions: does who is overdue begin a batch in its turn?
+
+    Of the models that a lane would take, the one furthest behind that is overdue: in ``late`` if it
+    has not begun when the batches that ran as it became that have ended.
+    """
+
+    inner: Dispatcher
+    turn: str = ""
+    due_ms: float = 0.0
+    turns: int = 0
+    late: list[str] = field(default_factory=list)
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        turn = _most_overdue(view, now_ms)
+        if turn != self.turn:
+            self.turn = turn
+            self.due_ms = max([now_ms, *(p.free_at_ms for p in view.partitions)])
+            self.turns += bool(turn)
+        decision = self.inner(view, now_ms)
+        if any(one.model == turn for one in decision.launches):
+            self.turn = ""
+        elif turn and now_ms > self.due_ms + _ROUNDING_MS:
+            self.late.append(turn)
+        return decision
+
+
+def _most_overdue(view: View, now_ms: float) -> str:
+    """The model furthest behind that is overdue and has a lane that takes a batch; "" if none."""
+    overdue: list[tuple[float, str]] = []
+    for partition in view.partitions:
+        if partition.takes(now_ms):
+            for slot in view.queued(partition):
+                lag_ms = partition.lags_ms.get(slot.model, 0.0)
+                if lag_ms and lag_ms >= overdue_ms(slot):
+                    overdue.append((-lag_ms, slot.model))
+    return min(overdue, default=(0.0, ""))[1]
+
+
+@st.composite
+def overlapping_overloads(draw: st.DrawFn) -> Simulation:
+    """Three or four models with a lane or two each on one accelerator, asked for too much."""
+    drawn = draw(overloads())
+    partitions, models = list[Partition](), [d.model for d in drawn.demand]
+    for model in models:
+        slot = Slot(model, draw(st.integers(1, 8)), draw(st.floats(20.0, 400.0)))
+        for share_pct in draw(st.sampled_from([(50,), (100,), (50, 50), (50, 100)])):
+            partitions.append(Partition(f"p{len(partitions)}", "g0", share_pct, (slot,)))
+    fleet = Fleet(tuple(replace(gpu, ahead_ms=0.0) for gpu in drawn.fleet.gpus))
+    return replace(drawn, fleet=fleet, plan=Plan(tuple(partitions), overlapping=True))
+
+
+@law(overlapping_overloads(), examples=25, holds_for=lambda system: system.fair)
+def an_overdue_model_begins_when_those_that_ran_have_ended(
+    system: System, scenario: Simulation
+) -> None:
+    watched = WatchedTurns(system.dispatcher)
+    simulate(replace(scenario, system=replace(scenario.system, dispatcher=watched)))
+    assert not watched.late
 
 
 @law(overloads(), examples=25, holds_for=lambda system: system.fair)

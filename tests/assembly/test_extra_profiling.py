@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.extra_profiling import ExtraProfiling, check
-from interlace.cli.extra_profile_tables import further_tables
+from interlace.assembly.profiling_run import ExtraProfiling, check
+from interlace.cli.profile_tables import further_tables
 from interlace.cli.screen import console
 from interlace.core.hardware import Gpu
 from interlace.core.model import Format, Model

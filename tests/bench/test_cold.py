@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from bench.cold.azure import azure, most_in_time
 from bench.cold.machines import bert_on_h100, h100s, p3_8xlarge, two_a5000
 from bench.cold.many_models import least_link_part, many_models, one_run
 from bench.cold.oversubscribed import oversubscribed
-from bench.cold.playing import zipf_parts
+from bench.cold.playing import cold_run, with_cold, zipf_parts
+from interlace.core.hardware import Fleet
+from interlace.core.loading import HostTier
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.sim.arrivals import Arrivals
 
 GB = 10**9
@@ -90,3 +94,18 @@ def test_loads_that_wait_for_company_move_fewer_bytes_and_make_nothing_late() ->
     rows = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
     assert rows["bytes moved, over first come and LRU"] <= 0.7
     assert rows["requests late only with ours"] == 0
+
+
+def test_from_disk_a_cold_start_is_bound_by_its_bytes() -> None:
+    """A host without memory for models, and a disk of 4 GB/s: reads, copies and runs overlap."""
+    names = tuple(f"bert{number}" for number in range(8))
+    profiles = {name: replace(bert_on_h100(), model=name) for name in names}
+    (gpu,) = h100s(1, 300_000_000).gpus
+    fleet = Fleet((replace(gpu, host=HostTier(10, 4e6)),))
+    times_ms = 100.0 + 1000.0 * np.arange(16)
+    arrivals = Arrivals(names, times_ms, np.tile(np.arange(8), 2).astype(np.int32), 16.0)
+    bound_ms = bert_on_h100().weights_bytes / 4e6
+    for way in COLD_POLICIES:
+        found = cold_run(with_cold(way), fleet, profiles, arrivals, 500.0, warm_part=0.5)
+        assert found.cold == found.sent == 8
+        assert bound_ms < found.p99_ms < 1.05 * bound_ms

@@ -12,8 +12,8 @@ from interlace.core.messages import ModelsDeployed, PlanSolved
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.costs import MechanismCosts
 from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import MechanismCosts
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from tests.builders import OVERLAP, World, line_profile, machine
@@ -52,7 +52,7 @@ def _world(fleet: Fleet, costs: MechanismCosts, *plans: Plan) -> tuple[World, Ga
     world = World(PROFILES, fleet, row)
     for gpu in fleet.gpus:
         device = SimulatedDevice(gpu, world.clock, PROFILES, costs)
-        device.on_lost(world.runtime.deliver)
+        device.on_event(world.runtime.deliver)
         world.runtime._devices[gpu.id] = device
     gaps = Gaps(Engine(fleet, row))
     world.runtime._observers.append(gaps)

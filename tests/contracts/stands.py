@@ -17,13 +17,11 @@ from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Device
-from interlace.device.simulated.answering import AnsweringDevice
-from interlace.device.simulated.answers import AnswerWriter
+from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.contention import EqualRows
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import HostCost, Physics
+from interlace.device.simulated.physics import MECHANISMS, HostCost, Physics
 from interlace.device.simulated.wall_timer import WallTimer
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
@@ -111,7 +109,7 @@ class SimulatedStand:
         self.device: Device = self._device
         self.finished: list[WorkFinished] = []
         self.lost: list[PartitionLost] = []
-        self._device.on_lost(self.lost.append)
+        self._device.on_event(self.lost.append)
         self._requests = 0
 
     def do(self, work: Work) -> None:
@@ -158,7 +156,7 @@ class AnsweringStand:
         self.device: Device = self._device
         self.finished: list[WorkFinished] = []
         self.lost: list[PartitionLost] = []
-        self._device.on_lost(self.lost.append)
+        self._device.on_event(self.lost.append)
         self._requests = 0
 
     def do(self, work: Work) -> None:

@@ -238,12 +238,12 @@ def test_a_death_ends_all_work_and_is_told_once(stand: Stand) -> None:
     def ended() -> int:
         return sum(len(ends_of(stand, work)) for work in works)
 
-    def on_lost(lost: PartitionLost) -> None:
+    def on_event(lost: PartitionLost) -> None:
         stand.lost.append(lost)
         if lost.partition == "p":
             seen_when_lost.append(ended())
 
-    stand.device.on_lost(on_lost)
+    stand.device.on_event(on_event)
     for work in works:
         stand.do(work)
     stand.pause()
@@ -273,7 +273,7 @@ def test_a_replacement_can_be_asked_for_where_the_loss_is_told(stand: Stand) -> 
     ready(stand)
     gpu = stand.device.gpu
     carve = CreatePartition(gpu.id, "p", gpu.shares_pct[0])
-    stand.device.on_lost(lambda lost: stand.do(carve))
+    stand.device.on_event(lambda lost: stand.do(carve))
     stand.kill("p")
     stand.wait(lambda: bool(ends_of(stand, carve)))
     assert ends_of(stand, carve)[0].failure is None

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from interlace.core.hardware import Fleet
-from interlace.core.loading import HostTier
+from interlace.core.loading import HostLinks, HostTier
 from interlace.core.messages import (
     CancelFetch,
     Deployment,
@@ -17,6 +17,7 @@ from interlace.core.messages import (
     Fetch,
     ModelsDeployed,
     Run,
+    TierChanged,
 )
 from interlace.core.plan import Demand
 from interlace.core.profile import LayerProfile, Profile
@@ -98,6 +99,34 @@ def test_what_is_on_the_disk_is_promised_as_late_as_it_comes() -> None:
     assert [world.reply_of(one).outcome for one in both] == [Outcome.OK, Outcome.OK]
     ended = [at - began for one in both for at, r in world.replies if r.request.id == one.id]
     assert 100.0 < ended[0] < 120.0 and 200.0 < ended[1] < 250.0
+
+
+def test_what_a_device_has_on_disk_only_comes_by_another_plan_and_is_promised_later() -> None:
+    """A table of which a row is read, and layers that the disk brings twenty times as slowly."""
+    plain = layered("a")
+    table, *rest = plain.layers
+    layers = (
+        replace(table, run_host_ms=1.0, copy_disk_ms=20.0, run_disk_ms=1.5),
+        *(replace(one, run_host_ms=1.0, copy_disk_ms=20.0, run_disk_ms=70.0) for one in rest),
+    )
+    (gpu,) = machine().gpus
+    fleet = Fleet((replace(gpu, id="g0", weights_bytes=400, links=HostLinks(takes_cores=True)),))
+    world = World({"a": replace(plain, layers=layers)}, fleet, resolve("interlace"))
+    demand = Demand("a", 0.0, 200.0)
+    world.runtime.deliver(ModelsDeployed((Deployment(demand, world.profiles["a"]),)))
+    world.run(500.0)
+    answered = world.send("a", 20.0)
+    world.run(50.0)
+    assert world.reply_of(answered).outcome is Outcome.OK
+    assert all(not one.plan.brought for _, one in sent(world, Fetch))
+    # All was read where it lies, which is on disk from now on: most of it has to be brought.
+    world.runtime.deliver(TierChanged("g0", "a", True))
+    assert world.reply_of(world.send("a", 40.0)).outcome is Outcome.REFUSED
+    world.run(200.0)  # what was refused is brought all the same
+    assert sent(world, Fetch)[-1][1].plan.brought == (1, 2, 3)
+    again = world.send("a", 20.0)
+    world.run(50.0)
+    assert world.reply_of(again).outcome is Outcome.OK
 
 
 def test_what_is_not_used_leaves_for_what_is() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
+from interlace.core.hardware import Fleet
 from interlace.core.messages import CreatePartition
 from interlace.core.plan import Partition, Plan, Slot
+from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
-from interlace.engine.plan_diff import Evictions, keep_partition_ids, match_gpus, next_steps
+from interlace.engine.plan_diff import Evictions, keep_partition_ids, next_steps
 
 GPUS = uniform_fleet(GPU_KINDS["v100"], 4)
 
@@ -108,3 +111,34 @@ def test_a_relabelled_plan_is_the_same_plan_on_the_same_kinds(
         return sorted((sorted(one, key=str) for one in cut), key=str)
 
     assert shape(found) == shape(asked)
+
+
+def _likeness(wanted: list[Partition], there: list[LivePartition]) -> int:
+    shares = Counter(p.share_pct for p in wanted) & Counter(p.share_pct for p in there)
+    asked = Counter((p.share_pct, s.model) for p in wanted for s in p.slots)
+    held = Counter((p.share_pct, s.model) for p in there for s in p.slots)
+    return shares.total() + 2 * (asked & held).total()
+
+
+@given(plan=_PARTS, there=_PARTS, other=st.sets(st.sampled_from(["gpu0", "gpu1", "gpu2", "gpu3"])))
+def test_the_likest_pair_of_accelerators_is_matched_first(
+    plan: list[tuple[str, int, str]], there: list[tuple[str, int, str]], other: set[str]
+) -> None:
+    """As by looking at every pair, which takes too long where there are many."""
+    lives = _lives(*[_live(gpu, f"p{i}", share, m) for i, (gpu, share, m) in enumerate(there)])
+    kinds = {g.id: "t4" if g.id in other else "v100" for g in GPUS.gpus}
+    fleet = Fleet(tuple(replace(gpu, kind=kinds[gpu.id]) for gpu in GPUS.gpus))
+    asked = _plan(*plan)
+    wanted = {gpu: [p for p in asked.partitions if p.gpu == gpu] for gpu, _, _ in plan}
+    stands = {gpu: [p for p in lives.values() if p.gpu == gpu] for gpu in kinds}
+    moves: dict[str, str] = {}
+    for _, _, old, new in sorted(
+        (-_likeness(wanted[old], stands[new]), old != new, old, new)
+        for old in wanted
+        for new in kinds
+        if kinds[old] == kinds[new]
+    ):
+        if old not in moves and new not in moves.values():
+            moves[old] = new
+    found = match_gpus(asked, lives, fleet)
+    assert [p.gpu for p in found.partitions] == [moves[p.gpu] for p in asked.partitions]

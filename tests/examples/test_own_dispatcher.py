@@ -12,7 +12,7 @@ from interlace.cli.main import build
 from interlace.core.messages import SolvePlan
 from interlace.core.plan import Demand, Plan
 from interlace.policy.catalog import resolve
-from interlace.runtime.plan_process import solve_in_process, unsendable
+from interlace.runtime.plan_solver import solve_in_process, unsendable
 from interlace.testing import laws_of
 from interlace.testing.worlds import line_profile, machine
 

@@ -87,8 +87,9 @@ class FleetStand:
         """A controller of all nodes, with its router."""
         named = [f"{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
         return Process(
-            self.folder, "controller", "fleet", "serve", *named, "--http-port", str(self.port),
-            "--grpc-port", str(self.port + 1), "--admin-key-file", self._key, *options,
+            self.folder, "controller", "fleet", "serve", str(self._models),
+            "--nodes", ",".join(named), "--http-port", str(self.port), "--grpc-port",
+            str(self.port + 1), "--admin-key-file", self._key, *options,
         )  # fmt: skip
 
     def status(self) -> Any:

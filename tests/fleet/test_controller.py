@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from interlace.core.hardware import Gpu
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import Deployment
 from interlace.core.node import ModelOutlook, NodeDescription, NodeState
-from interlace.core.plan import Demand, Plan
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
 from interlace.fleet.controller import Controller
 from interlace.fleet.fleet_gpus import models_of, node_of
 from interlace.policy.base import System
@@ -38,12 +40,18 @@ def replicas(plan: Plan) -> dict[str, set[str]]:
 class Told:
     """A controller in virtual time, and how often it changed its mind."""
 
-    def __init__(self, *nodes: str, system: System | None = None, term: int = 1) -> None:
+    def __init__(
+        self, *nodes: str, system: System | None = None, term: int = 1, gpus: int = 2
+    ) -> None:
         self.clock = SimClock()
         used = system or resolve("interlace")
-        solver = InlinePlanSolver(used, self.clock, 50.0)
-        described_nodes = {name: described(name) for name in nodes}
-        self.controller = Controller(self.clock, used, solver, term, described_nodes)
+        self.controller = Controller(
+            self.clock,
+            used,
+            lambda system: InlinePlanSolver(system, self.clock, 50.0),
+            term,
+            {name: described(name, gpus) for name in nodes},
+        )
         self.changes = 0
         self.controller.on_assignments = self._changed
         self.controller.start()
@@ -120,6 +128,37 @@ def test_a_node_that_joins_is_given_work() -> None:
     told.controller.joined("b", described("b"))
     told.run(200.0)
     assert replicas(told.controller.plan) == {"m": {"a", "b"}}
+
+
+def test_a_node_that_comes_back_is_told_nothing_before_a_plan_has_it() -> None:
+    told = Told("a", "b", gpus=1)
+    told.deploy(m=2000.0)
+    told.controller.left("b")
+    told.controller.joined("b", described("b", gpus=1))  # while the plan without it is made
+    seen = [told.controller.assignment("b")]
+    told.controller.on_assignments = lambda: seen.append(told.controller.assignment("b"))
+    told.run(1_000.0)
+    first = next(one for one in seen if one is not None)
+    assert set(first.models) == {"m"}
+
+
+def test_a_node_that_joins_brings_its_zone() -> None:
+    def first_two(
+        demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        return Plan(
+            tuple(
+                Partition(f"p{gpu.id}", gpu.id, 100, (Slot("m", 8, 10.0),))
+                for gpu in fleet.gpus[:2]
+            )
+        )
+
+    told = Told("a", system=replace(resolve("interlace"), planner=first_two), gpus=1)
+    told.controller.left("a")
+    for name, zone in (("b", "left"), ("c", "left"), ("d", "right")):
+        told.controller.joined(name, described(name, gpus=1, zone=zone))
+    told.deploy(m=10.0)
+    assert "d" in replicas(told.controller.plan)["m"]
 
 
 def test_rates_of_all_nodes_make_a_new_plan() -> None:

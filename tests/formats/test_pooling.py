@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.formats.pooling import read_pooling
+from interlace.formats.huggingface import read_pooling
 
 TOKENS = torch.tensor([[[1.0, -2.0], [3.0, 4.0], [9.0, 9.0]]])
 MASK = torch.tensor([[1, 1, 0]])

@@ -24,6 +24,7 @@ from interlace.core.messages import (
     PartitionLost,
     ReleasePartition,
     Run,
+    TierChanged,
     Unload,
     Woke,
     WorkFinished,
@@ -44,7 +45,7 @@ _READ_MS = (1.2, 9.0, 9.0, 9.0)
 
 def _layered(name: str, nbytes: int) -> Profile:
     layers = tuple(
-        LayerProfile(str(index), nbytes, 2.0, 0.5, read_ms, "Linear")
+        LayerProfile(str(index), nbytes, 2.0, 0.5, read_ms, "Linear", 9.0, 3.0 * read_ms)
         for index, read_ms in enumerate(_READ_MS)
     )
     plain = line_profile(name, 1.5, 0.5)
@@ -178,6 +179,11 @@ class ColdMachine(RuleBasedStateMachine):
         for gpu in self.world.fleet.gpus:
             if gpu.id not in there:
                 self.world.runtime.join(self.world._device(gpu))
+
+    @rule(data=st.data(), model=st.sampled_from(MODELS), on_disk=st.booleans())
+    def move(self, data: st.DataObject, model: str, on_disk: bool) -> None:
+        gpu = data.draw(st.sampled_from(sorted(self.world.devices)))
+        self.world.runtime.deliver(TierChanged(gpu, model, on_disk))
 
     @rule()
     def wake(self) -> None:

@@ -10,9 +10,8 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.device.simulated.boards import BOARDS, physics_of
 from interlace.device.simulated.contention import EqualRows, RunningBatch
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.host_link import Transfer
-from interlace.device.simulated.physics import NOTIFICATION
+from interlace.device.simulated.physics import MECHANISMS, NOTIFICATION
 from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.latency import Surface, surface
 from interlace.runtime.clock import SimClock

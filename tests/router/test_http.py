@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -213,3 +215,24 @@ def test_reads_are_of_the_whole_fleet(fleet: RouterStand) -> None:
 def test_changes_are_not_for_a_router(fleet: RouterStand) -> None:
     (reply,) = ask(fleet, request("POST", "/v2/repository/models/both/load", b"{}"))
     assert reply.status == 501 and "folder of models" in reply.error
+
+
+def test_a_node_that_leaves_answers_what_it_has(made: Made) -> None:
+    leave = threading.Event()
+
+    def answers_late(connection: socket.socket, head: bytes) -> bool:
+        leave.wait(10)
+        return answers(200, b"still mine")(connection, head)
+
+    router, (node,) = made([answers_late])
+    with router.connect() as connection:
+        connection.sendall(INFER)
+        wait_until(lambda: len(node.heads) == 1)
+        router.do(lambda: router.parts.directory.follow([]))
+        router.do(router.parts.directory.look)
+        leave.set()
+        assert Reader(connection).response().body == b"still mine"
+    (refused,) = ask(router, INFER)
+    assert refused.status == 503 and b"it has no nodes" in refused.body
+    router.do(router.parts.directory.look)
+    assert len(node.heads) == 1

@@ -68,6 +68,16 @@ def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:
     assert not here.serves("m", 2.0)
 
 
+def test_a_node_that_serves_a_model_no_more_is_not_asked_for_it() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(1, m=outlook(1.0), k=outlook()), 0.0)
+    here.heard("b", state(1, m=outlook(9.0)), 0.0)
+    here.heard("a", state(2, k=outlook()), 1.0)
+    assert here.choose("m", NONE, 0.0, 1.0).name == "b"
+    here.follow([Node("a", "127.0.0.1", 8000)])
+    assert not here.serves("m", 1.0) and here.serves("k", 1.0)
+
+
 def test_silent_nodes_are_asked_after_all_others_and_lost_ones_not_at_all() -> None:
     here = routes("a", "b")
     here.heard("a", state(m=outlook(1.0)), 0.0)

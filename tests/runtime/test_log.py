@@ -19,12 +19,10 @@ from interlace.core.tensor import Span, Tensor
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import Physics
 from interlace.policy.catalog import CATALOG, resolve
-from interlace.runtime.log.checkpoint import restore
 from interlace.runtime.log.codec import digest, encode
-from interlace.runtime.log.header import LENGTH, LogHeader
-from interlace.runtime.log.read import LogError, LogFile, open_log
+from interlace.runtime.log.read import LENGTH, LogError, LogFile, LogHeader, open_log
 from interlace.runtime.log.replay import Replay
-from interlace.runtime.log.write import LogWriter, previous_file
+from interlace.runtime.log.write import LogWriter, previous_file, restore
 from tests.builders import World, line_profile
 
 MODELS = ("a", "b")

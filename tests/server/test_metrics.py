@@ -12,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request, Timing
 from interlace.server.model_table import ModelTable, ServedModel
-from interlace.server.statistics.metrics import Metrics
+from interlace.server.statistics.metrics import Metrics, MetricsPage, number
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
-from interlace.server.statistics.prometheus_text import MetricsPage, number
 from interlace.server.statistics.snapshot import (
     CpuGauges,
     GpuGauges,

@@ -23,8 +23,8 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand
 from interlace.core.request import Outcome
-from interlace.device.simulated.costs import MechanismCosts
 from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import MechanismCosts
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock

@@ -14,6 +14,7 @@ from typing import Annotated, Final, NamedTuple
 from bench.cold.playing import poisson
 from bench.harness import Report, Row, curves, main, panels
 from bench.papers.deepplan.machine import SLO_MS, WAYS, served
+from bench.papers.deepplan.one_at_a_time import good_part
 
 _COUNTS: Final = tuple(range(20, 201, 20))
 #: The part of the requests that warms the server.
@@ -52,6 +53,10 @@ def figure13(
         Row("PipeSwitch, 120 instances: p99", 94.0, found["pipeswitch"][120].p99_ms, " ms"),
         Row("PT + DHA, 140 instances: p99", 35.0, found["deepplan"][140].p99_ms, " ms"),
         Row("180 instances: goodput of PT + DHA over PipeSwitch", 1.84, gain),
+        *(
+            Row(f"the same, one request a GPU at a time{words}", 1.84, one_at_a_time_gain(passing))
+            for words, passing in (("", False), (", warm ones pass", True))
+        ),
         Row("180 instances: cold, PipeSwitch", None, 100 * found["pipeswitch"][180].cold, " %"),
         Row("180 instances: cold, PT + DHA", None, 100 * found["deepplan"][180].cold, " %"),
     ]
@@ -76,6 +81,14 @@ def run(
         way, [model] * instances, poisson(rates, 3 * requests / rate_rps, seed), _WARM_PART
     )
     return ServerFigures(found.p99_ms, found.within(SLO_MS), found.cold_part)
+
+
+def one_at_a_time_gain(passing: bool) -> float:
+    """Goodput of PT + DHA over PipeSwitch at 180 instances, in ``one_at_a_time``'s server."""
+    slow, quick = (
+        good_part("bert_base", way, 180, 100.0, passing) for way in ("pipeswitch", "deepplan")
+    )
+    return quick / slow
 
 
 def most_within(figures: dict[int, ServerFigures]) -> int:

@@ -23,7 +23,7 @@ from interlace.sim.arrivals import Arrivals
 WAYS: Final = ("pipeswitch", "deepplan-dha", "deepplan", "interlace")
 SLO_MS: Final = 100.0
 #: What the driver tells of a card of 16 GB, less what the server leaves free.
-_CAPACITY_BYTES: Final = int((15.78 - 5.5) * (1 << 30))
+CAPACITY_BYTES: Final = int((15.78 - 5.5) * (1 << 30))
 #: Nobody is refused by the paper's server.
 _ENDLESS_MS: Final = 600_000.0
 
@@ -49,7 +49,7 @@ def served(
     copied = {one: moved_bytes(one, plan(one, links)) for one in distinct}
     # One more is loaded while less than the capacity is in use: the last one may exceed it.
     exceeds_bytes = sum(copied[one.layers] for one in profiles.values()) // len(profiles)
-    fleet = p3_8xlarge(_CAPACITY_BYTES + exceeds_bytes - 1, peers)
+    fleet = p3_8xlarge(CAPACITY_BYTES + exceeds_bytes - 1, peers)
     if way == "interlace":
         rates = {name: float((arrivals.which == n).sum()) for n, name in enumerate(profiles)}
         rates = {name: count / arrivals.seconds for name, count in rates.items()}

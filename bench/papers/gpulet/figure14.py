@@ -33,9 +33,8 @@ from interlace.core.messages import Command, Event, SendReply
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.costs import MechanismCosts
 from interlace.device.simulated.device import SimulatedDevice
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import MechanismCosts, Physics
 from interlace.device.simulated.running_batches import Timer
 from interlace.engine.engine import Engine
 from interlace.policy import catalog

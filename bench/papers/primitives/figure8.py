@@ -33,9 +33,8 @@ from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.costs import MECHANISMS, MechanismCosts
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import MECHANISMS, MechanismCosts, Physics
 from interlace.perf.latency import surface
 from interlace.policy.catalog import resolve
 from interlace.policy.scaling import grow_and_shrink

@@ -23,8 +23,8 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.messages import CreatePartition, Load, WorkFinished
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.device.simulated.costs import MechanismCosts
 from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import MechanismCosts
 from interlace.runtime.clock import SimClock
 
 T4: Final = GPU_KINDS["t4"]

@@ -20,12 +20,13 @@ from interlace.core.messages import (
     PartitionLost,
     ReleasePartition,
     Run,
+    TierChanged,
     Unload,
     Work,
     WorkFinished,
 )
 from interlace.core.model import Model
-from interlace.device.base import Done
+from interlace.device.base import DeviceEvent, Done
 from interlace.device.cpu.cores import CoreAllocator, cpu_kind
 from interlace.device.cpu.describe import Describer, Description
 from interlace.device.cpu.input_rings import HostRings
@@ -34,6 +35,7 @@ from interlace.device.cpu.settings import WORKER, CpuSettings
 from interlace.device.cpu.weights import BudgetedWeights
 from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.spawner import ForkServerSpawner
+from interlace.device.process.wire import Loaded
 from interlace.shm.arena import Arena, ArenaMap
 
 _TRAITS: Final = frozenset({Trait.INPUT_POOL, Trait.GATHER_DMA, Trait.OVERLAPPED_REORGANISATION})
@@ -78,8 +80,8 @@ class CpuDevice:
         self._describer = Describer(loop, self._spawner, settings)
         self._pools = HostRings(loop, arenas)
         budget = settings.weights_bytes
-        self._weights = BudgetedWeights(loop, budget) if budget else None
-        self._on_lost: Callable[[PartitionLost], None] = lambda lost: None
+        self._weights = BudgetedWeights(loop, budget, self._tier_changed) if budget else None
+        self._on_event: Callable[[DeviceEvent], None] = lambda event: None
         self._open = True
         self._gpu = cpu_gpu(settings)
         arenas.watchers.append(self._forget_arena)
@@ -101,8 +103,8 @@ class CpuDevice:
         if self._weights is not None:
             self._weights.cancel(model)
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
-        self._on_lost = lost
+    def on_event(self, heard: Callable[[DeviceEvent], None]) -> None:
+        self._on_event = heard
 
     def do(self, work: Work, done: Done) -> None:
         try:
@@ -198,10 +200,13 @@ class CpuDevice:
         else:
             self._weights.fetch(work, done)
 
-    def _weighed(self, work: Load, layer_bytes: tuple[int, ...]) -> None:
+    def _weighed(self, work: Load, loaded: Loaded) -> None:
         partition = self._partitions.get(work.partition)
         if self._weights is not None and partition is not None:
-            self._weights.loaded(work.model, partition, layer_bytes)
+            self._weights.loaded(work.model, partition, loaded)
+
+    def _tier_changed(self, model: str, on_disk: bool) -> None:
+        self._on_event(TierChanged(self._gpu.id, model, on_disk))
 
     def _unloaded(self, done: Done, finished: WorkFinished) -> None:
         assert isinstance(finished.work, Unload)
@@ -254,7 +259,7 @@ class CpuDevice:
         if partition.releasing:
             partition.finish_release()
         elif self._open:
-            self._on_lost(PartitionLost(self._gpu.id, partition.name, cause, partition.blamed))
+            self._on_event(PartitionLost(self._gpu.id, partition.name, cause, partition.blamed))
 
     def _drop(self, partition: CpuPartition) -> bool:
         if self._partitions.get(partition.name) is not partition:

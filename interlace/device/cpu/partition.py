@@ -88,11 +88,11 @@ class CpuPartition:
         model: Model,
         done: Done,
         spared: bool,
-        weighed: Callable[[tuple[int, ...]], None],
+        weighed: Callable[[Loaded], None],
     ) -> None:
         """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile.
 
-        ``weighed`` hears, before ``done``, what memory the layers of a cold one take.
+        ``weighed`` hears, before ``done``, what the weights of a cold one take, and where they are.
         """
         question = PendingRequest(
             partial(_loaded, work, done, spared, weighed), self._limits.load_s, f"load {work.model}"
@@ -194,12 +194,12 @@ def _loaded(
     work: Load,
     done: Done,
     spared: bool,
-    weighed: Callable[[tuple[int, ...]], None],
+    weighed: Callable[[Loaded], None],
     answer: WorkerAnswer | Failure,
 ) -> None:
     if isinstance(answer, Loaded):
         if work.cold:
-            weighed(answer.layer_bytes)
+            weighed(answer)
         done(WorkFinished(work, resident_bytes=answer.resident_bytes))
     else:
         done(WorkFinished(work, failure=_failure(answer, spared)))

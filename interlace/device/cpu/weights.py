@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 from interlace.core.messages import Evict, Failure, Fetch, WorkFinished
 from interlace.device.base import Done
+from interlace.device.cpu.page_cache_watch import PageCacheWatch
 from interlace.device.cpu.partition import CpuPartition
 from interlace.device.process.wire import (
     Copied,
     CopyWeights,
     EvictWeights,
+    Loaded,
     PlaceWeights,
     WorkerAnswer,
 )
@@ -51,12 +54,20 @@ class _HeldWeights:
 class BudgetedWeights:
     """Memory of ``budget_bytes`` for the weights of all models of a device, taken at once.
 
+    ``tier_changed`` hears which models have most of their weights on disk only, and which not.
+
     Raises:
         OSError: there is not that much.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        budget_bytes: int,
+        tier_changed: Callable[[str, bool], None],
+    ) -> None:
         self._loop = loop
+        self._page_cache = PageCacheWatch(loop, tier_changed)
         self.arena = Arena.create(int(budget_bytes * (1 + _GAPS_PART)))
         try:
             self.arena.touch()
@@ -69,11 +80,12 @@ class BudgetedWeights:
         self._models: dict[str, _HeldWeights] = {}
         self._copying: dict[str, CpuPartition] = {}
 
-    def loaded(self, model: str, partition: CpuPartition, layer_bytes: tuple[int, ...]) -> None:
+    def loaded(self, model: str, partition: CpuPartition, loaded: Loaded) -> None:
         """A partition has the model open."""
-        held = self._models.setdefault(model, _HeldWeights(layer_bytes))
+        held = self._models.setdefault(model, _HeldWeights(loaded.layer_bytes))
         held.hosts[partition.name] = partition
         held.told[partition.name] = set()
+        self._page_cache.watch(model, Path(loaded.weights_file))
 
     def before_batch(self, model: str, partition: str) -> None:
         """A partition will run the model: it learns what lies in memory meanwhile."""
@@ -94,6 +106,7 @@ class BudgetedWeights:
         if held.hosts:
             return
         del self._models[model]
+        self._page_cache.forget(model)
         self._give(held.layer_bytes, held.offsets)
 
     def lost(self, partition: str) -> None:
@@ -154,6 +167,7 @@ class BudgetedWeights:
 
     def close(self) -> None:
         """Give the memory back."""
+        self._page_cache.close()
         self.arena.close()
 
     def _copied(
@@ -170,6 +184,7 @@ class BudgetedWeights:
         if copied and told is not None:
             held.offsets.update(offsets)
             told.update(offsets)
+            self._page_cache.read(work.model)
             done(WorkFinished(work))
             return
         if isinstance(answer, Failure):

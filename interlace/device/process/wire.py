@@ -160,7 +160,10 @@ class Ready(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """``layer_bytes`` is the memory that each layer's weights take; empty where they stay."""
+    """``layer_bytes`` is the memory that each layer's weights take; empty where they stay.
+
+    Where they do not, they are read from ``weights_file``.
+    """
 
     model: str
     signature: Signature
@@ -168,6 +171,7 @@ class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
     resident_bytes: int
     layer_bytes: tuple[int, ...] = ()
     architecture: str = ""
+    weights_file: str = ""
 
 
 class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):

@@ -7,9 +7,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import MECHANISMS, Physics
 
 
 class BoardSpec(NamedTuple):

@@ -26,10 +26,8 @@ from interlace.core.profile import Profiles
 from interlace.device.base import Done
 from interlace.device.simulated.contention import RunningBatch
 from interlace.device.simulated.copy_engines import CopyEngines
-from interlace.device.simulated.costs import MechanismCosts
-from interlace.device.simulated.jitter import Jitter
 from interlace.device.simulated.partition_table import PartitionTable
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import Jitter, MechanismCosts, Physics
 from interlace.device.simulated.queued_work import QueuedWork, duration_ms, result_of
 from interlace.device.simulated.running_batches import RunningBatches, Timer
 from interlace.device.simulated.timeouts import RunTimeouts
@@ -94,7 +92,7 @@ class SimulatedDevice:
     def cancel_fetch(self, model: str) -> None:
         self.weights.cancel(model)
 
-    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
+    def on_event(self, lost: Callable[[PartitionLost], None]) -> None:
         self._lost = lost
 
     def do(self, work: Work, done: Done) -> None:

@@ -4,13 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import log
+from random import Random
 from types import MappingProxyType
 from typing import Final
 
-from interlace.device.simulated.contention import Contention, EqualRows
-from interlace.device.simulated.costs import MechanismCosts
+from interlace.core.profile import Profile, Profiles
+from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.perf.interference import Interference
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismCosts:
+    """Times of a mechanism, in ms.
+
+    ``carve_ms`` makes a partition that can load models, ``hand_over_ms`` is the pause of a model's
+    first batch there: the moment in which an overlapped change swaps old for new.
+    """
+
+    carve_ms: float = 100.0
+    release_ms: float = 1.0
+    unload_ms: float = 1.0
+    hand_over_ms: float = 0.0
+
+
+#: By mechanism name.
+MECHANISMS: Final[Mapping[str, MechanismCosts]] = MappingProxyType(
+    {
+        # A process with its own share: 10 to 15 s to reorganise (gpulet section 5.1), prepared
+        # beside the old one, with a pause of 100 us at most at the switch (D-STACK section 3.2).
+        "mps": MechanismCosts(carve_ms=12_500.0, release_ms=100.0, hand_over_ms=0.1),
+        # A context and its streams in the process that serves already: no figure is published; the
+        # CUDA guide (Green Contexts) says far lighter than MPS. An upper guess, to be measured.
+        "green": MechanismCosts(carve_ms=1.0, release_ms=0.1, unload_ms=0.1),
+        # About a second to remake instances (LithOS, SOSP 2025).
+        "mig": MechanismCosts(carve_ms=1_000.0, release_ms=100.0),
+        # Forked workers on cores: 16 to 40 ms measured (docs/benchmarks.md).
+        "cores": MechanismCosts(carve_ms=30.0),
+        # Not cut: streams or instances in a process that is there.
+        "uncut": MechanismCosts(carve_ms=0.0, release_ms=0.0, unload_ms=1.0),
+    }
+)
+
+
+#: Standard normal quantiles of 95 and 99 %.
+_Q95: Final = 1.6449
+_Q99: Final = 2.3263
+
+
+class Jitter:
+    """Lognormal factors of median 1, as wide as a profile's p95 and p99 lie above its medians.
+
+    A profile gives one width, the mean over its points of the two quantiles' own: single points
+    have too few samples to tell theirs apart. Equal seeds give equal factors in the order drawn.
+    """
+
+    def __init__(self, truth: Profiles, seed: str) -> None:
+        self._truth = truth
+        self._random = Random(seed)
+        self._sigmas: dict[str, float] = {}
+
+    def factor(self, model: str) -> float:
+        """The next execution's time over the median's."""
+        if model not in self._sigmas:
+            self._sigmas[model] = sigma(self._truth[model])
+        return self._random.lognormvariate(0.0, self._sigmas[model])
+
+
+def sigma(profile: Profile) -> float:
+    """The standard deviation of log(latency / median) that the quantiles of a profile mean."""
+    widths = [
+        max(0.0, log(ms / point.median_ms)) / quantile
+        for point in profile.points.values()
+        for ms, quantile in ((point.p95_ms, _Q95), (point.p99_ms, _Q99))
+        if point.median_ms > 0 and ms > 0
+    ]
+    return sum(widths) / len(widths) if widths else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +122,7 @@ class Physics:
 
     costs: MechanismCosts = field(default_factory=MechanismCosts)
     interference: Interference | None = None
-    contention: Contention = field(default_factory=EqualRows)
+    contention: EqualRows = field(default_factory=EqualRows)
     link: HostLink | None = None
     transfers: Mapping[str, Transfer] = field(default_factory=dict)
     host: HostCost | None = None

@@ -13,7 +13,7 @@ from interlace.core.messages import (
 from interlace.core.profile import Profiles
 from interlace.core.request import Timing
 from interlace.device.base import Done
-from interlace.device.simulated.costs import MechanismCosts
+from interlace.device.simulated.physics import MechanismCosts
 
 
 class QueuedWork:

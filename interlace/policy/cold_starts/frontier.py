@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned, reads_too_long
+from interlace.perf.cold_start import planned, read_ms, reads_too_long
 from interlace.policy.cold_starts import deepplan
-from interlace.policy.cold_starts.whole import pipeswitch
+from interlace.policy.cold_starts.whole import left, pipeswitch
 
 #: States that are kept after a layer: so many over all layers, but never fewer than the least.
 _STATES: Final = 1 << 11
@@ -53,6 +53,7 @@ def frontier(
             deepplan.direct_host_access,
             deepplan.parallel_transmission,
             deepplan.both,
+            *([left] if links.takes_cores else []),
         )
     ]
     best = min(seeds, key=lambda plan: (plan.end_ms, moved_bytes(layers, plan)))
@@ -142,6 +143,8 @@ def _after(
 ) -> _PartialPlan:
     end_ms, free_ms, moved, _, _ = state
     if step.via is WeightPath.HOST:
+        if links.carries_reads:
+            free_ms = (free_ms[0] + read_ms(layer), *free_ms[1:])
         return _PartialPlan(end_ms + layer.run_host_ms, free_ms, moved, step, state)
     if links.takes_cores and step.via is WeightPath.COPY:
         end_ms, moved = end_ms + layer.copy_ms, moved + layer.weights_bytes

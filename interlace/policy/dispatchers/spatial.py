@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import start_ms
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
-from interlace.policy.fairness import owed_ms
+from interlace.policy.fairness import overdue_ms, owed_ms
 from interlace.policy.view import Dispatch, Drop, Launch, PartitionView, View
-
-#: Longer than any run of the server.
-_EVER_MS: Final = 1e15
 
 
 class _Use(NamedTuple):
@@ -30,11 +27,13 @@ class _Use(NamedTuple):
 class _WaitingModel(NamedTuple):
     """A model's head and the lanes that could run it now, the fastest first.
 
-    ``latest_ms`` is when it must begin in the first of them. Both times of one that is owed a batch
-    are before all others'.
+    ``latest_ms`` is when it must begin in the first of them. ``ahead_ms`` is less the lag of one
+    that is owed a batch, else 0.
     """
 
     priority: int
+    passed: bool  #: others may pass it: it is not overdue
+    ahead_ms: float
     latest_ms: float
     model: str
     deadline_ms: float
@@ -65,7 +64,8 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     takes the lane that ends its batch first, and of equals the one that takes least. One that finds
     no room waits, and the others pass it (EASY backfilling, Lifka 1995) only as long as it can
     still begin in time afterwards, if its deadline is before theirs. Of models that lose requests,
-    one that is owed a batch is not passed (``policy.fairness``).
+    one that is owed a batch comes first, and one that is overdue is not passed
+    (``policy.fairness``).
     """
     claims = _ordered(_claims(view, now_ms))
     uses = _uses(view, now_ms)
@@ -123,7 +123,9 @@ def _claims(view: View, now_ms: float) -> list[_WaitingModel]:
         latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
         level = head.priority or UNSTATED_PRIORITY
         ordered = [(one[3], one[4]) for one in timed]
-        claims.append(_WaitingModel(level, latest_ms, name, head.deadline_ms, head, ordered))
+        claims.append(
+            _WaitingModel(level, True, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
+        )
     return claims
 
 
@@ -141,15 +143,15 @@ def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
         return claims
     for index, claim in enumerate(claims):
         lag_ms = lags_ms.get(claim.model, 0.0)
-        if lag_ms >= owed_ms(claim.lanes[0][1]):
-            due_ms = -_EVER_MS - lag_ms
-            claims[index] = claim._replace(latest_ms=due_ms, deadline_ms=due_ms)
+        slot = claim.lanes[0][1]
+        if lag_ms >= owed_ms(slot):
+            claims[index] = claim._replace(passed=lag_ms < overdue_ms(slot), ahead_ms=-lag_ms)
     claims.sort(key=_urgency)
     return claims
 
 
-def _urgency(claim: _WaitingModel) -> tuple[int, float, str]:
-    return claim.priority, claim.latest_ms, claim.model
+def _urgency(claim: _WaitingModel) -> tuple[int, bool, float, float, str]:
+    return claim[:5]
 
 
 def _launch(
@@ -191,17 +193,26 @@ def _passes(
 ) -> bool:
     """True if every claim of a nearer deadline that can begin in time still can afterwards.
 
-    One that is owed a batch can begin no later than before.
+    One that is overdue can begin no later than before; one that is only owed a batch may be passed.
     """
     after = [*others, use]
     for other in waiting:
-        if claim.priority <= other.priority and claim.deadline_ms <= other.deadline_ms:
+        if claim.priority <= other.priority and not _goes_before(other, claim):
+            continue
+        if other.passed and other.ahead_ms:
             continue
         soonest_ms = _soonest_ms(other, uses, view, now_ms)
-        latest_ms = other.latest_ms if other.latest_ms > -_EVER_MS else soonest_ms
+        latest_ms = other.latest_ms if other.passed else soonest_ms
         if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
             return False
     return True
+
+
+def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
+    """What is owed a batch first, in its order; the others by deadline."""
+    if one.ahead_ms or other.ahead_ms:
+        return (one.passed, one.ahead_ms, one.model) < (other.passed, other.ahead_ms, other.model)
+    return one.deadline_ms < other.deadline_ms
 
 
 def _fits(room: int, units: int, uses: Sequence[_Use], whole: int) -> bool:

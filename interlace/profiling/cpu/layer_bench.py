@@ -9,33 +9,33 @@ read, and ends where the next one begins; so it has a time of its own in every f
 from __future__ import annotations
 
 import mmap
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
+from statistics import median
 from time import perf_counter_ns
 from typing import Final, Protocol
 
 from interlace.core.loading import HostLinks, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.formats.extents_file import ExtentsFile
 from interlace.formats.runner import Arrived, ComingWeights
 from interlace.policy.cold_starts.frontier import frontier
 
 #: Weights that the sample's execution did not read.
 UNREAD: Final = "(not read)"
+#: Times that a file is read from disk to be measured.
+_DISK_TAKES: Final = 3
 #: Less is nothing.
 _LEAST_MS: Final = 1e-6
 #: Operators before the first that reads weights.
 BEFORE: Final = "(before)"
 
 
-class FiledWeights(ComingWeights, Protocol):
-    """Weights that come and go, and their file."""
+class AwaitedWeights(ComingWeights, Protocol):
+    """Weights that come and go while a model runs."""
 
-    @property
-    def file(self) -> ExtentsFile: ...
     def arrivals(self) -> AbstractContextManager[object]: ...
 
 
@@ -43,7 +43,7 @@ class LayeredModel(Protocol):
     """A model that is opened, and can tell how long each layer takes."""
 
     @property
-    def cold(self) -> FiledWeights: ...
+    def cold(self) -> AwaitedWeights: ...
     def run(self) -> None:
         """One execution on a row of its sample."""
 
@@ -56,6 +56,10 @@ class LayeredModel(Protocol):
 
     def mapped_ms(self, takes: int) -> list[list[float]]:
         """The same with all weights left in the file, its pages found anew each time."""
+        ...
+
+    def from_disk_ms(self) -> list[float]:
+        """One execution of these, the file not in the page cache when it begins."""
         ...
 
 
@@ -75,6 +79,7 @@ class LayerBench:
         copies = [self._copies_ms() for _ in range(self._takes)]
         self._cold.leave(range(len(file.uses)))
         mapped = self._model.mapped_ms(self._takes)
+        disk_copies, disk_mapped = self._from_disk_ms()
         self._cold.place(self.places(range(len(file.uses))), self.memory)
         run()
         resident = self._model.resident_ms(self.memory, self._takes)
@@ -93,19 +98,66 @@ class LayerBench:
         # A layer that is copied is waited for, too, which a load of all of them shows.
         everything = [LoadStep("", WeightPath.COPY)] * (1 + len(file.uses))
         loaded_ms = min(self.start_ms(everything) for _ in range(self._takes))
-        wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms)) / len(file.uses)
-        found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
+        begin_ms = self._begin_ms(left_ms, copy_ms)
+        wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms) - begin_ms) / len(file.uses)
+        found = [LayerProfile(BEFORE, 0, begin_ms, *parts[0])]
         for use, nbytes, copied_ms, times in zip(
             file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
         ):
             name = _module_of(use.weights[0]) if use.operator else UNREAD
             found.append(LayerProfile(name, nbytes, copied_ms + wait_ms, *times, use.operator))
-        return tuple(found)
+        if not disk_copies:
+            return tuple(found)
+        waits_ms = [max(0.0, there - here) for here, there in zip(run_ms, disk_mapped, strict=True)]
+        return (
+            found[0],
+            *(
+                replace(layer, copy_disk_ms=copied_ms, run_disk_ms=layer.run_ms + waited_ms)
+                for layer, copied_ms, waited_ms in zip(
+                    found[1:], disk_copies, [*waits_ms[1:], 0.0], strict=False
+                )
+            ),
+        )
+
+    def _begin_ms(self, left_ms: float, copy_ms: Sequence[float]) -> float:
+        """What a load costs that copies next to nothing: a thread, and each operator is watched."""
+        least = min(range(len(copy_ms)), key=lambda index: copy_ms[index])
+        paths = [
+            WeightPath.COPY if index == least else WeightPath.HOST for index in range(len(copy_ms))
+        ]
+        steps = [LoadStep("", via) for via in (WeightPath.KEEP, *paths)]
+        one_ms = min(self.start_ms(steps) for _ in range(self._takes))
+        return max(0.0, one_ms - left_ms - copy_ms[least])
+
+    def _from_disk_ms(self) -> tuple[list[float], list[float]]:
+        """The copies from disk, and an execution; nothing where the file stays in the page cache.
+
+        Medians: a disk's own cache makes some takes faster than it is.
+        """
+        if not self._drop():
+            return [], []
+        copies, mapped = [], []
+        for _ in range(_DISK_TAKES):
+            self._drop()
+            copies.append(self._copies_ms())
+            self._drop()
+            mapped.append(self._model.from_disk_ms())
+        return [median(one) for one in zip(*copies, strict=True)], [
+            median(one) for one in zip(*mapped, strict=True)
+        ]
+
+    def _drop(self) -> bool:
+        """Have the file leave the page cache; false if it did not, as where others have it open."""
+        file = self._cold.file
+        self._cold.leave(range(len(file.uses)))
+        file.forget()
+        file.drop()
+        return not any(map(file.cached, range(len(file.extents))))
 
     def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
         """A cold start as it would be planned, with the file in the page cache."""
         steps = frontier(layers, HostLinks(takes_cores=True)).steps
-        return statistics.median(self.start_ms(steps) for _ in range(self._takes))
+        return median(self.start_ms(steps) for _ in range(self._takes))
 
     def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
         """A cold start of these steps, with the file in the page cache or on disk only.
@@ -114,10 +166,11 @@ class LayerBench:
             OSError: the file cannot be read.
         """
         cold = self._cold
-        cold.leave(range(len(cold.file.uses)))
-        cold.file.forget()
-        if not cached:
-            cold.file.drop()
+        if cached:
+            cold.leave(range(len(cold.file.uses)))
+            cold.file.forget()
+        else:
+            self._drop()
         copied = [place for place, step in enumerate(steps[1:]) if step.via is WeightPath.COPY]
         ended: SimpleQueue[Arrived] = SimpleQueue()
 

@@ -1,23 +1,29 @@
-"""One model on the GPU of this process, without a server: its layers, and readers beside it."""
+"""The process that takes models apart on a GPU: their layers, and readers beside them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import torch
 
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.trials import library_threads
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.models.opening import PortableModel, open_portable
 from interlace.device.cuda.models.samples import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
 from interlace.device.cuda.models.weights import DeviceWeights
-from interlace.device.cuda.worker.context import stopwatch_of
+from interlace.device.cuda.worker.context import made_backend, stopwatch_of
+from interlace.device.process.entry import function_named
 from interlace.formats.runner import WARM_RUNS
 from interlace.profiling.cuda.layers import measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
@@ -180,3 +186,31 @@ def carved(lanes: Lanes, name: str, share_pct: int) -> Iterator[Lane]:
         yield lane
     finally:
         lanes.release(name)
+
+
+def main(task_file: str, findings_file: str) -> None:
+    """Measure every model of the task; each model's line is written when it is done."""
+    task = msgspec.json.decode(Path(task_file).read_bytes(), type=GpuTask)
+    with ExitStack() as steps:
+        backend = made_backend(task.backend, task.gpu, steps)
+        lanes: Lanes = function_named(task.lanes)(backend.driver)
+        steps.callback(lanes.close)
+        threads = library_threads(task.handle_context, backend, lanes, print)
+        steps.callback(threads.close)
+        backend = backend._replace(threads=threads)
+        lost = False
+        file = steps.enter_context(Path(findings_file).open("ab", buffering=0))
+        for model in task.models:
+            try:
+                found = examine(task, model, backend, lanes)
+            except Exception as error:
+                found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")
+                lost = isinstance(error, CudaError) and error.sticky
+            file.write(msgspec.json.encode(found) + b"\n")
+            if lost:
+                steps.pop_all()  # nothing can be given back to a GPU that failed
+                return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from interlace.core.messages import Load, Unload
 from interlace.core.model import Model
 from interlace.core.profile import PowerDraw, Profile
-from interlace.profiling.busy import keep_busy
+from interlace.profiling.corun_partitions import keep_busy
 from interlace.profiling.cuda.nvml import GpmCounters, Nvml, NvmlError
 from interlace.profiling.rig import MeasureError, Rig
-from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.samples import SampleInputs
 
 _TIMEOUT_S = 120.0
 _NOTHING = GpmCounters(None, None)

@@ -18,7 +18,7 @@ class ReaderPlacement(msgspec.Struct, frozen=True):
 
 
 #: What carries such a task out.
-PROCESS: Final = "interlace.profiling.cuda.process_main"
+PROCESS: Final = "interlace.profiling.cuda.examine"
 
 
 class GpuTask(msgspec.Struct, frozen=True):

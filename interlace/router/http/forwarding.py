@@ -10,7 +10,7 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.http.node_connections import PendingReply
 from interlace.router.http.passed_heads import PassedHeads, ReplyHead
 from interlace.server.heap_budget import HeapBudget, HeapReservation
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
 from interlace.shm.arena import Arena

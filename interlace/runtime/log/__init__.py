@@ -5,8 +5,7 @@ MessagePack. The first frame is the ``LogHeader``, each other an event with its 
 of the commands it was answered with. Commands are not kept: equal events give equal commands.
 """
 
-from interlace.runtime.log.header import LogHeader
-from interlace.runtime.log.read import LogError, LogFile, open_log
+from interlace.runtime.log.read import LogError, LogFile, LogHeader, open_log
 from interlace.runtime.log.replay import Replay, ReplayStep
 from interlace.runtime.log.write import LogWriter, previous_file
 

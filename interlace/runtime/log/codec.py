@@ -35,6 +35,7 @@ from interlace.core.messages import (
     Run,
     SendReply,
     SolvePlan,
+    TierChanged,
     TimedOut,
     TimeoutAt,
     Unload,
@@ -65,6 +66,7 @@ _PLAIN: Final = {
     14: TimedOut,
     15: PlanChanged,
     16: ArrivedElsewhere,
+    17: TierChanged,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload, 4: Evict}

@@ -12,9 +12,9 @@ import msgspec
 from interlace.core.messages import Command, Event
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.runtime.log.checkpoint import restore
 from interlace.runtime.log.codec import OpenWork, decode, digest, track
 from interlace.runtime.log.read import LogError, LogFile
+from interlace.runtime.log.write import restore
 
 
 class ReplayStep(NamedTuple):

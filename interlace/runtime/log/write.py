@@ -1,20 +1,86 @@
-"""An observer that writes every event to files of bounded size."""
+"""An observer that writes every event, and checkpoints, to files of bounded size."""
 
 from __future__ import annotations
 
+import copyreg
+import io
 import logging
 import os
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import msgspec
 
 from interlace.core.messages import Command, Event, RequestArrived, Woke, WorkFinished
 from interlace.engine.engine import Engine
-from interlace.runtime.log.checkpoint import save
+from interlace.policy.base import System
+from interlace.policy.cold_curve import ColdCurve
 from interlace.runtime.log.codec import OpenWork, encode, track
-from interlace.runtime.log.header import LENGTH, MAGIC, LogHeader, frame
+from interlace.runtime.log.read import LENGTH, MAGIC, LogHeader, frame
+
+_ROOMS: Final = ("interlace.core.", "interlace.engine.", "interlace.perf.", "interlace.policy.")
+_CONTAINERS: Final = frozenset({"deque", "Counter", "OrderedDict", "defaultdict"})
+_SYSTEM: Final = "the system"
+
+
+def save(engine: Engine, begun: OpenWork) -> bytes:
+    """Serialize the engine's state and the work it waits for, without its policies."""
+    kept = io.BytesIO()
+    pickler = pickle.Pickler(kept, protocol=5)
+    pickler.dispatch_table = copyreg.dispatch_table.copy()
+    pickler.dispatch_table[System] = lambda system: (_Named, ())
+    pickler.dispatch_table[ColdCurve] = lambda curve: (
+        _Curve,
+        (curve.layers, curve.links, curve.host),
+    )
+    pickler.dump((engine, dict(begun)))
+    return kept.getvalue()
+
+
+def restore(kept: bytes, system: System) -> tuple[Engine, OpenWork]:
+    """The engine as it was saved, with the policies of ``system``.
+
+    Raises:
+        pickle.UnpicklingError: it holds anything but an engine's parts.
+    """
+    engine, begun = _Reader(io.BytesIO(kept), system).load()
+    if not isinstance(engine, Engine) or not isinstance(begun, dict):
+        raise pickle.UnpicklingError("no engine is in it")
+    return engine, begun
+
+
+class _Named:
+    """Stands for the system in a checkpoint."""
+
+
+class _Curve:
+    """Stands for a cold curve by the system's policy: it is made anew."""
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, system: System) -> None:
+        super().__init__(file)
+        self._system = system
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (_Named.__module__, _Named.__qualname__):
+            return self._named()
+        if (module, name) == (_Curve.__module__, _Curve.__qualname__):
+            return partial(ColdCurve, self._system.cold.cold_start)
+        if module == "collections" and name in _CONTAINERS:
+            return super().find_class(module, name)
+        found = getattr(import_module(module), name, None) if module.startswith(_ROOMS) else None
+        if not isinstance(found, type) or not found.__module__.startswith(_ROOMS):
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of an engine")
+        return found
+
+    def _named(self) -> Callable[[], System]:
+        return lambda: self._system
+
 
 _log = logging.getLogger(__name__)
 

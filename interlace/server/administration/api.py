@@ -12,12 +12,54 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.version import __version__
 from interlace.runtime.clock import Clock
 from interlace.server.administration.model_metadata import model_config, model_metadata
-from interlace.server.administration.trace_log_settings import LOGGING, TRACE, changed
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_control import ModelControl
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Region, Regions
-from interlace.server.statistics.triton_statistics import model_statistics
+from interlace.server.statistics.snapshot import model_statistics
+
+#: Tracing is off: values as Triton spells them, all strings.
+TRACE: Final[Mapping[str, object]] = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+
+LOGGING: Final[Mapping[str, object]] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
+
+def changed(kind: str, now: Mapping[str, object], asked: Mapping[str, object]) -> dict[str, object]:
+    """The settings after a request for change: the same, as long as nothing else was asked for.
+
+    ``None`` clears a setting to its default, which it already has.
+
+    Raises:
+        ServeError: BAD_INPUT for an unknown setting, UNSUPPORTED for another value.
+    """
+    for name, value in asked.items():
+        if name not in now:
+            known = ", ".join(now)
+            raise ServeError(
+                Reason.BAD_INPUT, f"unknown {kind} setting '{name}'; settings: {known}"
+            )
+        if value is not None and value != now[name] and [value] != now[name]:
+            raise ServeError(
+                Reason.UNSUPPORTED,
+                f"{kind} setting '{name}' is {now[name]!r} and cannot be changed to {value!r} "
+                f"while the server runs",
+            )
+    return dict(now)
+
 
 EXTENSIONS: Final = (
     "classification",

@@ -26,9 +26,8 @@ from interlace.server.grpc.http2_frames import (
     PeerError,
 )
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.lingering import LingeringSockets
 from interlace.server.grpc.service import GrpcService
-from interlace.server.grpc.stall_timeouts import StallTimeouts
+from interlace.server.grpc.timeouts import LingeringSockets, StallTimeouts
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.abuse import AbuseBudget
 from interlace.server.grpc.frame_reader import FrameReader
 from interlace.server.grpc.frame_writer import FrameWriter
-from interlace.server.grpc.header_blocks import HeaderBlockReader
-from interlace.server.grpc.headers import CallHead, plain_refusal
+from interlace.server.grpc.headers import CallHead, HeaderBlockReader, plain_refusal
 from interlace.server.grpc.http2_frames import MAX_WINDOW, PROTOCOL_ERROR, PeerError
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.rpc import RpcCall

@@ -8,11 +8,10 @@ from typing import cast
 
 from interlace.core.errors import ServeError
 from interlace.server.api_keys import Access
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import SKIP_BYTES, ArenaBody, HeapBody, SkippedBody
 from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.connection_limit import ConnectionAdmission
 from interlace.server.http.exchange import Exchange, Phase
-from interlace.server.http.heap_body import SKIP_BYTES, HeapBody, SkippedBody
 from interlace.server.http.request_head import CHUNKED, RequestHead, head_end
 from interlace.server.http.responses import CONTINUE, HttpError, error_response, with_connection
 from interlace.server.http.server_state import ServerState

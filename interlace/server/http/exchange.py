@@ -9,7 +9,7 @@ from typing import Protocol
 
 from interlace.core.errors import ServeError
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import HttpError
 from interlace.shm.arena import Arena

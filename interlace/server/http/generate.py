@@ -13,10 +13,10 @@ from interlace.core.model import Model
 from interlace.core.request import Reply
 from interlace.core.tensor import TensorSpec, element_count
 from interlace.server.dataplane.call import Parameter
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.inference import Inference
-from interlace.server.http.reply_body import ReplyBody
+from interlace.server.http.responses import ReplyBody
 from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, to_bytes, to_json
 
 EVENTS: Final = "text/event-stream; charset=utf-8"

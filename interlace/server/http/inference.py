@@ -13,7 +13,7 @@ from interlace.server.compression import pack
 from interlace.server.dataplane.call import InferenceCall
 from interlace.server.dataplane.plane import failure, output_order
 from interlace.server.heap_budget import HeapReservation
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import ArenaBody, decode_raw
 from interlace.server.http.decoded_request import DecodedRequest, OutputTarget
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.inference_context import InferenceContext
@@ -24,16 +24,17 @@ from interlace.server.http.input_tensors import (
     write_length,
     wrong_size,
 )
-from interlace.server.http.raw_body import decode_raw
-from interlace.server.http.reply_body import (
+from interlace.server.http.request_head import ABSENT, RequestHead
+from interlace.server.http.responses import (
+    JSON,
+    OCTETS,
     TEXT_BYTES,
     ReplyBody,
     ReplyEncoder,
+    head_of,
     large_texts,
     plain_start,
 )
-from interlace.server.http.request_head import ABSENT, RequestHead
-from interlace.server.http.responses import JSON, OCTETS, head_of
 from interlace.server.model_table import ServedModel
 from interlace.server.tensor_json import BINARY_ONLY, to_json
 from interlace.shm.blocks import ArenaBlocks

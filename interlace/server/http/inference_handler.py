@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interlace.core.errors import ServeError
 from interlace.server.compression import unpack_small, unpack_within
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.generate import Generation
 from interlace.server.http.inference import Inference

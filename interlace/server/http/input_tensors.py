@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from interlace.core.errors import ServeError, bad_input
 from interlace.core.tensor import Span, Tensor
-from interlace.server.http.arena_body import ArenaBody, aligned
+from interlace.server.http.bodies import LENGTH_BYTES, ArenaBody, aligned
 from interlace.server.http.decoded_request import DecodedRequest, InputSource
-from interlace.server.http.raw_body import LENGTH_BYTES
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks

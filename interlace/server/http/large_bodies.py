@@ -6,14 +6,34 @@ import asyncio
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
+from interlace.core.model import Model
+from interlace.core.tensor import ITEM_BYTES, element_count
 from interlace.server.heap_budget import HeapReservation
-from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.body_decoder.client import BodyDecoder
 from interlace.server.http.inference import Inference
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.input_tensors import check_json
-from interlace.server.http.largest_request import largest_bytes
 from interlace.server.http.request_head import RequestHead
+
+#: A number in JSON with what stands around it, indented too.
+_JSON_ITEM_BYTES: Final = 64
+
+
+def largest_bytes(model: Model, json: bool) -> int | None:
+    """The bytes of the largest request's tensors, as binary data or as JSON text.
+
+    ``None`` where the signature sets no bound: a dim of any size, or elements of any length.
+    """
+    rows = model.signature.max_batch if model.signature.batched else 1
+    total = 0
+    for spec in model.signature.inputs:
+        size = ITEM_BYTES.get(spec.datatype)
+        if size is None or min(spec.dims, default=1) < 0:
+            return None
+        total += rows * element_count(spec.dims) * (_JSON_ITEM_BYTES if json else size)
+    return total
+
 
 _PIECE_BYTES: Final = 1 << 20
 #: Room for a packed body is this many times its size at first, and as many times that if need be.

@@ -10,8 +10,7 @@ from typing import Final
 from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.admin_handler import AdminHandler
-from interlace.server.http.admin_routes import admin_routes, metrics_route
+from interlace.server.http.admin_handler import AdminHandler, admin_routes, metrics_route
 from interlace.server.http.connection import HttpConnection
 from interlace.server.http.exchange import InferenceFront, RequestHandler
 from interlace.server.http.limits import MIB, HttpLimits

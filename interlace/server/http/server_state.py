@@ -8,10 +8,10 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.heap_budget import HeapBudget
+from interlace.server.http.bodies import HeapBody
 from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.connection_limit import ConnectionAdmission, IdleConnections
 from interlace.server.http.exchange import BodyPlacer, OpenConnection, RequestHandler
-from interlace.server.http.heap_body import HeapBody
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_head import CHUNKED, RequestHead, RequestHeadReader
 from interlace.server.http.responses import HttpError, error_response

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from interlace.runtime.log.codec import arrival
-from interlace.runtime.log.header import MAGIC
-from interlace.runtime.log.read import LogError, open_log
+from interlace.runtime.log.read import MAGIC, LogError, open_log
 from interlace.sim.arrivals import Times
 
 _INVOCATION = ("func", "end_timestamp", "duration")

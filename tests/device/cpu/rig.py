@@ -25,8 +25,8 @@ from interlace.core.messages import (
 from interlace.core.model import Model
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import BYTES, Span, Tensor
-from interlace.device.cpu.bytes_tensors import pack_strings, unpack_strings
 from interlace.device.cpu.device import CpuDevice
+from interlace.device.cpu.inputs import pack_strings, unpack_strings
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.pending import WorkTimeouts
 from interlace.formats.arrays import NUMPY_TYPES
@@ -68,7 +68,7 @@ class Rig:
         self.gpu: str = self.device.gpu.id
         self.finished: list[WorkFinished] = []
         self.lost: list[PartitionLost] = []
-        self.device.on_lost(self.lost.append)
+        self.device.on_event(self.lost.append)
         self._ids = count(1)
 
     def do(self, work: Work) -> None:

@@ -132,7 +132,7 @@ def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     from interlace.core.messages import Failure
-    from interlace.device.cuda.restarter import OnStarted, Restarter
+    from interlace.device.cuda.device import OnStarted, Restarter
 
     told: list[str] = []
     tries: list[float] = []

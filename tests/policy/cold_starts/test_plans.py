@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.core.loading import HostLinks, LoadStep, WeightPath, link_of
+from interlace.core.loading import DISK_LINK, HostLinks, HostTier, LoadStep, WeightPath, link_of
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import bound_ms, layer_times, planned
+from interlace.policy.cold_curve import ColdCurve
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import frontier, lasting, moved_bytes
 from interlace.policy.cold_starts.whole import copy, pipeswitch
 from tests.policy.cold_starts.layers import layer_lists
 
 all_links = st.sampled_from(
-    [HostLinks(), HostLinks(1, 4096.0), HostLinks(1), HostLinks(takes_cores=True)]
+    [HostLinks(), HostLinks(1, 4096.0), HostLinks(1), HostLinks(takes_cores=True), DISK_LINK]
 )
 
 
@@ -124,3 +125,53 @@ def test_on_cores_each_layer_has_the_shorter_of_two_ways() -> None:
     assert plan.end_ms == plan.bound_ms == pytest.approx(3.5)
     assert frontier(layers, link_of("h100")).end_ms == pytest.approx(3.0)
     assert pipeswitch(layers, link_of("cpu-2")).end_ms == copy(layers, link_of("h100")).end_ms
+
+
+@given(layer_lists(40), st.floats(1.0, 4096.0), st.integers(0, 40 << 12))
+def test_from_disk_ours_is_never_later_than_any_other_nor_than_its_bytes(
+    layers: list[LayerProfile], bytes_per_ms: float, room_bytes: int
+) -> None:
+    host = HostTier(1 << 30, bytes_per_ms)
+    curves = {
+        name: ColdCurve(row.cold_start, layers, HostLinks(), host)
+        for name, row in COLD_POLICIES.items()
+    }
+    found = {name: one.plan_from_disk(frozenset(), 1 << 40) for name, one in curves.items()}
+    assert all(found["interlace"].end_ms <= one.end_ms + 1e-9 for one in found.values())
+    least_ms = sum(host.read_ms(one.weights_bytes) for one in layers)
+    curve = ColdCurve(lasting, layers, HostLinks(), host)
+    small = curve.plan_from_disk(frozenset(), room_bytes)
+    assert small.end_ms >= found["interlace"].end_ms - 1e-9
+    assert small.brought == curve.plan().brought or curve.nbytes(small.brought) <= room_bytes
+    for one in (*found.values(), small):
+        assert one.end_ms >= least_ms - 1e-9
+
+
+def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_not() -> None:
+    """In the page cache nothing is worth a copy; from disk all is that is read whole."""
+    layers = [
+        LayerProfile("table", 1000, 1.0, 0.1, 0.1, "embedding", 20.0, 0.4),
+        *(
+            LayerProfile(f"block{number}", 100, 0.25, 2.0, 2.1, "linear", 2.0, 5.0)
+            for number in range(10)
+        ),
+    ]
+    curve = ColdCurve(lasting, layers, HostLinks(takes_cores=True))
+    assert not curve.plan().brought
+    plan = curve.plan_from_disk(frozenset(), 10_000)
+    assert plan.brought == tuple(range(1, 11))
+    # The first copy is waited for; of the others only what they take of the cores shows.
+    assert plan.end_ms == pytest.approx(2.0 + 10 * (2.0 + 0.25))
+    unmeasured = [replace(one, copy_disk_ms=0.0, run_disk_ms=0.0) for one in layers]
+    curve = ColdCurve(lasting, unmeasured, HostLinks(takes_cores=True))
+    assert curve.plan_from_disk(frozenset(), 10_000) == curve.plan()
+
+
+def test_on_cores_nothing_is_begun_for_less_than_a_load_costs() -> None:
+    first = LayerProfile("before", 0, 0.7, 1.0, 1.0)
+    layers = [first, *(LayerProfile(f"{n}", 100, 0.2, 1.0, 1.5, "linear") for n in range(3))]
+    cores = HostLinks(takes_cores=True)
+    assert len(frontier(layers, cores).brought) == 3  # 0.9 ms are saved for 0.7
+    plan = frontier(layers, cores, frozenset({1}))
+    assert not plan.brought
+    assert plan.end_ms == pytest.approx(1.0 + 1.0 + 2 * 1.5)

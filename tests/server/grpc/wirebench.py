@@ -22,7 +22,7 @@ from interlace.server.grpc.infer_response import ResponseEncoder
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.service import GrpcService
-from interlace.server.grpc.stall_timeouts import StallTimeouts
+from interlace.server.grpc.timeouts import StallTimeouts
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.c_loops import poll_loop
+from interlace.device.cuda.completion.flag_poller import poll_loop
 from interlace.device.cuda.driver.api import Driver
 
 CompletionKind = Literal["flags", "blocking"]

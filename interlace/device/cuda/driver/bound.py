@@ -17,10 +17,9 @@ from interlace.device.cuda.driver.api import (
     MappedBlock,
     SmSplit,
 )
-from interlace.device.cuda.driver.calls import PrimaryContext
+from interlace.device.cuda.driver.calls import LaunchHandles, PrimaryContext
 from interlace.device.cuda.driver.copy_calls import enqueue
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.driver.handles import LaunchHandles
 from interlace.device.cuda.driver.peer import BoundPeer
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM

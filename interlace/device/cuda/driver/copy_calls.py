@@ -10,7 +10,7 @@ from typing import Final
 
 from cuda.bindings import driver as cu
 
-from interlace.device.cuda.completion.c_loops import c_library
+from interlace.device.cuda.completion.flag_poller import c_library
 from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.driver.calls import PrimaryContext
 from interlace.device.cuda.driver.errors import CudaError

@@ -8,9 +8,8 @@ from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
-from interlace.device.cuda.green_contexts.splitting import ATOM_SMS
 from interlace.device.cuda.lanes import Lanes
 from interlace.device.cuda.settings import (
     AHEAD_MS,

@@ -10,8 +10,7 @@ from contextlib import closing
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.green_contexts.atoms import Atoms
-from interlace.device.cuda.green_contexts.splitting import best_split
+from interlace.device.cuda.green_contexts.atoms import Atoms, best_split
 
 #: The atoms of GPUs by UUID, in order; empty if the driver cannot be asked.
 AskAtoms = Callable[[Sequence[str]], Sequence[Atoms]]

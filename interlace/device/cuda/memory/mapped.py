@@ -9,8 +9,8 @@ from threading import Lock
 from typing import Final, Protocol
 
 from interlace.device.cuda.driver.api import MappedBlock
+from interlace.device.cuda.memory.pooled import Slabs
 from interlace.device.cuda.memory.ranges import RangeAllocator
-from interlace.device.cuda.memory.slabs import Slabs
 
 #: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
 _SLAB_BYTES: Final = 1 << 22

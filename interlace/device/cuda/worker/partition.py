@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
 
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.loaded import LoadedModel
+from interlace.device.cuda.worker.context import GpuContext
 from interlace.device.cuda.worker.in_flight import InFlightBatch
-from interlace.device.cuda.worker.wire import GpuRequest, ReleaseLane
-from interlace.device.process.wire import Failed, LoadModel, RunBatch, UnloadModel
+from interlace.device.cuda.worker.weight_fetcher import Answers
+from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest, Released, ReleaseLane
+from interlace.device.process.error_text import error_text
+from interlace.device.process.wire import Failed, Loaded, LoadModel, RunBatch, Unloaded, UnloadModel
 
 #: Batches of a partition on the GPU: one runs, one is launched behind it.
 DEPTH: Final = 2
@@ -65,3 +71,133 @@ class GpuPartition:
     def launched(self) -> list[InFlightBatch]:
         """What is on the GPU, in order."""
         return [one for one in self.flights if isinstance(one, InFlightBatch)]
+
+
+#: The partition, the line, the answer, and whether the partition is gone.
+OnChanged = Callable[[GpuPartition, str, GpuAnswer, bool], None]
+
+
+class PartitionChanges:
+    """Makes the changes of a partition in the order asked for, one at a time."""
+
+    def __init__(
+        self, context: GpuContext, changed: OnChanged, answer: Callable[[Answers], None]
+    ) -> None:
+        """``answer`` gets the answers of fetches that end with their model."""
+        self._context = context
+        self._answer = answer
+        self._models = context.models
+        self._loader = context.loader
+        self._changed = changed
+
+    def begin(self, partition: GpuPartition) -> None:
+        """Begin the next change, if its time has come."""
+        while partition.changes and not partition.changing:
+            change = partition.changes[0]
+            match change.what:
+                case LoadModel():
+                    self._load(partition, change, change.what)
+                case UnloadModel(model=key):
+                    if partition.busy_with(key):
+                        return  # its batches go first
+                    self._unload(partition, change, key)
+                case ReleaseLane():
+                    if partition.busy_with():
+                        return
+                    self._release(partition, change)
+
+    def _load(self, partition: GpuPartition, change: PartitionChange, load: LoadModel) -> None:
+        model = load.model
+        if model.key in partition.models:
+            self._end(partition, change, Failed(f"model {model.key} is already loaded here"))
+            return
+        there = (model, partition.name, partition.lane, load.batches, load.cold)
+        served = self._models.at_once(*there)
+        if served is not None:
+            self._loaded(partition, change, load, served)
+            return
+        job = partial(self._models.load, *there)
+        self._aside(partition, job, partial(self._loaded, partition, change, load))
+
+    def _loaded(
+        self,
+        partition: GpuPartition,
+        change: PartitionChange,
+        load: LoadModel,
+        result: LoadedModel | BaseException,
+    ) -> None:
+        model = load.model
+        if isinstance(result, BaseException):
+            what = f"model {model.name} does not load"
+            self._end(partition, change, Failed(error_text(what, result)))
+            return
+        partition.models[model.key] = result
+        answer = Loaded(model.key, result.signature, result.weights_bytes, result.resident_bytes)
+        self._end(partition, change, answer)
+
+    def _unload(self, partition: GpuPartition, change: PartitionChange, key: str) -> None:
+        served = partition.models.pop(key, None)
+        ended = partial(self._end, partition, change, Unloaded(key))
+        if not self._models.leave(key, partition.name):
+            ended()
+            return
+        self._forget(key, served)
+
+        def dropped(result: object) -> None:
+            if isinstance(result, BaseException):
+                what = f"model {key} was unloaded, but not all of its memory came back"
+                self._context.note(error_text(what, result))
+            ended()
+
+        self._aside(partition, partial(self._models.drop, key), dropped)
+
+    def _forget(self, key: str, served: LoadedModel | None) -> None:
+        weights = None if served is None else served.cold
+        self._answer(self._context.fetcher.forget(key, weights))
+
+    def _release(self, partition: GpuPartition, change: PartitionChange) -> None:
+        models, partition.models = partition.models, {}
+        orphans = [key for key in models if self._models.leave(key, partition.name)]
+        for key in orphans:
+            self._forget(key, models[key])
+        if orphans:
+            self._aside(
+                partition,
+                partial(self._drop_all, orphans),
+                lambda result: self._released(partition, change),
+            )
+        else:
+            self._released(partition, change)
+
+    def _drop_all(self, keys: list[str]) -> None:
+        for key in keys:
+            self._models.drop(key)
+
+    def _released(self, partition: GpuPartition, change: PartitionChange) -> None:
+        self._context.lanes.release(partition.name)
+        self._end(partition, change, Released(), gone=True)
+
+    def _aside(
+        self, partition: GpuPartition, job: Callable[[], Any], ended: Callable[[Any], None]
+    ) -> None:
+        """Do a job in the loader's thread. A GPU that fails there has failed for all."""
+        partition.changing = True
+
+        def heard(result: Any) -> None:
+            if isinstance(result, CudaError) and result.sticky:
+                raise result
+            partition.changing = False
+            ended(result)
+            self.begin(partition)
+
+        self._loader.submit(job, heard)
+
+    def _end(
+        self,
+        partition: GpuPartition,
+        change: PartitionChange,
+        answer: GpuAnswer,
+        gone: bool = False,
+    ) -> None:
+        assert partition.changes.popleft() is change
+        self._changed(partition, change.line, answer, gone)

@@ -11,8 +11,12 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.worker.batch_runner import BatchRunner
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange, WaitingBatch
-from interlace.device.cuda.worker.partition_changes import PartitionChanges
+from interlace.device.cuda.worker.partition import (
+    GpuPartition,
+    PartitionChange,
+    PartitionChanges,
+    WaitingBatch,
+)
 from interlace.device.cuda.worker.weight_fetcher import Answers
 from interlace.device.cuda.worker.wire import (
     BatchStarved,

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http.arena_body import ArenaBody, aligned
-from interlace.server.http.body_decoder.messages import (
+from interlace.server.http.bodies import ArenaBody, aligned
+from interlace.server.http.body_decoder.process import (
     DecodeRefused,
     DecoderReply,
     DecoderRequest,

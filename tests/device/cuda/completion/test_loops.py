@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlace.device.cuda.completion.c_loops import c_library, poll_loop
+from interlace.device.cuda.completion.flag_poller import c_library, poll_loop
 from interlace.device.cuda.completion.kinds import completions, default_kind
 from tests.device.cuda.fake import FakeDriver
 

@@ -9,11 +9,10 @@ import pytest
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.atoms import Atoms, best_split
 from interlace.device.cuda.green_contexts.gpu import green_gpu
 from interlace.device.cuda.green_contexts.ladder import ladder
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
-from interlace.device.cuda.green_contexts.splitting import best_split
 from interlace.packing.layouts import layouts
 from tests.device.cuda.backends import FIFTEEN, FOURTEEN
 from tests.device.cuda.fake.driver import FakeDriver

@@ -18,7 +18,7 @@ from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.graphs.transfer import BatchBoundary
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
-from interlace.device.cuda.memory.slabs import Slabs
+from interlace.device.cuda.memory.pooled import Slabs
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
 Result = TypeVar("Result")

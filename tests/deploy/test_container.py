@@ -1,0 +1,31 @@
+"""The container file: what it copies is there, what it pins is what we test, and nobody is root."""
+
+from __future__ import annotations
+
+import re
+
+from tests.deploy.programs import DEPLOY
+
+ROOT = DEPLOY.parent
+TEXT = (DEPLOY / "Containerfile").read_text()
+
+
+def test_what_is_copied_is_there_and_enough_to_install() -> None:
+    copied = [words.split()[:-1] for words in re.findall(r"^COPY (?!--from)(.*)$", TEXT, re.M)]
+    names = {name for one in copied for name in one}
+    assert all((ROOT / name).exists() for name in names)
+    assert {"pyproject.toml", "setup.py", "README.md", "interlace"} <= names
+
+
+def test_images_and_torch_are_pinned_to_what_we_test() -> None:
+    (torch,) = re.findall(r"torch==(\S+)", TEXT)
+    assert f"torch=={torch}" in (ROOT / "scripts" / "environment").read_text()
+    assert re.findall(r"^FROM (\S+)", TEXT, re.M) == ["${PYTHON}", "${PYTHON}"]
+    assert re.search(r"^ARG PYTHON=\S+:3\.12\.\d+-slim-\w+$", TEXT, re.M)
+
+
+def test_the_last_stage_is_nobodys_and_starts_our_program() -> None:
+    last = TEXT.rpartition("FROM ")[2]
+    user = re.search(r"^USER (\d+):(\d+)$", last, re.M)
+    assert user is not None and min(map(int, user.groups())) > 0
+    assert 'ENTRYPOINT ["interlace"]' in last and "gcc" not in last

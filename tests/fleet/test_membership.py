@@ -1,0 +1,103 @@
+"""Who is there: lists of nodes, and names that are resolved again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+
+import pytest
+
+from interlace.core.node import Node
+from interlace.core.user_errors import InputError
+from interlace.fleet.membership import ListedNodes, NamedNodes, membership
+
+
+class Zone:
+    """Answers what it is given, one after another, and the last one for ever."""
+
+    def __init__(self, *answers: list[str] | OSError) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, host: str, port: int) -> Iterable[str]:
+        assert (host, port) == ("nodes.test", 8000)
+        self.asked += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+def seen(zone: Zone, changes: int) -> list[list[str]]:
+    """Names of the nodes at each of the first changes."""
+
+    async def follow() -> list[list[str]]:
+        found: list[list[str]] = []
+        watch = NamedNodes("nodes.test", 8000, 0.001, zone).watch()
+        async with aclosing(watch):
+            async for nodes in watch:
+                found.append([node.name for node in nodes])
+                if len(found) == changes:
+                    break
+        return found
+
+    return asyncio.run(asyncio.wait_for(follow(), 10))
+
+
+def test_nodes_join_and_leave_with_their_name() -> None:
+    zone = Zone(["10.0.0.1"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.1", "10.0.0.2"], ["10.0.0.2"])
+    assert seen(zone, 3) == [
+        ["10.0.0.1:8000"],
+        ["10.0.0.1:8000", "10.0.0.2:8000"],
+        ["10.0.0.2:8000"],
+    ]
+    assert zone.asked == 4  # another order is no change
+
+
+def test_while_nobody_resolves_the_name_the_nodes_stay() -> None:
+    lost = OSError("Name or service not known")
+    assert seen(Zone(lost, ["10.0.0.1"], lost, lost, ["10.0.0.1"], ["fd00::1"]), 2) == [
+        ["10.0.0.1:8000"],
+        ["[fd00::1]:8000"],
+    ]
+
+
+def test_the_system_resolves_unless_told_otherwise() -> None:
+    async def first() -> tuple[Node, ...]:
+        watch = NamedNodes("127.0.0.1", 8000).watch()
+        return await anext(watch)
+
+    assert asyncio.run(first()) == (Node("127.0.0.1:8000", "127.0.0.1", 8000, 8001),)
+
+
+def test_on_a_command_line_nodes_are_a_list_or_one_name() -> None:
+    listed = membership(["a=10.0.0.7:8010", "[fd00::1]:8000"])
+    assert isinstance(listed, ListedNodes)
+    assert str(listed) == "2 nodes"
+
+    async def first() -> tuple[Node, ...]:
+        return await anext(listed.watch())
+
+    assert asyncio.run(first()) == (
+        Node("a", "10.0.0.7", 8010, 8011),
+        Node("[fd00::1]:8000", "fd00::1", 8000, 8001),
+    )
+    named = membership(["dns:nodes.default.svc:8000"])
+    assert isinstance(named, NamedNodes)
+    assert str(named) == "the nodes of nodes.default.svc"
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["10.0.0.7"], "node '10.0.0.7': expected"),
+        (["10.0.0.7:port"], "node '10.0.0.7:port': expected"),
+        (["dns:nodes"], "node 'dns:nodes': expected"),
+        (["dns:nodes:8000", "a:8000"], "a service's name stands alone"),
+        (["a=b:1", "a=c:1"], "node 'a' is named twice"),
+    ],
+)
+def test_what_names_no_nodes_is_refused_in_words(texts: list[str], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        membership(texts)
