@@ -51,11 +51,25 @@ _MEMORY_PART = 0.8
 
 def default_profiles() -> Path:
     """Where profiles are kept unless the operator says otherwise."""
+    return _kept() / "profiles"
+
+
+def fetched_models(node: str) -> Path:
+    """Where a node of that name keeps the models that it fetches; the folder is made.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    folder = _kept() / "fetched" / node.replace("/", "_")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _kept() -> Path:
     try:
-        home = Path.home()
+        return Path.home() / ".cache/interlace"
     except RuntimeError:  # a user without one
-        home = Path("/nonexistent")
-    return home / ".cache/interlace/profiles"
+        return Path("/nonexistent/.cache/interlace")
 
 
 def memory_bytes() -> int:

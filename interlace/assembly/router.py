@@ -61,6 +61,7 @@ class Router:
         routing = RoutingLimits()
         beliefs = Routes(routing, Random().choice)
         self._settings = settings
+        self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)
         self.directory = NodeDirectory(beliefs, WallClock(loop), budget, settings.keys.api)
         reader = NodeReader(self.directory, settings.keys.api)
@@ -90,7 +91,7 @@ class Router:
             OSError: an address cannot be had.
         """
         asked = self._settings
-        http = await self.http.listen(asked.host, asked.http_port)
+        self.port = http = await self.http.listen(asked.host, asked.http_port)
         return http, await self.grpc.listen(asked.host, asked.grpc_port)
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,10 +11,14 @@ import typer
 from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
+from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
-from interlace.cli.screen import LogLevel, console, show_logs
+from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
-from interlace.fleet.membership import membership
+from interlace.core.user_errors import InputError
+from interlace.fleet.membership import Membership, membership
+from interlace.fleet.node_keeper import NodeLaunch
+from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
 from interlace.server.api_keys import ApiKeys
@@ -22,9 +27,10 @@ _ABOUT: Final = """One plan and one address for many nodes.
 
 \b
 Examples:
-  interlace serve models/ --assigned --http-port 8010  # on each node
-  interlace fleet serve models/ --nodes a=10.0.0.7:8010,b=10.0.0.8:8010
+  interlace serve --assigned --admin-key-file key --host 0.0.0.0  # on each node
+  interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --admin-key-file key
   interlace fleet status
+  interlace fleet drain a --admin-key-file key
 """
 
 fleet = typer.Typer(
@@ -49,15 +55,28 @@ AskedKeyFile = Annotated[
     Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
 ]
 _Nodes = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NODES",
         help="Nodes, each as [NAME=]HOST:PORT of its HTTP, with commas between them; or all of a "
         "DNS name: dns:NAME:PORT.",
     ),
 ]
+_Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|ADDRESS",
+        help="Instead of --nodes: start a node on each machine with GPUs of this Ray cluster.",
+    ),
+]
+_NodeOptions = Annotated[
+    str, typer.Option(metavar="OPTIONS", help="With --ray: options for each interlace serve.")
+]
 _AdminFile = Annotated[
-    Path | None, typer.Option(help="The key in this file is shown to nodes with orders.")
+    Path | None,
+    typer.Option(
+        help="The key in this file is shown to nodes with orders, and asked for by this fleet."
+    ),
 ]
 _Lease = Annotated[
     Path | None,
@@ -73,7 +92,9 @@ Level = Annotated[LogLevel, typer.Option(help="From which level on messages are 
 @fleet.command()
 def serve(
     models_dir: Root,
-    nodes: _Nodes,
+    nodes: _Nodes = None,
+    ray: _Ray = None,
+    node_options: _NodeOptions = "",
     host: Host = "127.0.0.1",
     http_port: Http = 8000,
     grpc_port: Grpc = 8001,
@@ -87,28 +108,42 @@ def serve(
 ) -> None:
     """Plan for all nodes, tell each its part, and pass requests to them.
 
-    MODELS_DIR holds what the fleet is to serve. Nodes are servers that wait to be told
-    (interlace serve MODELS_DIR --assigned), with the same models. What a node that is lost served
+    MODELS_DIR holds what the fleet is to serve; what changes there is taken up. Nodes are servers
+    that wait to be told (interlace serve --assigned), and fetch models from here; those that are
+    started with a folder of models have to have the same files. What a node that is lost served
     stands elsewhere at once; without this command nodes go on with what they were told.
 
     \b
     Examples:
-      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --host 0.0.0.0
-      interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --lease /mnt/lease
+      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
+      interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
+      interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
     """
     positive({"--request-memory-mb": request_memory_mb})
-    found = membership(nodes.split(","))
     show_logs(out := console(stderr=True), log_level)
+    keys = read_key(admin_key_file, "--admin-key-file") or "", read_key(api_key_file) or ""
+    launch = NodeLaunch(str(models_dir.resolve()), tuple(shlex.split(node_options)), *keys)
+    found = _found(nodes, ray, launch)
     router = RouterSettings(
-        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
+        found, host, http_port, grpc_port, ApiKeys(keys[1], keys[0]),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
-    key = read_key(admin_key_file, "--admin-key-file") or ""
     run_fleet(
-        FleetSettings(router, models_dir, system_of(system), key, lease),
+        FleetSettings(router, models_dir, system_of(system), keys[0], lease),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
+
+
+def _found(nodes: str | None, ray: str | None, launch: NodeLaunch) -> Membership:
+    """Who is there, as one of both options says.
+
+    Raises:
+        InputError: both do, or none, or what is named is no node and no cluster.
+    """
+    if (nodes is None) == (ray is None):
+        raise InputError("who is there? Give --nodes HOST:PORT,... or --ray auto, one of them")
+    return membership((nodes or "").split(",")) if ray is None else RayNodes(ray, launch)
 
 
 @fleet.command()
@@ -129,3 +164,105 @@ def status(
         typer.echo(text)
     else:
         show_fleet(console(), text)
+
+
+@fleet.command()
+def top(
+    url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
+    interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
+    api_key_file: KeyFile = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
+    ] = False,
+) -> None:
+    """Watch a fleet: what each node does, and the requests, queue and next answer of each model.
+
+    \b
+    Examples:
+      interlace fleet top
+      interlace fleet top http://10.0.0.5:8000 --interval 2
+      interlace fleet top --once
+    """
+    positive({"--interval": interval})
+    client = V2Client(url, read_key(api_key_file))
+    seen = FleetWatch(lambda: client.text("/v2/fleet"))
+    watch(console(), seen.look, interval, once)
+
+
+_Url = Annotated[
+    str, typer.Option(metavar="URL", help="Where the fleet's controller is reached over HTTP.")
+]
+_Key = Annotated[Path | None, typer.Option(help="Send the key in this file with the order.")]
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="Its name in the fleet.")]
+_HERE: Final = "http://127.0.0.1:8000"
+
+
+@fleet.command()
+def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """Empty a node: its models stand elsewhere first, then it takes nothing.
+
+    It answers what it has, and may be ended once `interlace fleet status` says "drained".
+
+    \b
+    Examples:
+      interlace fleet drain a --admin-key-file key
+      interlace fleet undrain a --admin-key-file key  # have it serve again
+    """
+    _order(url, admin_key_file, "drain", node)
+
+
+@fleet.command()
+def undrain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """Plan for a drained node again.
+
+    \b
+    Examples:
+      interlace fleet undrain a --admin-key-file key
+    """
+    _order(url, admin_key_file, "undrain", node)
+
+
+@fleet.command()
+def add(
+    node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT", help="Where it listens.")],
+    url: _Url = _HERE,
+    admin_key_file: _Key = None,
+) -> None:
+    """Have one more node, until this controller ends.
+
+    \b
+    Examples:
+      interlace fleet add c=10.0.0.9:8000 --admin-key-file key
+    """
+    _order(url, admin_key_file, "add", node)
+
+
+@fleet.command()
+def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """Have one node less: it is asked no more, and its models stand elsewhere.
+
+    Drain it first, so that they stand there before. It goes on with what it was told.
+
+    \b
+    Examples:
+      interlace fleet remove c --admin-key-file key
+    """
+    _order(url, admin_key_file, "remove", node)
+
+
+@fleet.command()
+def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """End a fleet: every node serves what it has, then nothing; the controller ends.
+
+    Nodes wait to be told by another controller.
+
+    \b
+    Examples:
+      interlace fleet down --admin-key-file key
+    """
+    _order(url, admin_key_file, "down")
+
+
+def _order(url: str, key_file: Path | None, what: str, node: str = "") -> None:
+    client = V2Client(url, read_key(key_file, "--admin-key-file"))
+    typer.echo(client.post(f"/v2/fleet/{what}", {"node": node} if node else {})["done"])

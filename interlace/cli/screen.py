@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.table import Table
 
 _FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
@@ -64,3 +66,15 @@ def table(left: Sequence[str], right: Sequence[str], title: str | None = None) -
     for heading in right:
         made.add_column(heading, justify="right", no_wrap=True)
     return made
+
+
+def watch(out: Console, look: Callable[[], RenderableType], interval_s: float, once: bool) -> None:
+    """Show a frame each ``interval_s`` until Ctrl-C; or, ``once``, print one after that time."""
+    if once:
+        time.sleep(interval_s)
+        out.print(look())
+        return
+    with Live(console=out, auto_refresh=False, screen=out.is_terminal) as live:
+        while True:
+            time.sleep(interval_s)
+            live.update(look(), refresh=True)

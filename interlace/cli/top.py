@@ -11,11 +11,10 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from interlace.cli.options import KeyFile, positive, read_key
-from interlace.cli.screen import console, table
+from interlace.cli.screen import console, table, watch
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
 
@@ -262,17 +261,9 @@ def top(
       interlace top --once
     """
     positive({"--interval": interval, "--window": window})
-    watch = _Watch(V2Client(url, read_key(api_key_file)), window)
-    watch.look()
-    out = console()
-    if once:
-        time.sleep(interval)
-        out.print(watch.look())
-        return
-    with Live(console=out, auto_refresh=False, screen=out.is_terminal) as live:
-        while True:
-            time.sleep(interval)
-            live.update(watch.look(), refresh=True)
+    seen = _Watch(V2Client(url, read_key(api_key_file)), window)
+    seen.look()
+    watch(console(), seen.look, interval, once)
 
 
 class _Watch:

@@ -165,18 +165,15 @@ class CpuWorker:
         architecture = runner.architecture if isinstance(runner, TakesTurns) else ""
         if frame.cold and architecture and isinstance(runner, TakesTurns):
             self._modules[architecture] = runner
-        if not frame.cold or cold is None:
-            return Loaded(
-                model.key, runner.signature, runner.resident_bytes, resident.resident_bytes
-            )
+        comes = cold if frame.cold else None
         return Loaded(
             model.key,
             runner.signature,
             runner.resident_bytes,
             resident.resident_bytes,
-            (0, *cold.nbytes),
+            (0, *comes.nbytes) if comes is not None else (),
             architecture,
-            str(cold.file.path),
+            str(comes.file.path) if comes is not None else "",
         )
 
     def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:
