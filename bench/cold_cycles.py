@@ -18,8 +18,7 @@ from time import perf_counter
 from typing import Annotated
 
 from bench.harness import Report, Row, main, spread
-from interlace.assembly.machine import cpu_settings
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import cpu_settings, drafts, find_models
 from interlace.core.loading import LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import CreatePartition, Evict, Fetch, Load, Run, Work, WorkFinished
 from interlace.core.model import Model

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from bench.harness import Report, Row, main, spread
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import drafts, find_models
 from interlace.core.loading import DISK_LINK, HostLinks
 from interlace.core.model import Model
 from interlace.formats import open_torch
@@ -24,8 +24,8 @@ from interlace.formats.torch_runner import sample_of
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel, took_ms
-from interlace.profiling.cpu.layers import layered
 from interlace.profiling.cpu.onnx_layers import OnnxLayers
+from interlace.profiling.cpu.process_main import layered
 
 _Times = dict[str, list[float]]
 _WAYS = ("pipeswitch", "deepplan-dha", "interlace")

@@ -4,6 +4,9 @@ A seeded Poisson trace in virtual time, for several numbers of models on eight a
 partitions each. Per request: machine time of the whole run, with the simulated devices and the
 clock. Per event: machine time of the engine alone, from an event to its commands; mean, median and
 99th percentile.
+
+``--memory 0.03``: two partitions of one accelerator with memory for so many of the models' weights,
+``--rate`` requests a second by Zipf's law over all of them, so that most are cold.
 """
 
 from __future__ import annotations
@@ -16,11 +19,49 @@ import time
 
 import numpy as np
 
+from bench.cold.playing import poisson, zipf_parts
 from bench.sim_speed import engine_s, scenario
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.loading import HostLinks
 from interlace.core.messages import Event
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import LatencyPoint, LayerProfile, Profile
 from interlace.engine.engine import Engine
+from interlace.policy.catalog import resolve
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
+
+#: Layers of a model that comes and goes: bytes, and ms to copy, to run, to run from the host.
+_LAYERS = tuple(LayerProfile(f"l{n}", 100_000, 0.05, 0.2, 0.3) for n in range(8))
+_SKEW, _SLO_MS, _BATCH = 0.9, 1000.0, 8
+
+
+def cold_scenario(
+    models: int, part: float, rate_rps: float, requests: int, seed: int = 0
+) -> Simulation:
+    """Every model in both partitions, and memory for ``part`` of their weights, of two at least."""
+    names = [f"m{number:05}" for number in range(models)]
+    rates = dict(zip(names, (rate_rps * one for one in zipf_parts(models, _SKEW)), strict=True))
+    nbytes = sum(layer.weights_bytes for layer in _LAYERS)
+    points = {
+        (rows, share): LatencyPoint(ms, ms, ms, 1)
+        for share in (50, 100)
+        for rows, ms in ((1, 1.5), (2, 2.0), (4, 3.0), (_BATCH, 5.0))
+    }
+    profiles = dict.fromkeys(
+        names, Profile("m", "digest", "test", nbytes, 0, points, layers=_LAYERS)
+    )
+    gpu = Gpu(
+        "g0", "test", 2, 10**13, (50, 100), weights_bytes=int(nbytes * max(2, part * models)),
+        links=HostLinks(takes_cores=True),
+    )  # fmt: skip
+    demand = tuple(Demand(name, rates[name], _SLO_MS, _BATCH) for name in names)
+    slots = tuple(Slot(name, _BATCH, rates[name] / 2) for name in names)
+    plan = Plan(tuple(Partition(f"p{number}", "g0", 50, slots) for number in range(2)))
+    return Simulation(
+        resolve("interlace"), Fleet((gpu,)), demand, profiles, profiles,
+        poisson(rates, requests / rate_rps, seed), plan, epoch_ms=float("inf"),
+    )  # fmt: skip
 
 
 def events_us(one: Simulation) -> list[float]:
@@ -54,12 +95,17 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--load", type=float, default=0.8)
     parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--memory", type=float, help="for that part of the models' weights")
+    parser.add_argument("--rate", type=float, default=30.0, help="requests a second, if --memory")
     parser.add_argument("--models", type=int, nargs="+", default=[1, 16, 100, 1000])
     asked = parser.parse_args()
     for models in asked.models:
         request_us, mean_us, p50_us, p99_us = [], [], [], []
         for seed in range(asked.reps):
-            one = scenario(models, asked.gpus, asked.load, asked.requests, seed)
+            if asked.memory is None:
+                one = scenario(models, asked.gpus, asked.load, asked.requests, seed)
+            else:
+                one = cold_scenario(models, asked.memory, asked.rate, asked.requests, seed)
             request_us.append(engine_s(one) / len(one.arrivals) * 1e6)
             middle_us, late_us = np.percentile(spent_us := events_us(one), [50, 99])
             mean_us.append(statistics.mean(spent_us))
@@ -72,7 +118,10 @@ def main() -> None:
             "event_p50_us": _spread(p50_us),
             "event_p99_us": _spread(p99_us),
         }
-        print(json.dumps({"models": models, "gpus": asked.gpus, "load": asked.load, **figures}))
+        where = {"gpus": asked.gpus, "load": asked.load}
+        if asked.memory is not None:
+            where = {"memory": asked.memory, "rate_rps": asked.rate}
+        print(json.dumps({"models": models, **where, **figures}), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
-from interlace.device.simulated.answering import AnsweringDevice
-from interlace.device.simulated.answers import AnswerWriter
+from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.physics import Physics
 from interlace.device.simulated.running_batches import Timer
 from interlace.device.simulated.wall_timer import WallTimer

@@ -46,7 +46,7 @@ HOT: Final = (
         "queued_work", "running_batches", "timeouts",
     )),
     *(f"device/process/{name}.py" for name in (
-        "batch_frames", "link", "output_arena", "output_blocks", "pending",
+        "batch_frames", "link", "output_arena", "pending",
     )),
     "device/cpu/device.py",
     *(f"sim/{name}.py" for name in ("recorder", "run")),
@@ -63,6 +63,11 @@ HOT: Final = (
         "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_response",
         "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
         "typed_contents",
+    )),
+    *(f"routing/{name}.py" for name in ("believed_node", "routes")),
+    *(f"router/{name}.py" for name in ("attempts", "directory", "node_links")),
+    *(f"router/http/{name}.py" for name in (
+        "forwarding", "node_connection", "node_connections", "passed_heads",
     )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+import interlace
 from interlace.cli.main import COMMANDS, build
 from interlace.core.errors import Reason, RepositoryError
 from interlace.repository.model_config import parse_pbtxt
 from interlace.repository.model_settings import parse_settings
 from interlace.server.grpc.status import STATUS as GRPC_STATUS
 from interlace.server.http.responses import STATUS as HTTP_STATUS
+from tests.serve.server import write_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -121,3 +123,38 @@ def test_the_table_of_errors_is_the_servers() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target, _ in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "python.md").read_text()
+PLANS, VARIANTS, RUNS, SERVES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+def test_planning_and_simulating(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    for code in (PLANS, VARIANTS, RUNS):
+        exec(compile(code, "python.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "2 GPUs, 2 at the least, 0.80 an hour" in said
+    assert said.count("requests/s in time") == 2
+
+
+@pytest.mark.process
+def test_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "models", "double")
+    monkeypatch.chdir(tmp_path)
+    more = "port=0, grpc_port=0, metrics_port=0, cores='0', device='cpu', profiles=PROFILES"
+    names = {"interlace": interlace, "PROFILES": tmp_path / "profiles"}
+    exec(compile(SERVES.replace("port=0", more), "python.md", "exec"), names)
+    assert "['double']" in capsys.readouterr().out
+
+
+def test_every_name_of_the_page_is_exported() -> None:
+    for name in set(re.findall(r"`interlace\.(\w+)", PAGE)):
+        assert hasattr(interlace, name), name
+        assert name in interlace.__all__

@@ -16,9 +16,8 @@ from bench.fleet.stands import haproxy, node, router, running
 from bench.harness import Report, Table, main, percentile, spread
 from bench.harness.processes import cpu_s
 from interlace.core.user_errors import UserError
-from interlace.load.inference_body import make_call
 from interlace.load.open_loop import ArrivalProcess, OpenLoop, merged, send_times
-from interlace.load.v2_client import V2Client
+from interlace.load.v2_client import V2Client, make_call
 
 _NODE, _ROUTER, _HAPROXY = 18_410, 18_420, 18_430
 

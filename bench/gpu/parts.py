@@ -62,11 +62,7 @@ PARTS: Final[tuple[Part, ...]] = (
     ),
     _compared("loading", 35, "what a model that is served feels while others are loaded"),
     _check(2, "split", 8, "which groups of SMs there are, and which SMs run what"),
-    _check(3, "green-cost", 8, "what green contexts and streams cost, and how many there can be"),
-    _check(4, "graphs", 18, "whether a captured graph keeps the SMs it was captured on"),
-    _check(5, "libraries", 14, "whether cuBLAS and cuDNN heed the SMs of a partition"),
-    _check(6, "isolation", 18, "how much neighbours slow a model on SMs of its own"),
-    _check(8, "copies", 12, "rates of copies and gathers, and small copies beside large ones"),
+    _check(3, "green-cost", 12, "what green contexts and streams cost, and how many there can be"),
     _check(10, "completion", 18, "how soon and at what cost the end of a batch is known"),
     _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
     Part(

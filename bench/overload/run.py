@@ -1,4 +1,4 @@
-"""Overload, wrong requests and SIGTERM for each server.
+"""Overload and SIGTERM for each server.
 
 The server gets core 0 and this process core 1; the model is the CNN. A server's own capacity is
 measured first in each repetition, and loads are multiples of it.
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from matplotlib.figure import Figure
 
 from bench.harness import Picture, Report, main, processes
-from bench.overload import curve, malformed, sigterm
+from bench.overload import curve, sigterm
 from bench.peers import wire
 from bench.peers.server import Bench, NotReadyError, claim, started
 from bench.peers.table import PEERS_HOME, Peer, installed, peers, prepare
@@ -87,7 +87,6 @@ def one(
             capacity = row["capacity_rps"]
             row["curve"] = curve.measure(server, packed, capacity, seconds, slo_ms, seed)
             row["memory"] = processes.memory(server.pids())
-            row["malformed"] = malformed.ask_all(name, proto)
             row["sigterm"] = sigterm.stop_under_load(server, packed)
     except (NotReadyError, OSError) as error:
         row["fail"] = str(error)[:500]

@@ -7,26 +7,27 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGTERM
 
-import msgspec
 import uvloop
 
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
-from interlace.core.node import NodeDescription
+from interlace.core.node import Node, NodeDescription
 from interlace.core.user_errors import InputError
+from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
+from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.orders import fleet_routes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
 from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
 from interlace.runtime.plan_solver import ProcessPlanSolver, unsendable
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,15 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
     """Command and route in this thread, the main one, until SIGTERM or SIGINT.
 
     Raises:
-        InputError: the system cannot plan here.
+        InputError: the system cannot plan here, or there is no key for nodes.
         RepositoryError: the folder of models cannot be listed.
         OSError: an address, or the lease's folder, cannot be had.
     """
     if reason := unsendable(settings.system):
         raise InputError(f"system {settings.system.name}: {reason}")
 
+    if not (settings.admin_key or settings.router.keys.api):
+        raise InputError("nodes take orders from whoever has their key: --admin-key-file")
     folder_names(settings.models)
 
     async def run() -> None:
@@ -81,13 +84,22 @@ class _FleetParts:
     def router(self) -> Router:
         """The router; its service commands from then on."""
         asked = self._settings
-        page = Route("/v2/fleet", respond={"GET": self._status})
-        router = Router(asked.router, [page])
+        files = FleetFiles(asked.models)
+        nodes = ChangingNodes(asked.router.nodes)
+        pages = fleet_routes(self._commanding, nodes, self._end)
+        router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
+
+        def source(name: str) -> str:
+            node = next(one for one in router.directory.nodes if one.name == name)
+            return f"{_seen_from(node, asked.router.host)}:{router.port}"
+
         service = FleetService(
             router.directory,
             orders,
-            NodeModels(orders, partial(folder_names, asked.models)),
+            NodeModels(orders),
+            files,
+            source,
             self._controller,
             self._lease(),
         )
@@ -95,6 +107,10 @@ class _FleetParts:
         service.start()
         self._service = service
         return router
+
+    def _commanding(self) -> FleetService:
+        assert self._service is not None
+        return self._service
 
     def close(self) -> None:
         """Command no more."""
@@ -114,6 +130,17 @@ class _FleetParts:
 
         return Controller(self._clock, self._settings.system, solver, term, nodes)
 
-    def _status(self, asked: AdminRequest) -> HttpResponse:
-        assert self._service is not None
-        return HttpResponse(msgspec.json.encode(self._service.status()))
+    def _end(self) -> None:
+        """As SIGTERM does, once the answer has been sent."""
+        self._clock.call_at(self._clock.now_ms() + 200.0, lambda: os.kill(os.getpid(), SIGTERM))
+
+
+def _seen_from(node: Node, host: str) -> str:
+    """This machine's address for a node, where we listen at ``host``."""
+    if host not in ("0.0.0.0", "::", ""):
+        return host
+    with socket.socket(
+        socket.AF_INET6 if ":" in node.host else socket.AF_INET, socket.SOCK_DGRAM
+    ) as probe:
+        probe.connect((node.host, node.http_port))  # nothing is sent
+        return str(probe.getsockname()[0])

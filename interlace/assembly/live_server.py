@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +18,7 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
+from interlace.control.model_files import WantedModels
 from interlace.control.model_preparer import ModelPreparer
 from interlace.control.models_at_hand import ModelsAtHand
 from interlace.control.node_states import NodeStates
@@ -28,6 +29,7 @@ from interlace.control.status_futures import StatusFutures
 from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.model import Model
 from interlace.core.node import Assignment, NodeDescription, Revision
@@ -40,11 +42,10 @@ from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
-from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
 from interlace.runtime.clock import WallClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.runtime.log import LogHeader, LogWriter
-from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.plan_solver import AssignedPlanSolver, ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
@@ -87,6 +88,7 @@ class ServeSettings:
     log_bytes: int = 1 << 30
     arena_bytes: int = 2 << 30
     http: HttpLimits = field(default_factory=HttpLimits)
+    fetches: bool = False  #: ``root`` is filled with what a controller says
     assigned: bool = False  #: what is served is told from outside: nothing is loaded before
     zone: str = ""  #: what this server fails together with
 
@@ -129,8 +131,9 @@ class LiveServer:
         self.statuses = StatusFutures(updates.quarantined, updates.recovered)
         self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
+        self._fetches = choices.fetches
         self._control(choices)
-        self._node()
+        self._node(choices)
         self._transports(choices)
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
@@ -157,14 +160,19 @@ class LiveServer:
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked
         )
 
-    def _node(self) -> None:
+    def _node(self, choices: ServeSettings) -> None:
         """What routers and controllers see."""
+        keys = choices.keys
+        self.wanted = WantedModels(
+            choices.root, choices.fetches, keys.admin or keys.api, self._have_changed
+        )
         self.assignments = Assignments(
             self.runtime,
             self.fleet,
             self.lifecycle,
             self.registry,
             self._assigned,
+            self.wanted,
         )
         self.node_states = NodeStates(
             self.engine,
@@ -173,6 +181,7 @@ class LiveServer:
             lambda: self.plane.accepting and self.lifecycle.ready(),
             lambda: self.statuses.is_settled,
             self.assignments,
+            self.wanted,
         )
 
     def _transports(self, choices: ServeSettings) -> None:
@@ -221,6 +230,7 @@ class LiveServer:
             lambda: self.at_hand.found,
             self._assign,
             self.assignments.drain,
+            self.wanted.order,
         )
 
     def _described(self, choices: ServeSettings) -> NodeDescription:
@@ -244,9 +254,23 @@ class LiveServer:
         """
         if self._assigned is None:
             return await self.startup.run(on_step)
+        if self._fetches:
+            _LOG.info("a controller is waited for, which says what to fetch and to serve")
+            return []
         await self.at_hand.survey(on_step)
+        await self.wanted.look()
         _LOG.info("an assignment is waited for; %d models are at hand", len(self.at_hand.found))
         return []
+
+    async def _have_changed(self, new: Collection[str], gone: Collection[str]) -> None:
+        """Models of the repository are others than before; what is served of them is reloaded."""
+        await self.at_hand.update(new, gone)
+        for name in new:
+            if self.registry.serving(name):
+                try:
+                    await self.lifecycle.load(name)
+                except ServeError as error:
+                    _LOG.error("%s is served as it was: %s", name, error)
 
     def watch(self) -> None:
         """Begin to look after workers on cores, once a second."""
@@ -265,6 +289,7 @@ class LiveServer:
         """Give everything back."""
         self.startup.close()
         self.assignments.close()
+        self.wanted.close()
         for task in self._watching:
             task.cancel()
         self.grpc.close()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from interlace.assembly.accelerators import choose_accelerators
-from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import cpu_settings, default_profiles, drafts, find_models
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.model_folders import drafts, find_models
+from interlace.assembly.machine import drafts, find_models
 from interlace.assembly.weights_folder import WeightsFolder
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError

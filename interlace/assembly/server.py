@@ -19,8 +19,7 @@ import uvloop
 
 from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
-from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import find_models
+from interlace.assembly.machine import cpu_settings, default_profiles, fetched_models, find_models
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import (
     SimulatedAccelerators,
@@ -255,7 +254,7 @@ class Server:
 
 
 def serve(
-    models: Path | str,
+    models: Path | str | None,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -273,6 +272,7 @@ def serve(
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
 
+    Without a folder, one that is assigned fetches its models from whoever tells it what to serve.
     It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port``; 0 takes a free
     one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
     as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
@@ -290,20 +290,26 @@ def serve(
         UserError: there is no such device, or no model.
         RepositoryError: there is no such folder.
     """
-    root, folder = Path(models), profiles or default_profiles()
+    root, folder = _root(models, options, port), profiles or default_profiles()
     where = _accelerators(device, gpu, gpus, cores, folder).with_weights(memory_bytes or 0)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key),
         allow_client_shm=options.allow_client_shm,
-        allow_hosts=options.allow_hosts,
+        allow_hosts=options.allow_hosts, log=options.log,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
-        log=options.log,
         log_bytes=int(options.log_limit_mb * 1e6),
-        assigned=options.assigned,
-        zone=options.zone,
+        fetches=models is None, assigned=options.assigned, zone=options.zone,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+
+
+def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
+    if models is not None:
+        return Path(models)
+    if not options.assigned:
+        raise InputError("MODELS_DIR is missing: only a node that is --assigned fetches its models")
+    return fetched_models(options.node or f"port-{port}")
 
 
 def _accelerators(

@@ -17,12 +17,11 @@ from interlace.core.model import Model
 from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import UserError
 from interlace.device.cpu.describe import Description
-from interlace.device.simulated.answering import AnsweringDevice
-from interlace.device.simulated.answers import AnswerWriter
+from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.wall_timer import WallTimer
 from interlace.device.simulated.weight_links import WeightLinks
-from interlace.profiling.simulated_profiles import SimulatedProfiles
+from interlace.profiling.packaged import SimulatedProfiles
 from interlace.shm.arena import ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)

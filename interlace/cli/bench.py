@@ -11,11 +11,9 @@ from interlace.cli.options import Json, KeyFile, numbers, pairs, positive, read_
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import UserError
-from interlace.load.inference_body import make_call
-from interlace.load.load_test import load_test
-from interlace.load.open_loop import ArrivalProcess, send_times
+from interlace.load.open_loop import ArrivalProcess, load_test, send_times
 from interlace.load.result import LAG_OF_SLO_MAX, ModelLoadReport
-from interlace.load.v2_client import V2Client
+from interlace.load.v2_client import V2Client, make_call
 
 _FIGURES: Final = (
     "SLO ms",

@@ -10,9 +10,10 @@ import typer
 from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
 from interlace.cli.fleet_table import show_fleet
-from interlace.cli.logs import LogLevel, show_logs
+from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
-from interlace.cli.screen import console
+from interlace.cli.screen import LogLevel, console, show_logs, watch
+from interlace.cli.simulate_fleet import simulate
 from interlace.fleet.membership import membership
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
@@ -22,9 +23,10 @@ _ABOUT: Final = """One plan and one address for many nodes.
 
 \b
 Examples:
-  interlace serve models/ --assigned --http-port 8010  # on each node
-  interlace fleet serve models/ --nodes a=10.0.0.7:8010,b=10.0.0.8:8010
+  interlace serve --assigned --admin-key-file key --host 0.0.0.0  # on each node
+  interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --admin-key-file key
   interlace fleet status
+  interlace fleet drain a --admin-key-file key
 """
 
 fleet = typer.Typer(
@@ -33,6 +35,7 @@ fleet = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+fleet.command()(simulate)
 
 Nodes = Annotated[
     list[str],
@@ -56,7 +59,10 @@ _Nodes = Annotated[
     ),
 ]
 _AdminFile = Annotated[
-    Path | None, typer.Option(help="The key in this file is shown to nodes with orders.")
+    Path | None,
+    typer.Option(
+        help="The key in this file is shown to nodes with orders, and asked for by this fleet."
+    ),
 ]
 _Lease = Annotated[
     Path | None,
@@ -86,8 +92,9 @@ def serve(
 ) -> None:
     """Plan for all nodes, tell each its part, and pass requests to them.
 
-    MODELS_DIR holds what the fleet is to serve. Nodes are servers that wait to be told
-    (interlace serve MODELS_DIR --assigned), with the same models. What a node that is lost served
+    MODELS_DIR holds what the fleet is to serve; what changes there is taken up. Nodes are servers
+    that wait to be told (interlace serve --assigned), and fetch models from here; those that are
+    started with a folder of models have to have the same files. What a node that is lost served
     stands elsewhere at once; without this command nodes go on with what they were told.
 
     \b
@@ -99,11 +106,11 @@ def serve(
     positive({"--request-memory-mb": request_memory_mb})
     found = membership(nodes.split(","))
     show_logs(out := console(stderr=True), log_level)
+    key = read_key(admin_key_file, "--admin-key-file") or ""
     router = RouterSettings(
-        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
+        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or "", key),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
-    key = read_key(admin_key_file, "--admin-key-file") or ""
     run_fleet(
         FleetSettings(router, models_dir, system_of(system), key, lease),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
@@ -128,3 +135,105 @@ def status(
         typer.echo(text)
     else:
         show_fleet(console(), text)
+
+
+@fleet.command()
+def top(
+    url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
+    interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
+    api_key_file: KeyFile = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
+    ] = False,
+) -> None:
+    """Watch a fleet: what each node does, and the requests, queue and next answer of each model.
+
+    \b
+    Examples:
+      interlace fleet top
+      interlace fleet top http://10.0.0.5:8000 --interval 2
+      interlace fleet top --once
+    """
+    positive({"--interval": interval})
+    client = V2Client(url, read_key(api_key_file))
+    seen = FleetWatch(lambda: client.text("/v2/fleet"))
+    watch(console(), seen.look, interval, once)
+
+
+_Url = Annotated[
+    str, typer.Option(metavar="URL", help="Where the fleet's controller is reached over HTTP.")
+]
+_Key = Annotated[Path | None, typer.Option(help="Send the key in this file with the order.")]
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="Its name in the fleet.")]
+_HERE: Final = "http://127.0.0.1:8000"
+
+
+@fleet.command()
+def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """Empty a node: its models stand elsewhere first, then it takes nothing.
+
+    It answers what it has, and may be ended once `interlace fleet status` says "drained".
+
+    \b
+    Examples:
+      interlace fleet drain a --admin-key-file key
+      interlace fleet undrain a --admin-key-file key  # have it serve again
+    """
+    _order(url, admin_key_file, "drain", node)
+
+
+@fleet.command()
+def undrain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """Plan for a drained node again.
+
+    \b
+    Examples:
+      interlace fleet undrain a --admin-key-file key
+    """
+    _order(url, admin_key_file, "undrain", node)
+
+
+@fleet.command()
+def add(
+    node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT", help="Where it listens.")],
+    url: _Url = _HERE,
+    admin_key_file: _Key = None,
+) -> None:
+    """Have one more node, until this controller ends.
+
+    \b
+    Examples:
+      interlace fleet add c=10.0.0.9:8000 --admin-key-file key
+    """
+    _order(url, admin_key_file, "add", node)
+
+
+@fleet.command()
+def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """Have one node less: it is asked no more, and its models stand elsewhere.
+
+    Drain it first, so that they stand there before. It goes on with what it was told.
+
+    \b
+    Examples:
+      interlace fleet remove c --admin-key-file key
+    """
+    _order(url, admin_key_file, "remove", node)
+
+
+@fleet.command()
+def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+    """End a fleet: every node serves what it has, then nothing; the controller ends.
+
+    Nodes wait to be told by another controller.
+
+    \b
+    Examples:
+      interlace fleet down --admin-key-file key
+    """
+    _order(url, admin_key_file, "down")
+
+
+def _order(url: str, key_file: Path | None, what: str, node: str = "") -> None:
+    client = V2Client(url, read_key(key_file, "--admin-key-file"))
+    typer.echo(client.post(f"/v2/fleet/{what}", {"node": node} if node else {})["done"])

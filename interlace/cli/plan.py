@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.logs import show_logs
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
 from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
-from interlace.cli.screen import console
+from interlace.cli.screen import console, show_logs
 from interlace.core.byte_sizes import parse_bytes
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text

@@ -13,11 +13,10 @@ import uvloop
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.profiling_run import ProfilingTask, check, measure
-from interlace.cli.logs import show_logs
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
 from interlace.cli.profile_tables import cost_table, further_tables, latency_table
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import console
+from interlace.cli.screen import console, show_logs
 from interlace.core.json_text import json_text
 from interlace.core.model import Model
 from interlace.core.profile import Profile

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from interlace.cli.options import Json
-from interlace.cli.replaying.play import opened
 from interlace.cli.replaying.story import story
-from interlace.cli.replaying.summary import Summary, record, summary
+from interlace.cli.replaying.summary import Summary, opened, record, summary
 from interlace.core.json_text import json_text
 from interlace.core.request import Reply
 from interlace.core.user_errors import InputError, UserError

@@ -13,9 +13,8 @@ from interlace.cli.fleet import (
     Nodes,
     Requests,
 )
-from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import positive, read_key
-from interlace.cli.screen import console
+from interlace.cli.screen import LogLevel, console, show_logs
 from interlace.fleet.membership import membership
 from interlace.server.api_keys import ApiKeys
 

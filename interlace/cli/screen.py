@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Final
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.table import Table
+
+_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
+
+
+class LogLevel(StrEnum):
+    """From which level on the package's own messages are shown."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints through a console, so that a progress bar stays below the lines."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(logging.Formatter(_FORMAT, _TIME))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(self.format(record), soft_wrap=True)
+
+
+def show_logs(console: Console, level: LogLevel = LogLevel.INFO) -> None:
+    """Print what is logged from now on, one line each; of libraries only warnings."""
+    logging.basicConfig(handlers=[_ConsoleHandler(console)], level=logging.WARNING, force=True)
+    logging.getLogger("interlace").setLevel(level.upper())
+
 
 _FILE_WIDTH = 140
 
@@ -30,3 +66,15 @@ def table(left: Sequence[str], right: Sequence[str], title: str | None = None) -
     for heading in right:
         made.add_column(heading, justify="right", no_wrap=True)
     return made
+
+
+def watch(out: Console, look: Callable[[], RenderableType], interval_s: float, once: bool) -> None:
+    """Show a frame each ``interval_s`` until Ctrl-C; or, ``once``, print one after that time."""
+    if once:
+        time.sleep(interval_s)
+        out.print(look())
+        return
+    with Live(console=out, auto_refresh=False, screen=out.is_terminal) as live:
+        while True:
+            time.sleep(interval_s)
+            live.update(look(), refresh=True)

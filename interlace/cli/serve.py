@@ -14,18 +14,16 @@ from rich.console import Console
 import interlace
 from interlace.assembly.server import ServeOptions
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
-from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import (
     Cores,
     Profiles,
-    Root,
     SystemName,
     positive,
     read_key,
     size_bytes,
 )
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import console, table
+from interlace.cli.screen import LogLevel, console, show_logs, table
 from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
 from interlace.core.user_errors import InputError
@@ -149,8 +147,17 @@ _Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
+_Models = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[MODELS_DIR]",
+        help="The model repository; a node that is --assigned fetches its models without one.",
+    ),
+]
+
+
 def serve(
-    models_dir: Root,
+    models_dir: _Models = None,
     host: _Host = "127.0.0.1",
     http_port: _Http = 8000,
     grpc_port: _Grpc = 8001,

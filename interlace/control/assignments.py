@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from interlace.control.lifecycle import ModelLifecycle
+from interlace.control.model_files import WantedModels
 from interlace.control.plan_check import check_plan
 from interlace.control.registry import VersionRegistry
 from interlace.core.errors import Reason, RepositoryError, ServeError
@@ -15,7 +16,7 @@ from interlace.core.messages import PlanChanged
 from interlace.core.node import UNASSIGNED, Assignment, Revision
 from interlace.core.tables import did_you_mean
 from interlace.policy.base import Planner
-from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
+from interlace.runtime.plan_solver import AssignedPlanSolver
 from interlace.runtime.runtime import Runtime
 
 _LOG: Final = logging.getLogger(__name__)
@@ -36,9 +37,12 @@ class Assignments:
         lifecycle: ModelLifecycle,
         registry: VersionRegistry,
         solver: AssignedPlanSolver | None,
+        wanted: WantedModels,
     ) -> None:
+        """Models that ``wanted`` could not bring are left out, the others served."""
         self._runtime, self._fleet = runtime, fleet
         self._lifecycle, self._registry, self._solver = lifecycle, registry, solver
+        self._wanted = wanted
         self._newest: Assignment | None = None
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,6 +109,8 @@ class Assignments:
     async def _check_models(self, assignment: Assignment) -> None:
         there = await self._lifecycle.names()
         for name, digest in assignment.models.items():
+            if name in self._wanted.failures:
+                continue  # the node's state says why
             if name not in there:
                 raise ServeError(
                     Reason.UNKNOWN_MODEL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from interlace.control.registry import VersionEntry, VersionRegistry, VersionSta
 from interlace.core.model import Model
 from interlace.core.node import NodeModel
 from interlace.device.base import Registers
+from interlace.profiling.fill import FillResult
 from interlace.profiling.progress import OnSweepStep
 
 _LOG: Final = logging.getLogger(__name__)
@@ -40,8 +41,22 @@ class ModelsAtHand:
         for model in opened:
             self._device.forget(model.key)
 
+    async def update(self, new: Collection[str], gone: Collection[str]) -> None:
+        """Look at models that came or changed, while others are served; forget those that went."""
+        for name in gone:
+            self.found.pop(name, None)
+        for name in new:
+            model = await self._open(name)
+            if model is not None:
+                self._take([model], await self._preparation.profile_quickly(model))
+                self._device.forget(model.key)
+            else:
+                self.found.pop(name, None)
+
     async def _profile(self, opened: Sequence[Model], on_step: OnSweepStep) -> None:
-        filled = await self._preparation.profiles(opened, on_step)
+        self._take(opened, await self._preparation.profiles(opened, on_step))
+
+    def _take(self, opened: Sequence[Model], filled: FillResult) -> None:
         for model in opened:
             profile = filled.profiles.get(model.key)
             if profile is None:

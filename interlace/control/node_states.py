@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from interlace.control.assignments import Assignments
+from interlace.control.model_files import WantedModels
 from interlace.core.node import ModelOutlook, NodeState
 from interlace.engine.engine import Engine
 from interlace.runtime.clock import Clock
@@ -29,6 +30,7 @@ class NodeStates:
         accepting: Callable[[], bool],
         settled: Callable[[], bool],
         assignments: Assignments,
+        wanted: WantedModels,
     ) -> None:
         self._engine = engine
         self._table = table
@@ -36,6 +38,7 @@ class NodeStates:
         self._accepting = accepting
         self._settled = settled
         self._assignments = assignments
+        self._wanted = wanted
         self._old_at_ms = 0.0
         self._last = NodeState(secrets.randbits(48), 0, {}, accepting=False)
 
@@ -49,7 +52,7 @@ class NodeStates:
             self._last = replace(
                 self._last, number=self._last.number + 1, models=self._models(now_ms),
                 accepting=accepting, settled=settled, revision=told.revision,
-                failures=told.failures,
+                failures={**told.failures, **self._wanted.failures}, files=self._wanted.taken,
             )  # fmt: skip
             took_ms = self._now_ms() - now_ms
             self._old_at_ms = now_ms + max(_FRESH_MS, took_ms / _PART)

@@ -355,19 +355,22 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class GpuJoined:
-    """An accelerator joined the fleet; it is empty."""
+    """An accelerator joined the fleet; it is empty. If ``more`` come with it, they follow."""
 
     gpu: Gpu
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLeft:
     """An accelerator is gone: it was dismissed, or it failed.
 
-    Work that was still sent to it fails after this event, and counts against no model.
+    Work that was still sent to it fails after this event, and counts against no model. If ``more``
+    left with it, they follow.
     """
 
     gpu: str
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

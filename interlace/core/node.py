@@ -60,13 +60,15 @@ class NodeState:
     ``number`` counts the node's states since it ``began`` (a random number), ``models`` are those
     that answer, by public name. ``revision`` is that of the assignment which it follows, and
     ``settled`` if each of its models is loaded in all of its partitions, but for ``failures``,
-    which could not be brought up, and why.
+    which could not be brought up, and why. ``files`` is the digest of the ``FilesOrder`` whose
+    models are at hand, again but for ``failures``.
     """
 
     began: int
     number: int
     models: dict[str, ModelOutlook]
     revision: Revision = UNASSIGNED
+    files: str = ""
     accepting: bool = True
     settled: bool = True
     failures: dict[str, str] = field(default_factory=dict)
@@ -97,6 +99,26 @@ class NodeModel:
     demand: Demand
     digest: str
     profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model folder: bytes and SHA-256 of each file by its path there; ``digest`` covers all."""
+
+    digest: str
+    files: dict[str, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOrder:
+    """Have these models at hand: ``source`` (HOST:PORT) says which, and gives their files.
+
+    ``digest`` covers all of them, ``term`` is that of the controller.
+    """
+
+    term: int
+    digest: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class LayerProfile:
     For one row, weights coming from DRAM or from the host and not from caches: as after a cold
     start (DeepPlan, section 4.3.1). Layers are in the order of execution. ``kind`` is what it is
     made of: a module's class ("Linear"), or an operator ("linear"); empty in older files.
+    The ``copy_ms`` of a first layer without weights is what beginning a load takes of the cores.
     ``copy_disk_ms`` and ``run_disk_ms`` are the copy, and the run with weights left in their file,
     where the host has that on its disk only; 0 where that was not measured.
     """

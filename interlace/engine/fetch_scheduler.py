@@ -64,7 +64,7 @@ class FetchScheduler:
 
     def arrived(self, deployed: DeployedModel, request: Request, now_ms: float) -> None:
         """A request comes for a model whose weights come and go: admission will ask for them."""
-        self.registry.arrived(request.model, now_ms)
+        self.registry.arrived(deployed, now_ms)
         deployed.ready_ms = self._outlook.ready_ms(deployed, request.deadline_ms, now_ms)
 
     def refused(self, deployed: DeployedModel, now_ms: float) -> list[Command]:
@@ -78,6 +78,7 @@ class FetchScheduler:
                 key=lambda pair: self._links.free_ms(self._state.weights_on[pair[0]].links[0]),
             )
             entry.wanted = True
+            self._state.weights_on[gpu].wanted[entry.model] = entry
             self._look_ms.pop(gpu, None)
         return self.step(now_ms)
 
@@ -124,6 +125,7 @@ class FetchScheduler:
         if entry is None or entry.fetch is not fetch:
             return None  # unloaded meanwhile
         entry.fetch = None
+        place.missing.changed(entry)
         if finished.failure is None:
             self._came(place, entry, fetch, now_ms)
             return None
@@ -178,7 +180,7 @@ class FetchScheduler:
         wake_ms = inf
         for place in places.values():
             place.now_ms, place.forced = now_ms, False
-            for entry in place.models.values() if place.closing else ():
+            for entry in place.holding.values() if place.closing else ():
                 entry.closed, entry.open = False, entry.warm
             place.closing = False
         commands = self._cancels(now_ms)
@@ -257,7 +259,7 @@ class FetchScheduler:
             commands += gone
             if gone or place.closing:
                 return commands, wake_ms  # nobody passes it any more
-            kept_ms = (one.kept_until_ms for one in place.models.values() if one.there)
+            kept_ms = (one.kept_until_ms for one in place.holding.values())
             wake_ms = min([wake_ms, *(at for at in (overdue_ms, *kept_ms) if at > now_ms)])
         return commands, wake_ms
 
@@ -314,10 +316,16 @@ class FetchScheduler:
         return []
 
     def _wanted(self, place: GpuWeights, now_ms: float) -> Iterator[tuple[ModelWeights, LoadPlan]]:
-        for entry in place.models.values():
-            if (entry.pinned or entry.wanted) and not entry.warm and not entry.fetching:
+        for entry in list(place.wanted.values()):
+            if not (entry.pinned or entry.wanted):
+                del place.wanted[entry.model]
+            elif not entry.warm and not entry.fetching:
                 yield entry, self._outlook.host.plan(entry)
-        every: Sequence[ModelWeights] = list(place.models.values())
+        candidates = dict(place.holding)
+        hottest = place.missing.hottest()
+        if hottest is not None:
+            candidates[hottest] = place.models[hottest]
+        every: Sequence[ModelWeights] = list(candidates.values())
         found = self._system.cold.prefetch(max(0, place.free_bytes), every, now_ms)
         if found is not None:
             yield place.models[found[0]], found[1]

@@ -51,6 +51,7 @@ class PlanController:
         self._ticket = 0
         self._open_ticket: int | None = None
         self._stale = False
+        self._bereft = False  #: accelerators that were in use have left, of several that leave
 
     def deploy(self, deployed: ModelsDeployed) -> list[Command]:
         """Take models in and ask for a plan that holds them."""
@@ -117,11 +118,15 @@ class PlanController:
     def joined(self, joined: GpuJoined) -> list[Command]:
         """An accelerator came: plan with it."""
         self._fleet.joined(joined.gpu)
-        return self.ask()
+        return [] if joined.more else self.ask()
 
     def left(self, left: GpuLeft) -> list[Command]:
         """An accelerator went: if it was in use, plan without it."""
-        return self.ask() if self._fleet.left(left.gpu) else []
+        self._bereft = self._fleet.left(left.gpu) or self._bereft
+        if left.more or not self._bereft:
+            return []
+        self._bereft = False
+        return self.ask()
 
     def _target_rows_per_s(self, demand: Demand) -> float:
         seen_rows_per_s = self._rates.rows_per_s(demand.model)

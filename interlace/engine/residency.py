@@ -9,6 +9,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.loading import DISK, LoadPlan
 from interlace.core.messages import Evict, Fetch
 from interlace.engine.arrival_rate import ArrivalRate
+from interlace.engine.missing_weights import MissingWeights
 from interlace.engine.request_queue import RequestQueue
 from interlace.perf.cold_start import executes_ms
 from interlace.policy.cold_curve import ColdCurve
@@ -142,6 +143,12 @@ class ModelWeights:
         return self._gpu.forced or not (self.running or self.queue.rows)
 
     @property
+    def missing_worth(self) -> float:
+        """What it is worth to bring more of it: rate x milliseconds saved a byte."""
+        missing = None if self.fetch is not None else self.curve.missing(self.there)
+        return 0.0 if missing is None else self.rate_rps * missing[0].worth_ms
+
+    @property
     def whole_bytes(self) -> int:
         """What it takes of the budget once it is warm."""
         return self.curve.nbytes(self.curve.plan().brought)
@@ -196,16 +203,22 @@ class GpuWeights:
         "forced",
         "gpu",
         "held_bytes",
+        "holding",
         "links",
+        "missing",
         "models",
         "now_ms",
         "pinned_bytes",
+        "wanted",
     )
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.links = gpu.link_names
         self.models: dict[str, ModelWeights] = {}
+        self.holding: dict[str, ModelWeights] = {}  #: those of which something is there
+        self.wanted: dict[str, ModelWeights] = {}  #: pinned, or refused because they were cold
+        self.missing = MissingWeights()
         self.fetches: list[FetchInFlight] = []
         self.evicting: dict[Evict, int] = {}
         self.held_bytes = 0
@@ -232,9 +245,20 @@ class GpuWeights:
                 return one
         return None
 
+    def know(self, entry: ModelWeights) -> None:
+        """A partition has the model loaded."""
+        self.models[entry.model] = entry
+        self.pinned_bytes += entry.pinned_bytes
+        self.missing.changed(entry)
+        if entry.pinned:
+            self.wanted[entry.model] = entry
+
     def forget(self, model: str) -> None:
         """None of its partitions has the model loaded any more."""
         entry = self.models.pop(model)
+        self.holding.pop(model, None)
+        self.wanted.pop(model, None)
+        self.missing.forget(model)
         self.held_bytes -= entry.held_bytes
         self.pinned_bytes -= entry.pinned_bytes
 
@@ -243,6 +267,8 @@ class GpuWeights:
         before = entry.held_bytes
         entry.there = entry.there.union(layers)
         self.held_bytes += entry.held_bytes - before
+        if entry.there:
+            self.holding[entry.model] = entry
 
     def release(self, entry: ModelWeights, layers: frozenset[int]) -> Evict:
         """Give these up; their bytes are free when the device has done so."""
@@ -251,6 +277,9 @@ class GpuWeights:
         nbytes = entry.curve.nbytes(work.layers)
         entry.lose(leaving)
         entry.closed = False
+        self.missing.changed(entry)
+        if not entry.there:
+            self.holding.pop(entry.model, None)
         self.held_bytes -= nbytes
         self.evicting[work] = nbytes
         return work

@@ -40,7 +40,7 @@ class RoomForWeights:
     def _leaving(
         self, place: GpuWeights, entry: ModelWeights, need_bytes: int, now_ms: float
     ) -> dict[str, list[int]]:
-        holdings = [o for o in place.models.values() if o.there and o is not entry]
+        holdings = [one for one in place.holding.values() if one is not entry]
         leaving: dict[str, list[int]] = {}
         for model, layers in self._system.cold.eviction(need_bytes, holdings, now_ms):
             one = place.models[model]

@@ -55,8 +55,8 @@ class WeightsRegistry:
             for model in [one for one in place.models if one not in loaded]:
                 place.forget(model)
             for model in [one for one in loaded if one not in place.models]:
-                entry = place.models[model] = self._entry(loaded[model], place, now_ms)
-                place.pinned_bytes += entry.pinned_bytes
+                entry = self._entry(loaded[model], place, now_ms)
+                place.know(entry)
                 reason = self._too_large(entry, place)
                 if reason is not None:
                     too_large[model] = reason
@@ -92,9 +92,11 @@ class WeightsRegistry:
         """The deployment is gone."""
         self._rates.pop(model, None)
 
-    def arrived(self, model: str, now_ms: float) -> None:
+    def arrived(self, deployed: DeployedModel, now_ms: float) -> None:
         """A request came for a model that is known."""
-        self._rates[model].arrived(now_ms)
+        self._rates[deployed.demand.model].arrived(now_ms)
+        for gpu, entry in deployed.weights.items():
+            self._state.weights_on[gpu].missing.changed(entry)
 
     def _too_large(self, entry: ModelWeights, place: GpuWeights) -> str | None:
         """Why a model's weights could never come, beside those that stay there."""

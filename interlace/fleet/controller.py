@@ -71,6 +71,7 @@ class Controller:
         self._digests: dict[str, str] = {}
         self._asked: dict[int, Collection[str]] = {}  # accelerators, by the ticket that is open
         self._target = self._engine.target
+        self.failure = ""  #: why the last question had no plan
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:
@@ -96,12 +97,13 @@ class Controller:
         """One more node is there, empty or with what it was told before."""
         member = self._nodes[node] = _member(node, description)
         for gpu in member.gpus:
-            self._runtime.join(AssignedGpu(gpu, self._clock))
+            self._runtime.join(AssignedGpu(gpu, self._clock), more=gpu is not member.gpus[-1])
 
     def left(self, node: str) -> None:
         """A node is gone, or to be emptied: its models stand elsewhere from now on."""
-        for gpu in self._nodes.pop(node).gpus:
-            self._runtime.leave(gpu.id)
+        gpus = self._nodes.pop(node).gpus
+        for gpu in gpus:
+            self._runtime.leave(gpu.id, more=gpu is not gpus[-1])
 
     def heard(self, node: str, state: NodeState) -> None:
         """Count what a node was asked for since it was heard last."""
@@ -127,6 +129,11 @@ class Controller:
         if self._digests.pop(model, None) is not None:
             self._runtime.deliver(ModelWithdrawn(model))
 
+    def next_revision(self) -> Revision:
+        """Of an order that comes after all that were given."""
+        self._number += 1
+        return Revision(self._term, self._number)
+
     def assignment(self, node: str) -> Assignment | None:
         """What a node is to serve; ``None`` for one that is not planned for, or not yet."""
         member = self._nodes.get(node)
@@ -141,7 +148,9 @@ class Controller:
     def _seen(self, now_ms: float, event: object, commands: Sequence[object]) -> None:
         """After each event: has the plan changed that is headed for?"""
         target = self._engine.target
-        asked = self._asked.pop(event.ticket, ()) if isinstance(event, PlanSolved) else ()
+        asked: Collection[str] = ()
+        if isinstance(event, PlanSolved):
+            asked, self.failure = self._asked.pop(event.ticket, ()), event.failure or ""
         for command in commands:
             if isinstance(command, SolvePlan):
                 self._asked = {command.ticket: {gpu.id for gpu in command.fleet.gpus}}
@@ -150,7 +159,7 @@ class Controller:
         for member in self._nodes.values():
             member.planned |= any(gpu.id in asked for gpu in member.gpus)
         self._target = target
-        changed = False
+        revision: Revision | None = None
         for node, member in self._nodes.items():
             if not member.planned:
                 continue  # that it has no part in a plan made without it says nothing
@@ -159,11 +168,9 @@ class Controller:
             before = member.assignment
             if before is not None and (before.plan, before.models) == (plan, models):
                 continue
-            if not changed:
-                self._number += 1
-            changed = True
-            member.assignment = Assignment(Revision(self._term, self._number), plan, models)
-        if changed:
+            revision = revision or self.next_revision()
+            member.assignment = Assignment(revision, plan, models)
+        if revision is not None:
             self.on_assignments()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -18,14 +18,10 @@ _PATH: Final = "/v2/node/models"
 
 
 class NodeModels:
-    """Reads models off nodes; every node has the same files, so one that answers is enough.
+    """Reads models off nodes that have the same files, so that one which answers is enough."""
 
-    Of what nodes have, those that are ``wanted`` are planned for.
-    """
-
-    def __init__(self, reader: NodeReader, wanted: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, reader: NodeReader) -> None:
         self._reader = reader
-        self._wanted = wanted
         self._known: dict[str, NodeModel] = {}
         self._read_of: tuple[object, ...] = ()
 
@@ -34,27 +30,25 @@ class NodeModels:
         self._known = {}
         self._read_of = ()
 
-    async def bring_up(self, controller: Controller, nodes: Mapping[str, NodeDescription]) -> None:
+    async def bring_up(
+        self, controller: Controller, nodes: Mapping[str, NodeDescription], files: str
+    ) -> None:
         """Deploy what is new or other than before, withdraw what is at hand no more.
 
-        Nodes look at their files when they begin: they are asked when one has begun.
+        ``nodes`` are those that have what is wanted at hand, of which ``files`` is the digest.
+        They are asked when that has changed, or when one has come.
 
         Raises:
             ServeError: no node answered.
-            RepositoryError: what is wanted cannot be read.
         """
-        wanted = frozenset(self._wanted())
-        there = (wanted, frozenset((name, one.began) for name, one in nodes.items()))
-        if there == self._read_of:
+        there = (files, frozenset((name, one.began) for name, one in nodes.items()))
+        if there == self._read_of or not nodes:
             return
-        found = {n: one for n, one in (await self._ask(nodes)).items() if n in wanted}
-        gone = [
-            name for name, before in self._known.items() if found.get(name) != before
-        ]  # of other files: withdrawn, and deployed anew
-        for name in gone:
+        found = await self._ask(nodes)
+        for name in self._known.keys() - found.keys():
             controller.withdraw(name)
         new = {name: one for name, one in found.items() if self._known.get(name) != one}
-        self._known, self._read_of = found, there if found else ()
+        self._known, self._read_of = found, there
         if new:
             controller.deploy(
                 [(Deployment(one.demand, one.profile), one.digest) for one in new.values()]

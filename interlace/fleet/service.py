@@ -13,12 +13,14 @@ from typing import Final
 
 import msgspec
 
-from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
+from interlace.core.errors import Reason, ServeError
+from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
+from interlace.core.tables import did_you_mean
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import Lease
+from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
@@ -40,16 +42,22 @@ class NodeStatus:
     state: NodeState | None
     assigned: Assignment | None
     problem: str
+    drained: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """The whole fleet as one controller sees it; ``term`` is 0 while another one commands."""
+    """The whole fleet as one controller sees it; ``term`` is 0 while another one commands.
+
+    Nodes with other ``files`` in their state have not yet at hand what is wanted.
+    """
 
     term: int
+    files: str
     nodes: dict[str, NodeStatus]
     unserved_rows_per_s: dict[str, float]
     reasons: dict[str, str]
+    failure: str  #: why there is no newer plan
 
 
 #: Makes a controller of a term, for the nodes that are there.
@@ -68,18 +76,24 @@ class FleetService:
         directory: NodeDirectory,
         reader: NodeReader,
         models: NodeModels,
+        files: FleetFiles,
+        source: Callable[[str], str],
         make: MakeController,
         lease: Lease,
     ) -> None:
+        """``source`` says where a node reaches this controller, as HOST:PORT."""
         self._directory = directory
         self._reader = reader
         self._models = models
+        self._files = files
+        self._source = source
         self._make = make
         self._lease = lease
         self._states: dict[str, NodeState] = {}
         self._described: dict[str, NodeDescription] = {}
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._drained: set[str] = set()  # nodes that are to serve nothing
         self.controller: Controller | None = None
         self.term = 0  #: 0 while another commands
         self.problems: dict[str, str] = {}  #: by node: why it does not do what it should
@@ -96,12 +110,77 @@ class FleetService:
         self._tasks = [
             asyncio.ensure_future(work) for work in (self._command(), self._look(), self._read())
         ]
+        for task in self._tasks:
+            task.add_done_callback(_ended)
 
     def close(self) -> None:
         """Command no more; nodes go on with what they were told."""
         for task in (*self._tasks, *self._telling.values()):
             task.cancel()
         self._lease.release()
+
+    def known(self, node: str) -> None:
+        """Nothing, if there is such a node.
+
+        Raises:
+            ServeError: there is none.
+        """
+        names = [one.name for one in self._directory.nodes]
+        if node not in names:
+            raise ServeError(
+                Reason.BAD_INPUT,
+                f"no node '{node}'{did_you_mean(node, names)}; there are {', '.join(names)}",
+            )
+
+    def drain(self, node: str) -> None:
+        """Have a node's models stand elsewhere, then let it take nothing.
+
+        Raises:
+            ServeError: there is no such node, or this controller does not command, or no other
+                node could serve.
+        """
+        self.known(node)
+        controller = self._commanding()
+        if not set(controller.nodes) - {node}:
+            raise ServeError(
+                Reason.BAD_INPUT,
+                f"no other node than {node} serves: add one first, or end the fleet (down)",
+            )
+        self._drained.add(node)
+        if node in controller.nodes:
+            controller.left(node)
+
+    def undrain(self, node: str) -> None:
+        """Plan for a drained node again.
+
+        Raises:
+            ServeError: there is no such node.
+        """
+        self.known(node)
+        self._drained.discard(node)
+
+    async def down(self) -> list[str]:
+        """Command no more, and have every node serve nothing once its queue is served.
+
+        Returns those that did not take the order.
+
+        Raises:
+            ServeError: this controller does not command.
+        """
+        nothing = Assignment(self._commanding().next_revision(), Plan(), {})
+        for task in (*self._tasks, *self._telling.values()):
+            task.cancel()
+        self.controller = None
+        nodes = list(self._described)
+        await asyncio.gather(*(self._give(node, nothing) for node in nodes))
+        return [node for node in nodes if node in self.problems]
+
+    def _commanding(self) -> Controller:
+        if self.controller is None:
+            raise ServeError(
+                Reason.NOT_READY, "this controller does not command (yet): ask the one that does"
+            )
+        return self.controller
 
     def status(self) -> FleetStatus:
         """How the fleet is, for people and programs."""
@@ -113,29 +192,58 @@ class FleetService:
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
+                drained=node.name in self._drained,
             )
             for node in self._directory.nodes
         }
         plan = Plan() if controller is None else controller.plan
-        return FleetStatus(self.term, nodes, dict(plan.unserved_rows_per_s), dict(plan.reasons))
+        return FleetStatus(
+            self.term,
+            self._files.digest,
+            nodes,
+            dict(plan.unserved_rows_per_s),
+            dict(plan.reasons),
+            "" if controller is None else controller.failure,
+        )
 
     async def _command(self) -> None:
         """Take the lease, and give up what was planned when it is lost."""
         await self._gather()
+        loop = asyncio.get_running_loop()
+        plans_s = 0.0
         while True:
             seen = max((s.revision[0] for s in self._states.values()), default=0)
             term = self._renewed(seen + 1)
             if term and term != self.term:
                 _LOG.info("this controller commands: term %d", term)
-                self.controller = self._make(term, dict(self._described))
-                self.controller.on_assignments = self._tell_all
-                self.controller.start()
-                self._models.forget()
-            elif not term and self.controller is not None:
+                self.controller, plans_s = None, loop.time() + _GATHER_S
+            elif not term and self.term:
                 _LOG.warning("another controller commands; this one waits")
                 self.controller = None
             self.term = term
-            await asyncio.sleep(_LEASE_S)
+            able = self._able()
+            # One plan is for all, but nobody waits long for a node that fetches.
+            awaited = len(able) < len(self._described) and loop.time() < plans_s
+            if term and self.controller is None and able and not awaited:
+                self._begin(term, able)
+            await asyncio.sleep(_LEASE_S if self.controller is not None else _LOOK_S)
+
+    def _begin(self, term: int, nodes: Mapping[str, NodeDescription]) -> None:
+        """Plan from now on, at first for these nodes."""
+        self.controller = self._make(term, nodes)
+        self.controller.on_assignments = self._tell_all
+        self.controller.start()
+        self._models.forget()
+
+    def _able(self) -> dict[str, NodeDescription]:
+        """Nodes that have at hand what is wanted."""
+        return {
+            name: described
+            for name, described in self._described.items()
+            if (state := self._states.get(name))
+            and state.files == self._files.digest
+            and name not in self._drained
+        }
 
     def _renewed(self, at_least: int) -> int:
         """The term that is held; 0 while another commands, or where nobody can tell."""
@@ -167,7 +275,27 @@ class FleetService:
                 self._states.pop(node, None)
                 if self.controller is not None and node in self.controller.nodes:
                     self.controller.left(node)
+            if self.controller is not None:
+                able = self._able()
+                for node in able.keys() - set(self.controller.nodes):
+                    self.controller.joined(node, able[node])
+                await asyncio.gather(*map(self._empty, self._drained & self._described.keys()))
             await asyncio.sleep(_LOOK_S)
+
+    async def _empty(self, node: str) -> None:
+        """Let a drained node take nothing, if all others do what they are to do."""
+        controller, state = self.controller, self._states.get(node)
+        if controller is None or state is None or not state.accepting:
+            return
+        for other in controller.nodes:
+            at, assigned = self._states.get(other), controller.assignment(other)
+            if at is None or assigned is None or not at.settled:
+                return
+            if Revision(*at.revision) < assigned.revision:
+                return
+        body = msgspec.json.encode({"revision": controller.next_revision()})
+        with suppress(ServeError):
+            await self._reader.ask(node, "POST", "/v2/node/drain", body)
 
     async def _describe(self, node: str) -> None:
         try:
@@ -176,7 +304,10 @@ class FleetService:
         except (ServeError, msgspec.MsgspecError) as error:
             self._complain(node, f"does not say what it is: {error}")
             return
-        if not found.assigned:
+        twin = next((n for n, one in self._described.items() if one.began == found.began), None)
+        if twin is not None:
+            self._complain(node, f"is the same server as {twin}: name it once")
+        elif not found.assigned:
             self._complain(node, "plans for itself: start it with --assigned")
         elif found.version != __version__:
             self._complain(
@@ -185,19 +316,33 @@ class FleetService:
         else:
             self.problems.pop(node, None)
             self._described[node] = found
-            if self.controller is not None:
-                self.controller.joined(node, found)
 
     async def _read(self) -> None:
-        """Bring what is served in line with what nodes have at hand."""
+        """Bring what is served in line with what is wanted and nodes have at hand."""
         while True:
+            await self._files.look()
+            if self.term:
+                orders = (self._order(node) for node in self._described)
+                await asyncio.gather(*orders)
             if self.controller is not None:
-                try:
-                    with suppress(ServeError):
-                        await self._models.bring_up(self.controller, self._described)
-                except RepositoryError as error:
-                    _LOG.error("what is to be served cannot be read: %s", error)
-            await asyncio.sleep(_MODELS_S)
+                with suppress(ServeError):
+                    await self._models.bring_up(self.controller, self._able(), self._files.digest)
+            await asyncio.sleep(_MODELS_S if self.controller is not None else _LEASE_S)
+
+    async def _order(self, node: str) -> None:
+        """Have a node bring what is wanted, if it has not yet."""
+        state = self._states.get(node)
+        if state is None or state.files == self._files.digest:
+            return
+        order = FilesOrder(self.term, self._files.digest, self._source(node))
+        try:
+            body = msgspec.json.encode(order)
+            answer = await self._reader.ask(node, "POST", "/v2/node/files", body)
+        except ServeError as error:
+            self._complain(node, f"was not told which models are wanted: {error}")
+            return
+        if answer.status != 200:
+            self._complain(node, f"refuses to bring what is wanted: {_error(answer.body)}")
 
     def _tell_all(self) -> None:
         for node in list(self._described):
@@ -231,6 +376,11 @@ class FleetService:
         if self.problems.get(node) != why:
             self.problems[node] = why
             _LOG.warning("node %s %s", node, why)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.error("this controller is broken and commands no more", exc_info=error)
 
 
 def _description(body: bytes) -> NodeDescription:

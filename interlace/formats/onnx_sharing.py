@@ -17,10 +17,10 @@ from interlace.formats.onnx_weights_file import GRAPH, WEIGHTS, OnnxWeightsFile,
 from interlace.formats.session_weights import SessionWeights, mapped_pieces
 from interlace.formats.weights_folder import publish
 
-#: Smaller constants stay inside the graph file.
-_EXTERNAL_FROM_BYTES: Final = 1024
+#: Smaller constants stay inside the graph file: each other one is a mapping in each session.
+_EXTERNAL_FROM_BYTES: Final = 16 << 10
 #: To be raised when the files are written in another way, so that old ones are not looked at.
-_REVISION: Final = "2"
+_REVISION: Final = "3"
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 
 

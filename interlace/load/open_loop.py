@@ -13,10 +13,12 @@ from enum import StrEnum
 from itertools import repeat
 from typing import Final, NamedTuple
 
+from interlace.core.user_errors import UserError
 from interlace.load.call import EncodedCall
 from interlace.load.http1 import ClientConnection
 from interlace.load.pool import ConnectionPool, no_collection
-from interlace.load.result import UNANSWERED, CallSample, LoadRun
+from interlace.load.result import UNANSWERED, CallSample, LoadRun, ModelLoadReport, report
+from interlace.load.v2_client import LoadCall
 
 
 class ArrivalProcess(StrEnum):
@@ -206,3 +208,33 @@ def open_loop(
 ) -> LoadRun:
     """Poisson arrivals of one call; up to 2 s more for answers."""
     return OpenLoop([call], poisson([rate_rps], seconds, seed), limit).run(2.0)
+
+
+#: How long answers are waited for after the last send.
+_DRAIN_S: Final = 10.0
+
+
+def load_test(
+    calls: Sequence[LoadCall],
+    times_s: Sequence[Sequence[float]],
+    connections: int,
+    seconds: float,
+) -> list[ModelLoadReport]:
+    """Send each call at its own times (ascending, seconds from the start); a report a call.
+
+    What is unanswered 10 s after the last send stays so. Rates in the reports are over ``seconds``.
+
+    Raises:
+        UserError: the server does not take connections, or is gone before the end.
+    """
+    encoded = [call.encoded for call in calls]
+    try:
+        loop = OpenLoop(encoded, merged(times_s), connections, connections, end_with_server=True)
+        samples = loop.run(_DRAIN_S).samples
+    except OSError as error:
+        server = f"http://{encoded[0].host}:{encoded[0].port}"
+        raise UserError(f"{server}: gone, or takes no connections ({error})") from None
+    return [
+        report(call.model, call.slo_ms, [one for one in samples if one.tag == tag], seconds)
+        for tag, call in enumerate(calls)
+    ]

@@ -1,15 +1,21 @@
-"""The few GET calls that commands make to a running server."""
+"""The few calls that commands make to a running server."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.core.user_errors import UserError
+from interlace.load.call import Call, EncodedCall, pack
+from interlace.profiling.samples import content, sample_dims
 
 _TIMEOUT_S = 5.0
+_ORDER_S = 120.0
 _BODY_BYTES_MAX = 64 << 20
 
 
@@ -39,9 +45,18 @@ class V2Client:
         Raises:
             UserError: nobody answers there, or not with 200.
         """
-        connection = HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
+        return self._ask("GET", path)
+
+    def post(self, path: str, order: object) -> Any:
+        """The JSON that answers an order; raises as ``text`` does."""
+        return json.loads(self._ask("POST", path, json.dumps(order).encode()))
+
+    def _ask(self, method: str, path: str, sent: bytes | None = None) -> str:
+        connection = HTTPConnection(
+            self.host, self.port, timeout=_TIMEOUT_S if sent is None else _ORDER_S
+        )
         try:
-            connection.request("GET", path, headers=self.headers)
+            connection.request(method, path, sent, headers=self.headers)
             reply = connection.getresponse()
             body = reply.read(_BODY_BYTES_MAX).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
@@ -74,3 +89,106 @@ def _error_text(body: str) -> str:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return body.strip()[:200]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCall:
+    """One ready call to a model: its bytes, the SLO it is judged by, what was assumed."""
+
+    model: str
+    encoded: EncodedCall
+    slo_ms: float | None
+    notes: tuple[str, ...] = field(default=())
+
+
+def make_call(
+    server: V2Client, model: str, shapes: Mapping[str, Sequence[int]], slo_ms: float | None
+) -> LoadCall:
+    """Ask the server what the model takes, and build one call of one row.
+
+    ``shapes`` gives full shapes by "MODEL/INPUT" for inputs with free dims. An ``slo_ms`` is sent
+    along and judged by; without one the server's own SLO counts.
+
+    Raises:
+        UserError: the server does not answer or does not serve the model.
+    """
+    metadata, config = server.metadata(model), server.config(model)
+    notes: list[str] = []
+    inputs, bodies = [], []
+    for index, declared in enumerate(metadata["inputs"]):
+        stated = shapes.get(f"{model}/{declared['name']}")
+        shape, note = _shape(model, declared, config, stated)
+        notes += note
+        spec = TensorSpec(declared["name"], declared["datatype"], shape)
+        if spec.datatype not in ITEM_BYTES and spec.datatype != BYTES:
+            raise UserError(f"{model}: input {spec.name} has the unknown type {spec.datatype}")
+        body = content(spec, shape, seed=index)
+        bodies.append(body)
+        inputs.append(
+            {
+                "name": spec.name,
+                "shape": list(shape),
+                "datatype": spec.datatype,
+                "parameters": {"binary_data_size": len(body)},
+            }
+        )
+    parameters: dict[str, Any] = {"binary_data_output": True}
+    if slo_ms is not None:
+        parameters["slo_ms"] = slo_ms
+    header = json.dumps({"parameters": parameters, "inputs": inputs}, separators=(",", ":"))
+    call = Call(
+        "http",
+        server.port,
+        f"/v2/models/{quote(model, safe='')}/infer",
+        header.encode() + b"".join(bodies),
+        {
+            **server.headers,
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(header.encode())),
+        },
+        server.host,
+    )
+    judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
+    return LoadCall(model, pack(call), judged_ms, tuple(notes))
+
+
+def server_slo_ms(config: Mapping[str, Any]) -> float | None:
+    """The SLO a model's config states; ``None`` from servers that know no SLO."""
+    try:
+        return float(_parameter(config, "slo_ms"))
+    except ValueError:
+        return None
+
+
+def sample_sizes(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Sizes of an input's dims that a config states as ``sample.NAME``; empty if it does not."""
+    text = _parameter(config, f"sample.{name}").strip("[] ")
+    return tuple(int(size) for size in text.split(",")) if text else ()
+
+
+def _parameter(config: Mapping[str, Any], key: str) -> str:
+    value = config.get("parameters", {}).get(key, {})
+    return str(value.get("string_value", "") if isinstance(value, dict) else value)
+
+
+def _shape(
+    model: str,
+    declared: Mapping[str, Any],
+    config: Mapping[str, Any],
+    stated: Sequence[int] | None,
+) -> tuple[tuple[int, ...], list[str]]:
+    name, shape = declared["name"], tuple(int(size) for size in declared["shape"])
+    if stated is not None:
+        if len(stated) != len(shape):
+            raise UserError(
+                f"--shape {model}/{name}: {len(stated)} sizes given, the model takes "
+                f"{len(shape)}: {list(shape)}"
+            )
+        return tuple(stated), []
+    rows = (1,) if int(config.get("max_batch_size", 0)) > 0 else ()
+    dims = shape[len(rows) :]
+    sizes = sample_sizes(config, name)
+    full = (*rows, *sample_dims(TensorSpec(name, "", dims), {name: sizes}))
+    if sizes or min(dims, default=0) >= 0:
+        return full, []
+    return full, [f"{model}: {name} is sent as {list(full)}; --shape {model}/{name}=... to change"]

@@ -48,7 +48,8 @@ def layer_times(
 def _one_after_the_other(
     layers: Sequence[LayerProfile], steps: Sequence[LoadStep]
 ) -> list[LayerTimes]:
-    ready_ms = 0.0
+    copies = any(step.via is WeightPath.COPY for step in steps)
+    ready_ms = layers[0].copy_ms if copies and not layers[0].weights_bytes else 0.0
     times: list[LayerTimes] = []
     for layer, step in zip(layers, steps, strict=True):
         begins_ms = ready_ms + (layer.copy_ms if step.via is WeightPath.COPY else 0.0)
@@ -197,14 +198,14 @@ def bound_ms(
     crossing = [
         (layer.run_host_ms - layer.run_ms, layer.copy_ms / (links.peers + 1))
         for index, layer in enumerate(layers)
-        if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
+        if index not in kept and layer.weights_bytes and layer.run_host_ms > layer.run_ms
     ]
     if not crossing:
         return sum(least_ms)
     last = max(
         index
         for index, layer in enumerate(layers)
-        if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
+        if index not in kept and layer.weights_bytes and layer.run_host_ms > layer.run_ms
     )
     run_ms = sum(least_ms)
     links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])

@@ -39,6 +39,5 @@ def on_disk(
 
 
 def _at_rate(layer: LayerProfile, read_ms: float) -> LayerProfile:
-    return replace(
-        layer, copy_ms=max(layer.copy_ms, read_ms), run_host_ms=layer.run_host_ms + read_ms
-    )
+    run_host_ms = max(layer.run_ms, layer.run_host_ms) + read_ms
+    return replace(layer, copy_ms=max(layer.copy_ms, read_ms), run_host_ms=run_host_ms)

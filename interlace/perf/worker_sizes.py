@@ -33,6 +33,26 @@ def configurations(total: int, sizes: int = SIZES) -> Iterator[Configuration]:
             yield (*rest, count)
 
 
+def co_running(latency: Surface, share_pct: int) -> Measure:
+    """The mean latency of the workers of a configuration that begin together (section 7.3.1).
+
+    Each has the work of one batch alone and an equal part of the capacity (W / u, section 7.1), so
+    that smaller ones end earlier.
+    """
+
+    def measured(one: Configuration) -> float:
+        sizes = [1 << power for power, count in enumerate(one) for _ in range(count)]
+        works_ms = sorted(latency.latency_ms(size, share_pct) for size in sizes)
+        now_ms, done_ms, ends_ms = 0.0, 0.0, 0.0
+        for place, work_ms in enumerate(works_ms):
+            now_ms += (work_ms - done_ms) * (len(works_ms) - place)
+            done_ms = work_ms
+            ends_ms += now_ms
+        return ends_ms / len(sizes)
+
+    return measured
+
+
 @dataclass(frozen=True, slots=True)
 class Guideline:
     """The best configurations of each load, and the engine that has workers for them all."""

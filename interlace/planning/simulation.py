@@ -139,7 +139,7 @@ def simulations(
     """
     placements: dict[tuple[str, SimulationSettings], tuple[Fleet, Plan]] = {}
     for one in settings:
-        arrivals = _trace(scenario, one)
+        arrivals = trace(scenario, one)
         for system in systems:
             on_run(f"{system.name}, load {one.load:g}, seed {one.seed}")
             key = (system.name, replace(one, seed=0))  # the same for every seed
@@ -148,7 +148,7 @@ def simulations(
             yield _run(scenario, system, arrivals, one, placements[key], log, on_progress)
 
 
-def _trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
+def trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
     """The scenario's arrivals: a load above 1 plays its workloads so many times faster."""
     made = merge_arrivals(workloads(scenario), settings.seconds * settings.load, settings.seed)
     return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
@@ -183,7 +183,7 @@ def _placement(
     Where a system's partitions overlap, its planner cuts as many as its packer needs. Plans are
     made for the scenario's rates times the load.
     """
-    demand, profiles, gpu = _at_load(scenario, settings), scenario.busy_profiles, scenario.gpu
+    demand, profiles, gpu = at_load(scenario, settings), scenario.busy_profiles, scenario.gpu
     if settings.plan is not None:
         there, partitions = load_fleet_plan(settings.plan, gpu, system.name.partition("+")[0])
         return there, Plan(partitions, overlapping=_overlap(partitions, there))
@@ -212,7 +212,7 @@ def _run(
 ) -> SimulationResult:
     """Play the trace by the plan of ``placement``, and report."""
     fleet, plan = placement
-    demand = _at_load(scenario, settings)
+    demand = at_load(scenario, settings)
     truth = scenario.truth or scenario.profiles
     physics = replace(scenario_physics(scenario), jitter=settings.jitter, seed=settings.seed)
     simulation = Simulation(
@@ -235,7 +235,7 @@ def _run(
     return SimulationResult(system.name, settings, fleet, plan, record, report(record), bound)
 
 
-def _at_load(scenario: Scenario, settings: SimulationSettings) -> tuple[Demand, ...]:
+def at_load(scenario: Scenario, settings: SimulationSettings) -> tuple[Demand, ...]:
     return tuple(replace(d, rows_per_s=d.rows_per_s * settings.load) for d in scenario.demand)
 
 

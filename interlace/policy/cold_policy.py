@@ -52,7 +52,9 @@ class Eviction(Protocol):
 class Prefetch(Protocol):
     """What is brought while a link is idle? A model and a plan that copies some of it, or nothing.
 
-    Of all models, cold ones too. It may need more than ``free_bytes``: then others leave for it.
+    Of all models of which something is held, and of the others the one whose missing part is worth
+    most (rate x milliseconds saved a byte). It may need more than ``free_bytes``: then others
+    leave for it.
     """
 
     def __call__(

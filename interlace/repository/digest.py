@@ -37,19 +37,33 @@ class Digests:
             RepositoryError: a file cannot be read, or there are too many.
         """
         total = hashlib.sha256()
+        for name, (_, content) in self._look(folder).items():
+            encoded = name.encode(errors="surrogateescape")
+            total.update(len(encoded).to_bytes(4, "little") + encoded + content)
+        return total.hexdigest()
+
+    def files(self, folder: Path) -> dict[str, tuple[int, str]]:
+        """Bytes and SHA-256 (64 hex digits) of each of these files, by its path in the folder.
+
+        Raises:
+            RepositoryError: as ``of``.
+        """
+        return {
+            name: (stamp[1], content.hex()) for name, (stamp, content) in self._look(folder).items()
+        }
+
+    def _look(self, folder: Path) -> dict[str, tuple[Stamp, bytes]]:
         before, now = self._known.get(str(folder), {}), {}
         try:
             for path in _files(folder):
                 name = path.relative_to(folder).as_posix()
                 now[name] = self._file(path, before.get(name))
-                encoded = name.encode(errors="surrogateescape")
-                total.update(len(encoded).to_bytes(4, "little") + encoded + now[name][1])
         except OSError as error:
             raise RepositoryError(
                 str(error.filename or folder), error.strerror or str(error), "a readable file"
             ) from error
         self._known[str(folder)] = now
-        return total.hexdigest()
+        return now
 
     def forget(self, folder: Path) -> None:
         """Keep nothing of a folder and what is in it."""

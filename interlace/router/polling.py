@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -12,7 +11,11 @@ import msgspec
 from interlace.core.errors import ServeError
 from interlace.core.node import NodeState
 from interlace.router.directory import NodeDirectory
+from interlace.router.http.node_connections import NodeConnections, PendingReply
+from interlace.router.http.passed_heads import ReplyHead
 from interlace.router.http.reads import NodeReader
+from interlace.routing.routes import RoutingLimits
+from interlace.server.heap_budget import HeapReservation
 
 _STATE: Final = msgspec.json.Decoder(NodeState)
 _PATH: Final = "/v2/node/state"
@@ -24,9 +27,9 @@ OnHeard = Callable[[str, NodeState], None]
 
 
 class NodePoller:
-    """One task a node, and one that gives up nodes that are silent.
+    """One question at a time for each node; nodes that are silent are given up.
 
-    With many nodes each is asked more rarely, so that asking costs a router little.
+    Without tasks or futures: it asks many times a second, beside all requests.
     """
 
     def __init__(
@@ -34,47 +37,100 @@ class NodePoller:
         directory: NodeDirectory,
         reader: NodeReader,
         heard: OnHeard,
-        every_ms: float = 20.0,
-        apart_ms: float = 1.0,
+        limits: RoutingLimits,
     ) -> None:
-        """``heard`` is told what nodes say. Each is asked every ``every_ms``, but any two questions
-        are ``apart_ms`` apart.
-        """
-        self._heard = heard
+        """``heard`` is told what nodes say."""
+        self.heard = heard
         self._directory = directory
         self._reader = reader
-        self._every_ms = every_ms
-        self._apart_ms = apart_ms
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._looking = asyncio.ensure_future(self._look())
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._questions: dict[str, _Question] = {}
+        self._looking = self._loop.call_later(self.pause_s(), self._look)
 
     def follow(self) -> None:
         """Ask the nodes that the directory knows now, and no others."""
         wanted = {node.name for node in self._directory.nodes}
-        for name in self._tasks.keys() - wanted:
-            self._tasks.pop(name).cancel()
-        for name in wanted - self._tasks.keys():
-            self._tasks[name] = asyncio.ensure_future(self._poll(name))
+        for name in self._questions.keys() - wanted:
+            self._questions.pop(name).close()
+        for name in wanted - self._questions.keys():
+            self._questions[name] = _Question(self, self._reader, name)
 
     def close(self) -> None:
         """Ask no more."""
         self._looking.cancel()
-        for task in self._tasks.values():
-            task.cancel()
+        for question in self._questions.values():
+            question.close()
 
-    async def _poll(self, node: str) -> None:
-        while True:
-            with suppress(ServeError, msgspec.DecodeError, TimeoutError):
-                async with asyncio.timeout(_PATIENCE_S):
-                    answer = await self._reader.ask(node, "GET", _PATH)
-                if answer.status == 200:
-                    self._heard(node, _STATE.decode(answer.body))
-            await asyncio.sleep(self._pause_s())
+    def pause_s(self) -> float:
+        """Between two questions to one node."""
+        return self._limits.pause_ms(len(self._questions)) / 1000.0
 
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(self._pause_s())
-            self._directory.look()
+    def _look(self) -> None:
+        self._looking = self._loop.call_later(self.pause_s(), self._look)
+        before_s = self._loop.time() - _PATIENCE_S
+        for question in self._questions.values():
+            question.give_up(before_s)
+        self._directory.look()
 
-    def _pause_s(self) -> float:
-        return max(self._every_ms, self._apart_ms * len(self._tasks)) / 1000.0
+
+class _Question:
+    """What one node is asked again and again; it takes the replies."""
+
+    __slots__ = ("_asked_s", "_loop", "_node", "_pending", "_poller", "_reader", "_timer")
+
+    def __init__(self, poller: NodePoller, reader: NodeReader, node: str) -> None:
+        self._poller = poller
+        self._reader = reader
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        #: while there is no answer: over whose connections it was asked, and what is on its way
+        self._pending: tuple[NodeConnections, PendingReply] | None = None
+        self._asked_s = 0.0
+        self._timer = self._loop.call_soon(self._ask)
+
+    def replied(
+        self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
+    ) -> None:
+        self._end()
+        try:
+            if head.status == 200:
+                self._poller.heard(self._node, _STATE.decode(body))
+        except msgspec.DecodeError:
+            pass  # a node of another version: it is silent to this router
+        finally:
+            if reserved is not None:
+                reserved.release()
+
+    def lost(self, why: str, fresh: bool) -> None:
+        self._end()
+
+    def too_large(self, error: ServeError) -> None:
+        self._end()
+
+    def give_up(self, before_s: float) -> None:
+        """Ask anew if the last question was asked before that time, and has no answer."""
+        if self._pending is not None and self._asked_s < before_s:
+            self._pending[1].cancel()
+            self._end()
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._pending is not None:
+            self._pending[1].cancel()
+            self._end()
+        self._timer.cancel()
+
+    def _ask(self) -> None:
+        self._asked_s = self._loop.time()
+        connections, request = self._reader.request(self._node, "GET", _PATH)
+        try:
+            self._pending = connections, connections.send((request,), self)
+        except ServeError:  # it has as many requests of this router as it may have
+            self._timer = self._loop.call_later(self._poller.pause_s(), self._ask)
+
+    def _end(self) -> None:
+        asked, self._pending = self._pending, None
+        if asked is not None:
+            asked[0].ended(asked[1])
+            self._timer = self._loop.call_later(self._poller.pause_s(), self._ask)

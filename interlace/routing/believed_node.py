@@ -31,21 +31,27 @@ class BelievedNode:
     known, the third is guessed from how many came between states.
     """
 
-    __slots__ = ("_began", "_models", "_number", "accepting", "heard_ms", "node")
+    __slots__ = ("_began", "_models", "_number", "_told_ms", "accepting", "heard_ms", "node")
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.heard_ms = -inf
+        self.heard_ms = -inf  #: when it last said anything
+        self._told_ms = -inf  #: when the state came that is believed
         self.accepting = False
         self._began = self._number = -1
         self._models: dict[str, _Traffic] = {}
 
     def heard(self, state: NodeState, now_ms: float) -> None:
-        """Take a state that has just come; an older one than the last is passed over."""
+        """Take a state that has just come; an older one than the last is passed over.
+
+        The same one again is a sign of life: a node makes a new one only now and then.
+        """
         if state.began == self._began and state.number <= self._number:
+            if state.number == self._number:
+                self.heard_ms = now_ms
             return
         again = state.began == self._began
-        passed_ms = now_ms - self.heard_ms
+        passed_ms = now_ms - self._told_ms
         models: dict[str, _Traffic] = {}
         for name, outlook in state.models.items():
             known = self._models.get(name)
@@ -61,7 +67,8 @@ class BelievedNode:
             models[name] = known
         self._models = models
         self._began, self._number = state.began, state.number
-        self.heard_ms, self.accepting = now_ms, state.accepting
+        self.heard_ms = self._told_ms = now_ms
+        self.accepting = state.accepting
 
     def serves(self, model: str) -> bool:
         """Whether it said that it answers this model."""
@@ -80,7 +87,7 @@ class BelievedNode:
         """In how many ms it would have answered one more request of a model that it serves."""
         known = self._models[model]
         outlook = known.outlook
-        old_ms = now_ms - self.heard_ms
+        old_ms = now_ms - self._told_ms
         came_rows = known.sent + known.others_per_ms * old_ms
         return max(outlook.alone_ms, outlook.wait_ms + came_rows * outlook.row_ms - old_ms)
 

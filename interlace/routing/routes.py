@@ -15,16 +15,34 @@ from interlace.routing.believed_node import BelievedNode
 
 @dataclass(frozen=True, slots=True)
 class RoutingLimits:
-    """In ms since its last state: when a node is asked for want of others only, when not at all.
+    """When nodes are asked how they are, and what their silence means.
 
-    What it has by then is tried elsewhere.
+    In ms since it said anything: a node is asked for want of others only after ``silent_ms``, and
+    not at all after ``lost_ms``; what it has by then is tried elsewhere. Where nodes are so many
+    that each is asked rarely, it is after two and after three questions.
     """
 
     silent_ms: float = 100.0
-    lost_ms: float = 500.0
+    lost_ms: float = 400.0
     #: Predictions that differ by less are equal: who is asked is drawn among them, so that routers
     #: that hear the same states do not all send to the same node.
     equal_ms: float = 0.05
+    #: Each node is asked so often, but any two questions are ``apart_ms`` apart: with many nodes
+    #: each is asked more rarely, so that asking costs a router little.
+    every_ms: float = 20.0
+    apart_ms: float = 1.0
+
+    def pause_ms(self, nodes: int) -> float:
+        """Between two questions to one of so many nodes."""
+        return max(self.every_ms, self.apart_ms * nodes)
+
+    def silent_after_ms(self, nodes: int) -> float:
+        """After how long one of so many nodes is silent."""
+        return max(self.silent_ms, 2.0 * self.pause_ms(nodes))
+
+    def lost_after_ms(self, nodes: int) -> float:
+        """After how long one of so many nodes is lost."""
+        return max(self.lost_ms, 3.0 * self.pause_ms(nodes))
 
 
 Draw = Callable[[Sequence[BelievedNode]], BelievedNode]
@@ -76,11 +94,11 @@ class Routes:
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""
-        return [n for n in self._nodes.values() if n.heard_ms > now_ms - self.limits.lost_ms]
+        return [n for n in self._nodes.values() if n.heard_ms > self._lost_before_ms(now_ms)]
 
     def silent(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that were heard of once, and not for as long as makes them lost."""
-        before_ms = now_ms - self.limits.lost_ms
+        before_ms = self._lost_before_ms(now_ms)
         return [n for n in self._nodes.values() if -inf < n.heard_ms <= before_ms]
 
     def serves(self, model: str, now_ms: float) -> bool:
@@ -99,7 +117,8 @@ class Routes:
                 OVERLOADED, none that is left would answer in time.
         """
         able = [n for n in self._able(model, now_ms) if n.node.name not in tried]
-        left = [n for n in able if n.heard_ms > now_ms - self.limits.silent_ms] or able
+        spoke_ms = now_ms - self.limits.silent_after_ms(len(self._nodes))
+        left = [n for n in able if n.heard_ms > spoke_ms] or able
         if not left:
             raise self._nobody(model, tried, now_ms)
         if not model:
@@ -141,8 +160,12 @@ class Routes:
         for model in after - before:
             self._serving.setdefault(model, {})[node.node.name] = node
 
+    def _lost_before_ms(self, now_ms: float) -> float:
+        """A node that was heard then, and not since, is lost."""
+        return now_ms - self.limits.lost_after_ms(len(self._nodes))
+
     def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
-        after_ms = now_ms - self.limits.lost_ms
+        after_ms = self._lost_before_ms(now_ms)
         asked = self._serving.get(model, {}) if model else self._nodes
         return [n for n in asked.values() if n.accepting and n.heard_ms > after_ms]
 

@@ -175,16 +175,19 @@ class Runtime:
         """The accelerators that are there."""
         return [device.gpu for device in self._devices.values()]
 
-    def join(self, device: Device) -> None:
-        """Add an accelerator."""
+    def join(self, device: Device, more: bool = False) -> None:
+        """Add an accelerator; ``more`` come with it, so that one plan is made for all."""
         self._devices[device.gpu.id] = device
         device.on_event(self.deliver)
-        self.deliver(GpuJoined(device.gpu))
+        self.deliver(GpuJoined(device.gpu, more))
 
-    def leave(self, gpu: str) -> None:
-        """Remove an accelerator; work that it still has fails, and is retried elsewhere."""
+    def leave(self, gpu: str, more: bool = False) -> None:
+        """Remove an accelerator; work that it still has fails, and is retried elsewhere.
+
+        ``more`` leave with it, so that one plan is made without all of them.
+        """
         device = self._devices.pop(gpu)
-        self.deliver(GpuLeft(gpu))
+        self.deliver(GpuLeft(gpu, more))
         device.close()
 
     def gpu_failed(self, gpu: str) -> None:

@@ -61,7 +61,7 @@ def simulate(
     runtime, clock, _ = warmed(scenario, [recorder, *observers])
     source = _Source(runtime, scenario)
     length_ms, ended = scenario.arrivals.seconds * 1000.0, False
-    with _gc_paused():
+    with gc_paused():
         source.start()
         for part in range(1, _PARTS + 1):
             clock.run(scenario.warm_ms + length_ms * part / _PARTS)
@@ -77,7 +77,7 @@ def simulate(
 
 
 @contextmanager
-def _gc_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Without searches for cycles, of which a run makes few: each would go through all records."""
     collecting = gc.isenabled()
     gc.disable()

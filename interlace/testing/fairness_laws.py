@@ -16,7 +16,7 @@ from interlace.core.request import Outcome
 from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission, Dispatcher, System
 from interlace.policy.catalog import resolve as row
-from interlace.policy.fairness import BATCHES, owed_ms, planned_rows_per_s
+from interlace.policy.fairness import BATCHES, overdue_ms, planned_rows_per_s
 from interlace.policy.view import Dispatch, PartitionView, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
@@ -150,10 +150,10 @@ def measured(scenario: Simulation, system: System) -> MeasuredFairness:
 
 @dataclass
 class WatchedTurns:
-    """A dispatcher of overlapping partitions: does who is owed a batch begin it in its turn?
+    """A dispatcher of overlapping partitions: does who is overdue begin a batch in its turn?
 
-    Of the models that a lane would take, the one furthest behind that is owed a batch: in ``late``
-    if it has not begun when the batches that ran as it became that have ended.
+    Of the models that a lane would take, the one furthest behind that is overdue: in ``late`` if it
+    has not begun when the batches that ran as it became that have ended.
     """
 
     inner: Dispatcher
@@ -163,7 +163,7 @@ class WatchedTurns:
     late: list[str] = field(default_factory=list)
 
     def __call__(self, view: View, now_ms: float) -> Dispatch:
-        turn = _owed_most(view, now_ms)
+        turn = _most_overdue(view, now_ms)
         if turn != self.turn:
             self.turn = turn
             self.due_ms = max([now_ms, *(p.free_at_ms for p in view.partitions)])
@@ -176,16 +176,16 @@ class WatchedTurns:
         return decision
 
 
-def _owed_most(view: View, now_ms: float) -> str:
-    """The model furthest behind that is owed a batch and has a lane that takes one; "" if none."""
-    owed: list[tuple[float, str]] = []
+def _most_overdue(view: View, now_ms: float) -> str:
+    """The model furthest behind that is overdue and has a lane that takes a batch; "" if none."""
+    overdue: list[tuple[float, str]] = []
     for partition in view.partitions:
         if partition.takes(now_ms):
             for slot in view.queued(partition):
                 lag_ms = partition.lags_ms.get(slot.model, 0.0)
-                if lag_ms and lag_ms >= owed_ms(slot):
-                    owed.append((-lag_ms, slot.model))
-    return min(owed, default=(0.0, ""))[1]
+                if lag_ms and lag_ms >= overdue_ms(slot):
+                    overdue.append((-lag_ms, slot.model))
+    return min(overdue, default=(0.0, ""))[1]
 
 
 @st.composite
@@ -202,7 +202,7 @@ def overlapping_overloads(draw: st.DrawFn) -> Simulation:
 
 
 @law(overlapping_overloads(), examples=25, holds_for=lambda system: system.fair)
-def a_model_owed_a_batch_begins_it_when_those_that_ran_have_ended(
+def an_overdue_model_begins_when_those_that_ran_have_ended(
     system: System, scenario: Simulation
 ) -> None:
     watched = WatchedTurns(system.dispatcher)

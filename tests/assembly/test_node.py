@@ -18,7 +18,7 @@ import pytest
 
 import interlace
 from interlace.assembly.server import ServeOptions
-from interlace.cli.replaying.play import opened, steps
+from interlace.cli.replaying.summary import opened, steps
 from interlace.core.messages import PlanChanged
 from interlace.core.node import NodeModel
 from interlace.core.plan import Demand

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from bench.attack import folders, http1, soak
+from bench.attack import folders, soak
 from bench.attack.attack import Result
-from bench.attack.calls import HttpCaller, body
-from bench.attack.repository import MISBEHAVIOURS, misbehaving, write_model
+from bench.attack.calls import HttpCaller
+from bench.attack.repository import write_model
 from bench.attack.run import ATTACKS, line
 from bench.attack.traffic import Target, Traffic
-from bench.attack.wire import damaged, run_flood
 
 
 class _Multiplies(BaseHTTPRequestHandler):
@@ -104,49 +103,12 @@ def test_traffic_counts_bad_answers_and_the_time_to_the_first_good_one() -> None
     assert traffic.first_good_after_s(time.monotonic()) is None
 
 
-def test_a_caller_that_fails_is_told() -> None:
-    with (
-        pytest.raises(TypeError),
-        serving(_Web(("127.0.0.1", 0), _Multiplies)) as port,
-        Traffic((port, 0), [Target("m", None)], (1, 0)),  # type: ignore[arg-type]
-    ):
-        time.sleep(0.5)
-
-
-def test_mutations_are_many_and_repeatable() -> None:
-    seeds = (body([1.0, 2.0, 3.0, 4.0]), b"GET / HTTP/1.1\r\n\r\n")
-    first, again = list(damaged(seeds, 200, 3)), list(damaged(seeds, 200, 3))
-    assert first == again
-    assert len(set(first)) > 150
-    assert sum(one in seeds for one in first) < 20
-
-
-def test_bytes_come_back_over_many_connections() -> None:
-    with serving(_Web(("127.0.0.1", 0), _Multiplies)) as port:
-        data = body([1.0, 2.0, 3.0, 4.0])
-        post = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
-        found = run_flood(port, [post] * 20, 4, 0.5)
-    assert len(found) == 20
-    assert all(b" 200 " in one.answer for one in found)
-
-
 @pytest.mark.parametrize("name", folders.HOSTILE)
 def test_every_hostile_folder_can_be_made(tmp_path: Path, name: str) -> None:
     write_model(tmp_path, name, 2.0, 100.0)
     before = {path: path.lstat() for path in tmp_path.rglob("*")}
     folders.HOSTILE[name](tmp_path / name)
     assert {path: path.lstat() for path in tmp_path.rglob("*")} != before
-
-
-@pytest.mark.parametrize("what", MISBEHAVIOURS)
-def test_every_misbehaving_model_is_python(tmp_path: Path, what: str) -> None:
-    name = misbehaving(tmp_path, what)
-    compile((tmp_path / name / "1" / "model.py").read_text(), name, "exec")
-
-
-def test_no_case_is_both_refused_and_served() -> None:
-    assert not set(http1.REFUSED.values()) & set(http1.SERVED.values())
-    assert len(set(http1.REFUSED.values())) == len(http1.REFUSED)
 
 
 @pytest.mark.parametrize(("slope", "flat"), [(0.0, True), (1.0, False)])

@@ -11,17 +11,7 @@ import pytest
 import torch
 
 from bench.gpu.bench import Bench
-from bench.gpu.checks import (
-    completion,
-    copies,
-    graph_memory,
-    graphs,
-    green_cost,
-    isolation,
-    libraries,
-    split,
-    versions,
-)
+from bench.gpu.checks import completion, graph_memory, green_cost, split, versions
 from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio, sms_of
 from bench.gpu.rows import Row, Verdict
 from interlace.device.cuda.backend.base import CudaBackend
@@ -29,10 +19,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
 
-CHECKS = (
-    completion, copies, graph_memory, graphs, green_cost, libraries, split,
-    versions,
-)  # fmt: skip
+CHECKS = (completion, graph_memory, green_cost, split, versions)
 
 
 def bench(out: Path, driver: FakeDriver | None = None) -> Bench:
@@ -53,10 +40,9 @@ def test_a_check_comes_to_its_end_and_leaves_nothing(check: object, tmp_path: Pa
     assert not [row for row in rows if row.verdict is Verdict.FAILED]
 
 
-def test_neighbours_and_streams_side_by_side_come_to_their_end(tmp_path: Path) -> None:
-    rows = list(isolation.rows(bench(tmp_path)))
+def test_partitions_run_side_by_side_while_the_ladder_stands(tmp_path: Path) -> None:
+    rows = list(green_cost.overlap(bench(tmp_path)))
     assert not [row for row in rows if row.verdict is Verdict.FAILED]
-    assert sum("beside" in row.what for row in rows) == 10
     assert sum("at once while the ladder stands" in row.what for row in rows) == 5
 
 
@@ -88,7 +74,7 @@ def test_a_gpu_that_fails_fails_the_question_and_is_told(tmp_path: Path) -> None
     driver.fail("run", "CUDA_ERROR_ILLEGAL_ADDRESS", skip=3)
     rows: list[Row] = []
     with pytest.raises(CudaError):  # nothing can be given back: the part has to run again
-        rows.extend(copies.rows(bench(tmp_path, driver)))
+        rows.extend(split.rows(bench(tmp_path, driver)))
     assert any("CUDA_ERROR_ILLEGAL_ADDRESS" in row.found for row in rows)
 
 

@@ -12,11 +12,9 @@ from typer.testing import CliRunner
 from interlace.cli.bench import lateness, remarks
 from interlace.cli.main import build
 from interlace.core.user_errors import UserError
-from interlace.load.inference_body import make_call
-from interlace.load.load_test import load_test
-from interlace.load.open_loop import ArrivalProcess, send_times
+from interlace.load.open_loop import ArrivalProcess, load_test, send_times
 from interlace.load.result import UNANSWERED, CallSample, ModelLoadReport, report
-from interlace.load.v2_client import V2Client
+from interlace.load.v2_client import V2Client, make_call
 
 from .fakeserver import Behaviour, FakeServer
 

@@ -17,8 +17,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Device
-from interlace.device.simulated.answering import AnsweringDevice
-from interlace.device.simulated.answers import AnswerWriter
+from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct
 
+from interlace.core.byte_sizes import parse_bytes
 from interlace.core.tables import TableError, did_you_mean, read_table
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -102,3 +103,17 @@ def test_keys_begin_where_the_table_lies() -> None:
 def test_near_names_of_hostile_length_are_quick() -> None:
     assert did_you_mean("resnet5", ["resnet50", "vgg"]) == " (did you mean resnet50?)"
     assert did_you_mean("x" * 1_000_000, ["resnet50"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("1", 1), ("512MB", 512_000_000), ("1.5 GiB", 3 << 29), (" 2k ", 2000), ("1TiB", 1 << 40)],
+)
+def test_units_are_decimal_or_binary(text: str, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "2 apples", "GB", "9e9", "99999999999TB"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no number of bytes"):
+        parse_bytes(text)

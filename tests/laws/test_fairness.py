@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,11 +11,12 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome
 from interlace.engine.service_tags import ServiceTags
 from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers import spatial
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
-from interlace.testing.fairness_laws import measured
+from interlace.testing.fairness_laws import WatchedTurns, measured
 from tests.builders import line_profile, machine
 
 OURS = resolve("interlace")
@@ -30,11 +32,8 @@ def _two(slo_ms: float, other_slo_ms: float) -> Simulation:
     return Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan)
 
 
-def _side_by_side() -> float:
-    """What "wide", which needs all of the accelerator, is served of its plan over what "narrow" is.
-
-    "narrow" has two partitions of half of it, and would keep them busy alone.
-    """
+def _wide_and_narrow() -> Simulation:
+    """A model that needs all of the accelerator, beside one with two partitions of half of it."""
     shapes = {"narrow": (2.0, 0.5), "wide": (10.0, 2.0)}
     profiles = {m: line_profile(m, *shape, speedup=1.0) for m, shape in shapes.items()}
     demand = (Demand("narrow", 4000.0, 20.0), Demand("wide", 400.0, 100.0))
@@ -42,9 +41,12 @@ def _side_by_side() -> float:
     whole = Partition("whole", "g0", 100, (Slot("wide", 4, 100.0),))
     arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, 3.0, 0)
     plan = Plan((*halves, whole), overlapping=True)
-    served = simulate(
-        Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan)
-    ).served
+    return Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan)
+
+
+def _side_by_side() -> float:
+    """What "wide" is served of its plan over what "narrow" is."""
+    served = simulate(_wide_and_narrow()).served
     rows = Counter(one.model for one in served if one.outcome is Outcome.OK)
     return (rows["wide"] / 100.0) / (rows["narrow"] / 800.0)
 
@@ -57,6 +59,24 @@ def test_models_whose_partitions_overlap_contend_for_the_accelerator(
     monkeypatch.setattr(ServiceTags, "lags_ms", lambda tags: {})
     assert fair > 0.3
     assert _side_by_side() < 0.05
+
+
+@pytest.mark.sources
+def test_an_overdue_model_would_wait_longer_if_others_passed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = _watched()
+    monkeypatch.setattr(spatial, "_passes", lambda *decision: True)
+    passed = _watched()
+    assert kept.turns > 10
+    assert not kept.late
+    assert len(passed.late) > 10
+
+
+def _watched() -> WatchedTurns:
+    watched = WatchedTurns(OURS.dispatcher)
+    simulate(replace(_wide_and_narrow(), system=replace(OURS, dispatcher=watched)))
+    return watched
 
 
 @pytest.mark.sources

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.harness.closed_loop import closed_loop
 from interlace.load.call import Call, EncodedCall, pack
-from interlace.load.open_loop import Arrival, OpenLoop, poisson
+from interlace.load.open_loop import Arrival, ArrivalProcess, OpenLoop, poisson, send_times
 from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
 
 
@@ -114,3 +117,25 @@ def test_figures() -> None:
     assert result["p50_ms"] == pytest.approx(51, abs=1) and result["max_ms"] == 100
     assert goodput_rps(samples, 10.0, 2.0) == 5.0
     assert percentile([], 50) is None
+
+
+@given(
+    st.sampled_from(ArrivalProcess), st.floats(0.5, 500.0), st.floats(0.1, 5.0), st.integers(0, 99)
+)
+def test_times_ascend_within_the_run(
+    kind: ArrivalProcess, rate_rps: float, seconds: float, seed: int
+) -> None:
+    times = send_times(kind, rate_rps, seconds, seed)
+    assert times == sorted(times)
+    assert all(0 <= time_s < seconds for time_s in times)
+    assert times == send_times(kind, rate_rps, seconds, seed)
+
+
+def test_poisson_has_the_rate_and_the_spread_of_poisson() -> None:
+    gaps = [b - a for a, b in pairwise(send_times(ArrivalProcess.POISSON, 100.0, 200.0, 1))]
+    assert abs(statistics.mean(gaps) - 0.01) < 0.0005
+    assert abs(statistics.stdev(gaps) - 0.01) < 0.001  # an exponential's deviation is its mean
+
+
+def test_uniform_is_a_metronome() -> None:
+    assert send_times(ArrivalProcess.UNIFORM, 4.0, 1.0, 1) == [0.0, 0.25, 0.5, 0.75]

@@ -109,7 +109,7 @@ def test_no_cold_start_with_less_is_in_time(
     for _ in range(20):
         kept = frozenset(n for n in range(len(layers)) if drawn.random() < 0.5)
         if bound_ms(layers, links, kept) <= slo_ms:
-            assert sum(layers[n].weights_bytes for n in kept) >= least * (1 - 1e-9)
+            assert sum(layers[n].weights_bytes for n in kept) >= least * (1 - 1e-9) - 1e-6
 
 
 def test_links_that_cannot_carry_the_loads_need_memory() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from interlace.core.messages import CreatePartition, Failure, Load, ReleasePartition, Run, Work
 from interlace.core.model import Model
@@ -12,7 +15,7 @@ from interlace.core.profile import Profile
 from interlace.profiling.profiler import MeasuredModel, profile, profile_all
 from interlace.profiling.progress import SweepStep
 from interlace.profiling.rig import MeasureError, Rig
-from interlace.profiling.sweep import SweepSettings
+from interlace.profiling.sweep import SweepSettings, batch_sizes, enough, point
 from interlace.runtime.clock import SimClock
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, latency_ms, make_model
 
@@ -57,10 +60,10 @@ def stand() -> Stand:
 def test_every_batch_and_share_is_measured_as_it_is(stand: Stand) -> None:
     found = stand.profile(make_model(max_batch=4))
     assert set(found.points) == {(b, s) for b in (1, 2, 4) for s in (50, 100)}
-    for (batch, share_pct), point in found.points.items():
-        assert point.median_ms == pytest.approx(latency_ms(batch, share_pct))
-        assert point.p99_ms == pytest.approx(latency_ms(batch, share_pct))
-        assert SETTINGS.samples_min <= point.samples <= SETTINGS.samples
+    for (batch, share_pct), kept in found.points.items():
+        assert kept.median_ms == pytest.approx(latency_ms(batch, share_pct))
+        assert kept.p99_ms == pytest.approx(latency_ms(batch, share_pct))
+        assert SETTINGS.samples_min <= kept.samples <= SETTINGS.samples
 
 
 def test_memory_load_time_and_overhead_are_kept(stand: Stand) -> None:
@@ -188,3 +191,33 @@ def test_a_device_without_room_for_two_partitions_gets_one_at_a_time(stand: Stan
 
     stand.device.fail = judge
     assert len(stand.profile(make_model(max_batch=4)).points) == 6
+
+
+@given(st.integers(1, 500), st.integers(2, 8))
+def test_batches_ascend_from_one_to_the_largest(max_batch: int, factor: int) -> None:
+    sizes = batch_sizes(max_batch, factor)
+    assert sizes[0] == 1
+    assert sizes[-1] == max_batch
+    assert list(sizes) == sorted(set(sizes))
+    assert all(b <= a * factor for a, b in pairwise(sizes))
+
+
+def test_a_point_ends_by_count_or_by_time_but_not_before_the_least() -> None:
+    settings = SweepSettings(samples=10, samples_min=3, budget_s=1.0)
+    assert not enough([1.0] * 2, 99.0, settings)
+    assert enough([1.0] * 3, 1.0, settings)
+    assert not enough([1.0] * 9, 0.9, settings)
+    assert enough([1.0] * 10, 0.0, settings)
+
+
+@given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=300))
+def test_quantiles_are_ordered_and_were_seen(latencies_ms: list[float]) -> None:
+    found = point(latencies_ms)
+    assert found.median_ms <= found.p95_ms <= found.p99_ms <= max(latencies_ms)
+    assert {found.median_ms, found.p95_ms, found.p99_ms} <= set(latencies_ms)
+    assert found.samples == len(latencies_ms)
+
+
+def test_the_quantiles_of_a_hundred() -> None:
+    found = point([float(i) for i in range(1, 101)])
+    assert (found.median_ms, found.p95_ms, found.p99_ms) == (50.0, 95.0, 99.0)

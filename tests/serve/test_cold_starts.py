@@ -6,7 +6,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from interlace.cli.metrics_text import read_metrics
+from interlace.cli.top import read_metrics
 from tests.serve.conftest import Start
 from tests.serve.server import Server, write_model
 

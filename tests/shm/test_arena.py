@@ -31,22 +31,6 @@ def resident_bytes(arena: Arena) -> int:
     return os.stat(f"/proc/self/fd/{arena.number & 0xFFFF}").st_blocks * 512
 
 
-def test_written_bytes_are_read_in_another_process(arena: Arena) -> None:
-    offset = arena.alloc(5)
-    assert offset is not None
-    arena.view(offset, 5)[:] = b"hello"
-    code = (
-        "import sys; from interlace.core.tensor import Span; "
-        "from interlace.shm.arena import ArenaMap; pid, number, at = map(int, sys.argv[1:]); "
-        "print(bytes(ArenaMap(pid).view(Span(number, at, 5))).decode())"
-    )
-    arguments = [str(value) for value in (os.getpid(), arena.number, offset)]
-    shown = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout == "hello\n"
-
-
 def test_a_child_can_be_the_writer(arena: Arena) -> None:
     code = (
         "import sys; from interlace.shm.arena import Arena; pid, number = map(int, sys.argv[1:]); "
@@ -60,12 +44,6 @@ def test_a_child_can_be_the_writer(arena: Arena) -> None:
         check=True,
     )
     assert bytes(arena.view(int(shown.stdout), 3)) == b"abc"
-
-
-def test_size_is_rounded_up_to_pages() -> None:
-    arena = Arena.create(5000)
-    assert arena.size_bytes == 8192
-    arena.close()
 
 
 @pytest.mark.parametrize("size", [0, -1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -87,14 +86,6 @@ def test_frames_arrive_whole_and_in_order_both_ways() -> None:
         assert received == [Ask(number, b"x" * number * 100) for number in range(20)]
         await ends.until(lambda: len(ends.heard) == 20)
         assert ends.heard == [Ask(-number) for number in range(20)]
-
-    run(body)
-
-
-def test_the_union_is_told_apart() -> None:
-    async def body(ends: Ends) -> None:
-        ends.loop_end.send(Stop())
-        assert ends.blocking_end.receive() == Stop()
 
     run(body)
 
@@ -195,26 +186,5 @@ def test_a_blocking_end_sleeps_until_a_frame_comes() -> None:
         ends.loop_end.send(Ask(7))
         reader.join(10)
         assert received == [Ask(7)]
-
-    run(body)
-
-
-def test_a_descriptor_travels_along() -> None:
-    async def body(ends: Ends) -> None:
-        read, write = os.pipe()
-        ours, theirs = frame_pair()
-        end: AsyncFrameSocket[Frame, Frame] = AsyncFrameSocket(
-            asyncio.get_running_loop(), ours, decode, lambda frame: None, lambda: None
-        )
-        end.send(Ask(3), write)
-        os.close(write)
-        data, descriptors, _, _ = socket.recv_fds(theirs, 1000, 1)
-        assert decode(memoryview(data)) == Ask(3)
-        os.write(descriptors[0], b"through")
-        os.close(descriptors[0])
-        assert os.read(read, 100) == b"through"
-        os.close(read)
-        end.close()
-        theirs.close()
 
     run(body)

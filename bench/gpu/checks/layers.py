@@ -1,4 +1,4 @@
-"""Layers that checks time: products, a convolution, attention, something compiled."""
+"""Layers that checks time: a product, a convolution."""
 
 from __future__ import annotations
 
@@ -21,17 +21,6 @@ def gemm(bench: Bench, device: str) -> Body:
     return lambda: torch.mm(one, other, out=out)
 
 
-def linear(bench: Bench, device: str) -> Body:
-    """A layer of BERT-base with its bias, batch 16 of 128 tokens, half precision."""
-    import torch
-
-    tokens, wide = bench.size((16 * 128, 768), (4, 8))
-    dtype = bench.size(torch.float16, torch.float32)
-    layer = torch.nn.Linear(wide, 4 * wide, device=device, dtype=dtype).requires_grad_(False)
-    rows = torch.randn(tokens, wide, device=device, dtype=dtype)
-    return lambda: layer(rows)
-
-
 def convolution(bench: Bench, device: str) -> Body:
     """A 3 x 3 convolution as in ResNet-50's third stage, channels last, half precision."""
     import torch
@@ -43,28 +32,3 @@ def convolution(bench: Bench, device: str) -> Body:
     rows = torch.randn(batch, channels, side, side, device=device, dtype=dtype)
     rows = rows.contiguous(memory_format=torch.channels_last)
     return lambda: layer(rows)
-
-
-def attention(bench: Bench, device: str) -> Body:
-    """Attention as in BERT-base, batch 16, 512 tokens."""
-    import torch
-
-    batch, heads, tokens = bench.size((16, 12, 512), (1, 2, 4))
-    dtype = bench.size(torch.float16, torch.float32)
-    parts = [torch.randn(batch, heads, tokens, 64, device=device, dtype=dtype) for _ in range(3)]
-    return lambda: torch.nn.functional.scaled_dot_product_attention(*parts)
-
-
-def compiled(bench: Bench, device: str) -> Body:
-    """A chain of elementwise operations as one kernel of the compiler's."""
-    import torch
-
-    rows = torch.randn(bench.size(1 << 24, 64), device=device)
-
-    def chain(values: Any) -> Any:
-        return (values * 2.0 + 1.0).sin() * values
-
-    if bench.dry:  # a compiler would be asked for machine code of this processor
-        return lambda: chain(rows)
-    made = torch.compile(chain, mode="max-autotune-no-cudagraphs")
-    return lambda: made(rows)

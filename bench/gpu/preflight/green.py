@@ -26,7 +26,7 @@ from bench.gpu.preflight.tries import Opened, Try
 from bench.gpu.rows import Row, failed, judged
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
-from interlace.device.cuda.backend.wait_trial import wait_refusal
+from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.completion.kinds import CompletionKind
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms, best_split

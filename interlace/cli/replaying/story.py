@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from interlace.cli.replaying.loading import WeightsStory
-from interlace.cli.replaying.play import steps
+from interlace.cli.replaying.summary import steps
 from interlace.core.messages import ReportTimeout, RequestArrived, Run, SendReply, WorkFinished
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.user_errors import InputError

@@ -10,7 +10,7 @@ import numpy as np
 from interlace.core.tensor import BYTES, TensorSpec
 from interlace.device.cpu.inputs import BatchInputs, InputArray, pack_strings
 from interlace.device.cpu.resident import ResidentModel
-from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import BatchOutput, BatchResult, RunBatch
 from interlace.formats.runner import Array
 

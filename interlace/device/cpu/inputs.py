@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from interlace.core.tensor import BYTES, element_count
-from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import Column, RunBatch
 from interlace.formats.arrays import NUMPY_TYPES
 from interlace.formats.runner import Array

@@ -16,7 +16,7 @@ from interlace.device.cpu.inputs import BatchInputs
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.entry import function_named
 from interlace.device.process.error_text import error_text
-from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import (
     Copied,
     CopyWeights,
@@ -165,18 +165,15 @@ class CpuWorker:
         architecture = runner.architecture if isinstance(runner, TakesTurns) else ""
         if frame.cold and architecture and isinstance(runner, TakesTurns):
             self._modules[architecture] = runner
-        if not frame.cold or cold is None:
-            return Loaded(
-                model.key, runner.signature, runner.resident_bytes, resident.resident_bytes
-            )
+        comes = cold if frame.cold else None
         return Loaded(
             model.key,
             runner.signature,
             runner.resident_bytes,
             resident.resident_bytes,
-            (0, *cold.nbytes),
+            (0, *comes.nbytes) if comes is not None else (),
             architecture,
-            str(cold.file.path),
+            str(comes.file.path) if comes is not None else "",
         )
 
     def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:

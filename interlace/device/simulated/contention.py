@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from interlace.perf.latency import Surface
-from interlace.perf.processor_sharing import EQUAL, ProcessorSharing
 
 #: A model needs the smallest share at which it is within this factor of its best latency.
 _ENOUGH = 1.05
@@ -23,15 +22,11 @@ class RunningBatch(NamedTuple):
     latency: Surface
 
 
-class Contention(Protocol):
-    """Speeds, each in (0, 1] of that alone, of batches whose shares add up to more than 100."""
-
-    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class EqualRows:
-    """Every row in flight has an equal part of what its model gets; needs share the accelerator.
+    """Speeds, each in (0, 1] of that alone, of batches whose shares add up to more than 100.
+
+    Every row in flight has an equal part of what its model gets; needs share the accelerator.
 
     Workers of one model without limits that run together take what one batch of all their rows
     takes: E2bird's hypothesis of equal resource sharing (section 7.2), confirmed by its Figure 7 up
@@ -59,32 +54,6 @@ class EqualRows:
             all_ms = _latency_ms(group.latency, group.rows, share_pct)
             alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
             speeds.append(min(1.0, alone_ms / (all_ms * slower)))
-        return speeds
-
-
-@dataclass(frozen=True, slots=True)
-class SharedWork:
-    """Workers of one model without limits divide its capacity as ``sharing`` says (W / u).
-
-    By default each has an equal part whatever its rows, so that smaller ones end earlier: the
-    reading of E2bird section 7.1 under which a few workers of mixed sizes have a lower mean latency
-    than one (Figure 12). Nothing is gained from rows computed together; ``EqualRows`` is the other
-    end. Models and partitions with limits share as there.
-    """
-
-    sharing: ProcessorSharing = EQUAL
-
-    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
-        members: dict[tuple[str, int], list[int]] = {}
-        for index, one in enumerate(running):
-            members.setdefault(_key(index, one), []).append(index)
-        speeds = [1.0] * len(running)
-        for key, (group, share_pct) in _allotted(running).items():
-            all_ms = _latency_ms(group.latency, group.rows, share_pct)
-            part = _latency_ms(group.latency, group.rows, group.share_pct) / all_ms
-            sizes = [running[index].rows for index in members[key]]
-            for index, speed in zip(members[key], self.sharing.speeds(sizes), strict=True):
-                speeds[index] = min(1.0, part * speed)
         return speeds
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from interlace.core.profile import Profile, Profiles
-from interlace.device.simulated.contention import Contention, EqualRows
+from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.perf.interference import Interference
 
@@ -122,7 +122,7 @@ class Physics:
 
     costs: MechanismCosts = field(default_factory=MechanismCosts)
     interference: Interference | None = None
-    contention: Contention = field(default_factory=EqualRows)
+    contention: EqualRows = field(default_factory=EqualRows)
     link: HostLink | None = None
     transfers: Mapping[str, Transfer] = field(default_factory=dict)
     host: HostCost | None = None

@@ -20,7 +20,7 @@ from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import planned, read_ms, reads_too_long
 from interlace.policy.cold_starts import deepplan
-from interlace.policy.cold_starts.whole import pipeswitch
+from interlace.policy.cold_starts.whole import left, pipeswitch
 
 #: States that are kept after a layer: so many over all layers, but never fewer than the least.
 _STATES: Final = 1 << 11
@@ -53,6 +53,7 @@ def frontier(
             deepplan.direct_host_access,
             deepplan.parallel_transmission,
             deepplan.both,
+            *([left] if links.takes_cores else []),
         )
     ]
     best = min(seeds, key=lambda plan: (plan.end_ms, moved_bytes(layers, plan)))

@@ -1,4 +1,4 @@
-"""Every layer is copied: all before the first one runs, or as they run."""
+"""Every layer alike: copied before the first one runs, as they run, or not at all."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ def pipeswitch(
     return planned(layers, _steps(layers), links.alone, kept=kept)
 
 
-def _steps(layers: Sequence[LayerProfile]) -> list[LoadStep]:
+def left(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
+    """Read every layer where it lies: nothing is begun."""
+    return planned(layers, _steps(layers, WeightPath.HOST), links.alone, kept=kept)
+
+
+def _steps(layers: Sequence[LayerProfile], via: WeightPath = WeightPath.COPY) -> list[LoadStep]:
     return [
-        LoadStep(layer.name, WeightPath.COPY if layer.weights_bytes else WeightPath.KEEP)
-        for layer in layers
+        LoadStep(layer.name, via if layer.weights_bytes else WeightPath.KEEP) for layer in layers
     ]

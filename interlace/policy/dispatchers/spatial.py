@@ -11,7 +11,7 @@ from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import start_ms
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
-from interlace.policy.fairness import owed_ms
+from interlace.policy.fairness import overdue_ms, owed_ms
 from interlace.policy.view import Dispatch, Drop, Launch, PartitionView, View
 
 
@@ -32,6 +32,7 @@ class _WaitingModel(NamedTuple):
     """
 
     priority: int
+    passed: bool  #: others may pass it: it is not overdue
     ahead_ms: float
     latest_ms: float
     model: str
@@ -63,7 +64,8 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     takes the lane that ends its batch first, and of equals the one that takes least. One that finds
     no room waits, and the others pass it (EASY backfilling, Lifka 1995) only as long as it can
     still begin in time afterwards, if its deadline is before theirs. Of models that lose requests,
-    one that is owed a batch is not passed (``policy.fairness``).
+    one that is owed a batch comes first, and one that is overdue is not passed
+    (``policy.fairness``).
     """
     claims = _ordered(_claims(view, now_ms))
     uses = _uses(view, now_ms)
@@ -121,7 +123,9 @@ def _claims(view: View, now_ms: float) -> list[_WaitingModel]:
         latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
         level = head.priority or UNSTATED_PRIORITY
         ordered = [(one[3], one[4]) for one in timed]
-        claims.append(_WaitingModel(level, 0.0, latest_ms, name, head.deadline_ms, head, ordered))
+        claims.append(
+            _WaitingModel(level, True, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
+        )
     return claims
 
 
@@ -139,14 +143,15 @@ def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
         return claims
     for index, claim in enumerate(claims):
         lag_ms = lags_ms.get(claim.model, 0.0)
-        if lag_ms >= owed_ms(claim.lanes[0][1]):
-            claims[index] = claim._replace(ahead_ms=-lag_ms)
+        slot = claim.lanes[0][1]
+        if lag_ms >= owed_ms(slot):
+            claims[index] = claim._replace(passed=lag_ms < overdue_ms(slot), ahead_ms=-lag_ms)
     claims.sort(key=_urgency)
     return claims
 
 
-def _urgency(claim: _WaitingModel) -> tuple[int, float, float, str]:
-    return claim[:4]
+def _urgency(claim: _WaitingModel) -> tuple[int, bool, float, float, str]:
+    return claim[:5]
 
 
 def _launch(
@@ -188,14 +193,16 @@ def _passes(
 ) -> bool:
     """True if every claim of a nearer deadline that can begin in time still can afterwards.
 
-    One that is owed a batch can begin no later than before.
+    One that is overdue can begin no later than before; one that is only owed a batch may be passed.
     """
     after = [*others, use]
     for other in waiting:
         if claim.priority <= other.priority and not _goes_before(other, claim):
             continue
+        if other.passed and other.ahead_ms:
+            continue
         soonest_ms = _soonest_ms(other, uses, view, now_ms)
-        latest_ms = soonest_ms if other.ahead_ms else other.latest_ms
+        latest_ms = other.latest_ms if other.passed else soonest_ms
         if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
             return False
     return True
@@ -204,7 +211,7 @@ def _passes(
 def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
     """What is owed a batch first, in its order; the others by deadline."""
     if one.ahead_ms or other.ahead_ms:
-        return (one.ahead_ms, one.model) < (other.ahead_ms, other.model)
+        return (one.passed, one.ahead_ms, one.model) < (other.passed, other.ahead_ms, other.model)
     return one.deadline_ms < other.deadline_ms
 
 

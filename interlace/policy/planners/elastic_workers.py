@@ -11,13 +11,13 @@ from interlace.core.plan import Demand, ElasticBatching, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.latency import Surface
 from interlace.perf.memory import holds
-from interlace.perf.processor_sharing import co_running
 from interlace.perf.tables import Tables
 from interlace.perf.worker_sizes import (
     SIZES,
     TOTALS,
     Configuration,
     Measure,
+    co_running,
     engine,
     largest_in_time,
     naive,

@@ -4,13 +4,61 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from interlace.profiling.cpu.layers import measure_layers
+from interlace.core.model import Format, Model
+from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel
 from interlace.profiling.cpu.task import CoresTask
-from interlace.profiling.findings import PartFindings
+from interlace.profiling.findings import LayerFindings, PartFindings
+
+
+def measure_layers(
+    model: Model, threads: int, weights_dir: str | None, takes: int
+) -> LayerFindings:
+    """The layers of a model for one row of its sample, in the order of execution.
+
+    Times add up to those of the whole model, resident, left in its file, and copied from it as it
+    runs. Then the cold start that is planned from them is made. Its weights' file stays in
+    ``weights_dir``.
+
+    Raises:
+        RepositoryError: it does not open.
+        OSError: no room for its weights in ``weights_dir``, or they cannot come and go.
+        MemoryError: no room for them in memory.
+    """
+    with layered(model, threads, weights_dir) as opened:
+        bench = LayerBench(opened, takes)
+        layers = bench.layers()
+        return LayerFindings(layers, bench.cold_ms(layers))
+
+
+@contextmanager
+def layered(model: Model, threads: int, weights_dir: str | None) -> Iterator[LayeredModel]:
+    """A model opened in this process to be measured by layer.
+
+    Raises:
+        RepositoryError: it does not open.
+        OSError: no room for its weights in ``weights_dir``, or they cannot come and go.
+    """
+    if model.format is Format.ONNX:
+        from interlace.profiling.cpu.onnx_layers import OnnxLayers
+
+        onnx = OnnxLayers(model, threads, weights_dir)
+        with closing(onnx.cold):
+            yield onnx
+        return
+    import torch
+
+    from interlace.profiling.cpu.torch_layers import TorchLayers
+
+    with torch.inference_mode():
+        opened = TorchLayers.open(model, threads, weights_dir)
+        with closing(opened.cold):
+            yield opened
 
 
 def main(task_file: str, findings_file: str) -> None:

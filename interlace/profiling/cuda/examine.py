@@ -14,7 +14,7 @@ import torch
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
-from interlace.device.cuda.backend.library_trial import library_threads
+from interlace.device.cuda.backend.trials import library_threads
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph
 from interlace.device.cuda.lanes import Lane, Lanes

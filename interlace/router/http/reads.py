@@ -6,6 +6,7 @@ import asyncio
 
 from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory
+from interlace.router.http.node_connections import NodeConnections
 from interlace.router.http.passed_heads import ReplyHead
 from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.routes import HttpResponse
@@ -41,12 +42,10 @@ class NodeReader:
         self._directory = directory
         self._key = f"X-API-Key: {key}\r\n".encode() if key else b""
 
-    async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
-        """What that node answers.
-
-        Raises:
-            ServeError: it did not answer.
-        """
+    def request(
+        self, node: str, method: str, path: str, body: bytes = b""
+    ) -> tuple[NodeConnections, bytes]:
+        """A request to that node as bytes, and the connections to send it over."""
         connections = self._directory.links(node).http
         start = b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n" % (
             method.encode(),
@@ -55,8 +54,17 @@ class NodeReader:
             self._key,
             len(body),
         )
+        return connections, start + body
+
+    async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
+        """What that node answers.
+
+        Raises:
+            ServeError: it did not answer.
+        """
+        connections, request = self.request(node, method, path, body)
         taker = _Taker()
-        pending = connections.send((start + body,), taker)
+        pending = connections.send((request,), taker)
         try:
             return await taker.future
         except asyncio.CancelledError:

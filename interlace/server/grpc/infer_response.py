@@ -11,7 +11,7 @@ from interlace.core.request import Reply
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.proto.messages import ModelInferResponse
 from interlace.server.cache import GenerationalCache
-from interlace.server.dataplane.classification import classified
+from interlace.server.dataplane.call import classified
 from interlace.server.dataplane.plane import output_order
 from interlace.server.grpc.frame_writer import Buffer
 from interlace.server.grpc.infer_head import InferTemplate, SharedMemoryRange

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from interlace.core.errors import bad_input
-from interlace.core.node import Assignment, NodeDescription, NodeModel, Revision
+from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeModel, Revision
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import OCTETS
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route
@@ -27,8 +27,9 @@ def node_routes(
     models: Callable[[], Mapping[str, NodeModel]],
     assign: Callable[[Assignment], Awaitable[Revision]],
     drain: Callable[[Revision], Revision],
+    have: Callable[[FilesOrder], None],
 ) -> list[Route]:
-    """What the node is and could serve, and two orders, which need the admin key.
+    """What the node is and could serve, and three orders, which need the admin key.
 
     Models are a MessagePack map of ``NodeModel``; an order is answered with its revision.
     """
@@ -45,9 +46,14 @@ def node_routes(
     def drained(asked: AdminRequest) -> HttpResponse:
         return _taken(drain(_read(asked.body, DrainOrder).revision))
 
+    def files(asked: AdminRequest) -> HttpResponse:
+        have(_read(asked.body, FilesOrder))
+        return HttpResponse(b"{}")
+
     return [
         Route("/v2/node", respond={"GET": described_to}),
         Route("/v2/node/models", respond={"GET": at_hand}),
+        Route("/v2/node/files", respond={"POST": files}, access=Access.CHANGE),
         Route("/v2/node/assignment", respond={"POST": assigned}, access=Access.CHANGE),
         Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),
     ]

@@ -12,7 +12,7 @@ from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
-from interlace.server.dataplane.classification import classified
+from interlace.server.dataplane.call import classified
 from interlace.server.dataplane.plane import output_order
 from interlace.server.http.decoded_request import (
     DecodedRequest,

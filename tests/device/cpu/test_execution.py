@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from interlace.core.messages import Run, WorkFinished
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import Span, TensorSpec
+from interlace.device.cpu.inputs import pack_strings, unpack_strings
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import GPU, WAIT_S, Rig
 from tests.device.models import model, tensor
@@ -37,24 +40,6 @@ def ready(rig: Rig) -> Iterator[Rig]:
         assert rig.load(known).failure is None
     yield rig
     rig.release()
-
-
-def test_one_request_is_answered(ready: Rig) -> None:
-    finished = ready.run(ready.floats(KNOWN["double"], [1, 2], [3, 4]))
-    assert ready.values(finished) == [[[2, 4], [6, 8]]]
-    (output,) = finished.outputs[0]
-    assert (output.name, output.datatype, output.shape) == ("y", "FP32", (2, 2))
-    timing = finished.timing
-    assert timing.batch_rows == 2
-    assert min(timing.input_ms, timing.infer_ms, timing.output_ms) > 0
-    ready.free(finished)
-
-
-def test_each_request_of_a_batch_gets_its_own_rows(ready: Rig) -> None:
-    requests = [ready.floats(KNOWN["double"], *[[n, n + 0.5]] * (1 + n % 3)) for n in range(7)]
-    finished = ready.run(*requests)
-    assert ready.values(finished) == [[[2 * n, 2 * n + 1]] * (1 + n % 3) for n in range(7)]
-    ready.free(finished)
 
 
 def test_the_output_of_identity_is_the_input(ready: Rig) -> None:
@@ -275,3 +260,38 @@ def test_a_batch_that_can_never_fit_fails_at_once(make_rig: MakeRig) -> None:
     rig.serve(KNOWN["wide"])
     failure = rig.run(rig.floats(KNOWN["wide"], [1])).failure
     assert failure is not None and "does not fit the worker's arena" in failure.detail
+
+
+ROWS = st.lists(st.lists(st.binary(max_size=20), min_size=2, max_size=2), max_size=5)
+
+
+@given(ROWS, st.integers(0, 5))
+def test_packing_and_unpacking_are_inverse(rows: list[list[bytes]], cut: int) -> None:
+    array = np.empty((len(rows), 2), object)
+    for place, row in enumerate(rows):
+        array[place] = row
+    parts = [memoryview(pack_strings(part)) for part in (array[:cut], array[cut:])]
+    assert unpack_strings(parts, array.shape, "x").tolist() == array.tolist()
+
+
+@given(st.binary(max_size=30))
+def test_any_bytes_unpack_or_are_refused(data: bytes) -> None:
+    try:
+        array = unpack_strings([memoryview(data)], (1,), "x")
+    except ValueError as error:
+        assert "BYTES input 'x'" in str(error)
+    else:
+        assert array.shape == (1,)
+
+
+def test_the_form_is_that_of_the_protocol() -> None:
+    assert pack_strings(np.array([b"ab", ""], object)) == b"\2\0\0\0ab\0\0\0\0"
+
+
+def test_text_is_sent_as_utf_8() -> None:
+    assert pack_strings(np.array(["ü"])) == b"\2\0\0\0\xc3\xbc"
+
+
+def test_too_few_elements_are_named() -> None:
+    with pytest.raises(ValueError, match=r"has 0 elements, its shape \[2\] needs 2"):
+        unpack_strings([memoryview(b"")], (2,), "x")

@@ -17,6 +17,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Request, Tensor
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cpu.settings import CpuSettings
+from interlace.formats import shared_architecture
 from tests.device.cpu.rig import Rig, settings
 
 _COUNT = 4
@@ -34,10 +35,11 @@ class Variants(Rig):
     _input: Tensor | None = None
 
     def __init__(self, folder: Path) -> None:
+        self.weights_folder = folder / "weights"
         defaults = CpuSettings((0,), 0)
         super().__init__(
             settings(
-                folder / "weights",
+                self.weights_folder,
                 opener=defaults.opener,
                 preload=defaults.preload,
                 weights_bytes=1 << 20,
@@ -97,6 +99,14 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Variants]:
 def test_each_model_has_its_own_answers(rig: Variants) -> None:
     assert [rig.answer(model, "q") for model in rig.models] == rig.own
     assert len({str(answer) for answer in rig.own}) == _COUNT
+
+
+def test_models_of_one_architecture_are_described_so(rig: Variants) -> None:
+    """As they are before they are profiled: not loaded cold."""
+    described = rig.loop.run_until_complete(rig.device.describe(rig.models[0]))
+    assert described.architecture
+    found = {shared_architecture(one, str(rig.weights_folder)) for one in rig.models}
+    assert found == {described.architecture}
 
 
 @pytest.mark.parametrize("seed", range(6))

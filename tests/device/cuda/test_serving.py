@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interlace.core.messages import CopyInputs, CreatePartition, ReleasePartition, Run, WorkFinished
+from interlace.core.messages import CopyInputs, CreatePartition, Run, WorkFinished
 from interlace.core.request import Batch
 from interlace.core.tensor import Span, Tensor
 from interlace.device.cuda.worker.wire import GpuRequest, StageInputs
@@ -61,16 +61,6 @@ def two(rig: Rig) -> None:
     for name in ("p", "q"):
         assert rig.carve(name).failure is None
         assert rig.load(DOUBLE, name).failure is None
-
-
-def test_rows_of_each_request_come_back_to_it_from_any_partition(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    two(rig)
-    for name in ("p", "q"):
-        requests = [rig.floats(DOUBLE, *[[n, 1, 2, 3]] * (1 + n % 3)) for n in range(7)]
-        finished = rig.run(*requests, name=name)
-        assert rig.values(finished) == [[[2.0 * n, 2, 4, 6]] * (1 + n % 3) for n in range(7)]
-        rig.free(finished)
 
 
 def test_batches_given_at_once_run_in_order_and_each_gets_its_own(make_rig: MakeRig) -> None:
@@ -146,23 +136,6 @@ def test_a_batch_that_can_never_fit_fails_at_once(make_rig: MakeRig) -> None:
     wide = [0.0] * 2048
     failure = rig.run(rig.floats(DOUBLE, wide)).failure
     assert failure is not None and "does not fit the worker's arena" in failure.detail
-
-
-def test_release_comes_after_the_batches_before_it(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    rig.carve()
-    rig.load(SLOW)
-    works = [rig.batch(rig.floats(SLOW, ROW)) for _ in range(2)]
-    release = ReleasePartition(rig.gpu, "p")
-    for work in (*works, release):
-        rig.do(work)
-    late = rig.run(rig.floats(SLOW, ROW))
-    assert late.failure is not None and "is being released" in late.failure.detail
-    rig.wait(lambda: ended(rig, release))
-    last = [one for one in rig.finished if one.work in (*works, release)]
-    assert [one.work for one in last] == [*works, release]
-    assert [one.failure for one in last] == [None] * 3
-    assert rig.lost == []
 
 
 def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at_once(

@@ -26,7 +26,7 @@ from interlace.core.request import Batch, Request
 from interlace.device.simulated.contention import EqualRows, RunningBatch
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import MECHANISMS, HostCost, Jitter, Physics
+from interlace.device.simulated.physics import HostCost, Jitter, Physics
 from interlace.perf.interference import ConstantFactor
 from interlace.perf.latency import surface
 from interlace.runtime.clock import SimClock
@@ -77,16 +77,6 @@ def test_alone_a_batch_takes_exactly_its_profile() -> None:
     assert bench.took_ms(bench.run("p", "a", 4)) == [pytest.approx(6.0)]
 
 
-def test_beside_another_it_is_slowed_for_as_long_as_the_other_runs() -> None:
-    bench = Bench(Physics(interference=ConstantFactor(1.5)))
-    bench.ready(("p", 50, "a"), ("q", 50, "b"))
-    # 6 ms of a at two thirds of its speed end at 9; b has then done 6 of its 12 ms.
-    assert bench.took_ms(bench.run("p", "a", 4), bench.run("q", "b", 4)) == [
-        pytest.approx(9.0),
-        pytest.approx(15.0),
-    ]
-
-
 def test_workers_of_one_model_together_take_what_one_batch_of_all_rows_takes() -> None:
     """E2bird section 7.2: each row in flight has an equal part of the accelerator."""
     bench = Bench()
@@ -94,16 +84,6 @@ def test_workers_of_one_model_together_take_what_one_batch_of_all_rows_takes() -
     whole_ms = surface(PROFILES["a"], "median_ms").latency_ms(8, 100)
     taken_ms = bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4))
     assert taken_ms == [pytest.approx(whole_ms)] * 2
-
-
-def test_a_worker_that_ends_leaves_its_part_to_the_other() -> None:
-    bench = Bench()
-    bench.ready(("p", 100, "a"), ("q", 100, "a"))
-    first, second = bench.took_ms(bench.run("p", "a", 2), bench.run("q", "a", 8))
-    alone_ms = surface(PROFILES["a"], "median_ms").latency_ms(8, 100)
-    whole_ms = surface(PROFILES["a"], "median_ms").latency_ms(10, 100)
-    assert first <= second
-    assert alone_ms < second <= whole_ms + 1e-9
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 8)), min_size=1, max_size=6))
@@ -178,23 +158,6 @@ def test_behind_walls_memory_is_a_partition_s_own() -> None:
         device.do(work, lambda done: ends.setdefault(done.work, done))
     clock.run(60_000.0)
     assert [ends[load].failure is None for load in loads] == [True, False, True]
-
-
-def test_weights_of_one_model_are_held_once() -> None:
-    large = {"a": line_profile("a", weights_bytes=6 * 10**8)}
-    bench = Bench(truth=large)
-    bench.ready(("p", 50, "a"), ("q", 50, "a"))
-    assert all(done.failure is None for _, done in bench.ends.values())
-
-
-def test_mechanisms_differ_by_what_a_partition_costs() -> None:
-    """gpulet section 5.1: 10 to 15 s; the others are far below."""
-    assert 10_000.0 <= MECHANISMS["mps"].carve_ms <= 15_000.0
-    assert MECHANISMS["green"].carve_ms < MECHANISMS["mig"].carve_ms < MECHANISMS["mps"].carve_ms
-    bench = Bench(Physics(costs=MECHANISMS["mps"]))
-    carve = bench.do(CreatePartition("g0", "p", 50))
-    bench.clock.run(60_000.0)
-    assert bench.ends[carve][0] == MECHANISMS["mps"].carve_ms
 
 
 def test_faults_on_demand() -> None:

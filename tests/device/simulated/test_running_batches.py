@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.simulated.contention import Contention, EqualRows, RunningBatch, SharedWork
+from interlace.device.simulated.contention import EqualRows, RunningBatch
 from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.interference import CoRunner
 from interlace.perf.latency import surface
-from interlace.perf.processor_sharing import ProcessorSharing
 from interlace.runtime.clock import SimClock
 from tests.builders import line_profile
 
@@ -22,11 +21,9 @@ SURFACES = {
     "a": surface(line_profile("a"), "median_ms"),
     "b": surface(line_profile("b", 4.0, 2.0), "median_ms"),
 }
-RULES: dict[str, Contention] = {
+RULES: dict[str, EqualRows] = {
     "rows": EqualRows(),
     "rows, switching": EqualRows(switch_part=0.05),
-    "work": SharedWork(),
-    "work, uneven": SharedWork(ProcessorSharing(evenness=0.7, gain=1.1, switch=0.02)),
 }
 
 #: (model, rows, share, ms since the one before began)
@@ -54,7 +51,7 @@ class ByRows:
 
 
 def spans_ms(
-    batches: Batches, rule: Contention, factor: float, stall: tuple[float, float] | None = None
+    batches: Batches, rule: EqualRows, factor: float, stall: tuple[float, float] | None = None
 ) -> list[tuple[float, float]]:
     """When each batch begins and ends."""
     clock = SimClock()
@@ -80,7 +77,7 @@ def spans_ms(
 
 
 def work_done_ms(
-    spans: Sequence[tuple[float, float]], batches: Batches, rule: Contention, factor: float
+    spans: Sequence[tuple[float, float]], batches: Batches, rule: EqualRows, factor: float
 ) -> list[float]:
     """Speed times time, summed up from who ran beside whom: what each batch got."""
     done = [0.0] * len(batches)
@@ -122,16 +119,3 @@ def test_a_stall_delays_all_by_its_length(batches: Batches, begins: float, lasts
     for (_, end), (_, later) in zip(calm, stalled, strict=True):
         if abs(end - begins) > 1e-6:
             assert later == pytest.approx(end + (lasts if end > begins else 0.0))
-
-
-def test_equal_parts_let_smaller_workers_end_first() -> None:
-    """W / u: 8, 8 and 16 rows of 1 ms each end at 24, 24 and 32 ms."""
-    proportional = surface(line_profile("c", 0.0, 1.0, speedup=1.0), "median_ms")
-    clock = SimClock()
-    progress = RunningBatches(clock, None, SharedWork())
-    ends: list[float] = []
-    for index, rows in enumerate((8, 8, 16)):
-        busy = RunningBatch("c", rows, 100, proportional)
-        progress.begin(f"p{index}", busy, float(rows), lambda: ends.append(clock.now_ms()))
-    clock.run(1e3)
-    assert ends == pytest.approx([24.0, 24.0, 32.0])

@@ -15,7 +15,7 @@ quarters = st.integers(0, 12).map(lambda count: count / 4)
 def layer(draw: st.DrawFn) -> LayerProfile:
     run_ms = draw(quarters)
     if draw(st.booleans()):
-        return LayerProfile("free", 0, 0.0, run_ms, run_ms + draw(quarters), "ReLU")
+        return LayerProfile("free", 0, draw(quarters), run_ms, run_ms + draw(quarters), "ReLU")
     copy_ms = draw(quarters) + 0.25
     slower_ms = draw(st.integers(-2, 12)) / 4
     host_ms = max(0.0, run_ms + slower_ms)

@@ -165,3 +165,13 @@ def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_no
     unmeasured = [replace(one, copy_disk_ms=0.0, run_disk_ms=0.0) for one in layers]
     curve = ColdCurve(lasting, unmeasured, HostLinks(takes_cores=True))
     assert curve.plan_from_disk(frozenset(), 10_000) == curve.plan()
+
+
+def test_on_cores_nothing_is_begun_for_less_than_a_load_costs() -> None:
+    first = LayerProfile("before", 0, 0.7, 1.0, 1.0)
+    layers = [first, *(LayerProfile(f"{n}", 100, 0.2, 1.0, 1.5, "linear") for n in range(3))]
+    cores = HostLinks(takes_cores=True)
+    assert len(frontier(layers, cores).brought) == 3  # 0.9 ms are saved for 0.7
+    plan = frontier(layers, cores, frozenset({1}))
+    assert not plan.brought
+    assert plan.end_ms == pytest.approx(1.0 + 1.0 + 2 * 1.5)

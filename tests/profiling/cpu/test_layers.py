@@ -16,7 +16,7 @@ from interlace.core.tensor import TensorSpec
 from interlace.formats.extents_file import WeightUse
 from interlace.formats.weight_uses import WeightWatcher
 from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD
-from interlace.profiling.cpu.layers import measure_layers
+from interlace.profiling.cpu.process_main import measure_layers
 from interlace.profiling.cpu.task import PROCESS, CoresTask
 from interlace.profiling.findings import take_apart
 from tests.formats.making import (
@@ -80,7 +80,7 @@ def test_layers_are_in_order_and_weigh_what_the_model_does(tmp_path: Path) -> No
         (UNREAD, "", 80),
     ]
     assert all(one.run_host_ms >= one.run_ms >= 0.0 for one in layers)
-    assert all((one.copy_ms > 0.0) == (one.weights_bytes > 0) for one in layers)
+    assert all((one.copy_ms > 0.0) == (one.weights_bytes > 0) for one in layers[1:])
     assert len(list(tmp_path.glob("weights/*.safetensors"))) == 1
 
 
@@ -126,7 +126,7 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
 
 
 def test_onnx_has_layers_too(tmp_path: Path) -> None:
-    folder = layers_onnx(tmp_path / "net", (128, 384, 256, 8))
+    folder = layers_onnx(tmp_path / "net", (128, 384, 256, 16))
     layers, cold_ms = _measured(a_model(Format.ONNX, folder), tmp_path)
     assert cold_ms > 0.0
     # The last weights are small, and come with those before.

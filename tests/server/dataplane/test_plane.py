@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,9 +15,11 @@ from msgspec.structs import replace
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
 from interlace.core.request import Batch, Outcome, Reply, Timing
-from interlace.core.tensor import TensorSpec
+from interlace.core.tensor import Span, Tensor, TensorSpec
 from interlace.server.dataplane.call import InferenceCall, RequestedOutput, RequestTemplate
-from interlace.server.dataplane.plane import DataPlane, failure
+from interlace.server.dataplane.plane import WAITED, DataPlane, failure
+from interlace.server.dataplane.quarantine import DEATHS, KEPT, KEPT_MS, Quarantine
+from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.execution_counter import ExecutionCounter
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
@@ -250,3 +255,107 @@ def test_the_newest_version_is_found_and_reload_keeps_the_ledger() -> None:
         table.withdraw(key)
     with pytest.raises(ServeError, match="'m' is not found"):
         table.resolve("m")
+
+
+MEMORY = bytearray(1 << 22)
+
+
+def _view(span: Span) -> memoryview:
+    return memoryview(MEMORY)[span.offset : span.offset + span.nbytes]
+
+
+def _inputs(value: int, offset: int = 0, nbytes: int = 64) -> tuple[Tensor, ...]:
+    MEMORY[offset : offset + nbytes] = value.to_bytes(4, "little") * (nbytes // 4)
+    return (Tensor("x", "UINT8", (nbytes,), Span(1, offset, nbytes)),)
+
+
+def _refused(one: Quarantine, inputs: tuple[Tensor, ...], now_ms: float = 0.0) -> bool:
+    try:
+        one.check("m/1#0", inputs, now_ms)
+    except ServeError as error:
+        assert error.reason is Reason.BACKEND and error.retry_after_ms is not None
+        return True
+    return False
+
+
+def test_the_same_bytes_anywhere_are_refused_after_two_deaths_until_it_is_over() -> None:
+    one = Quarantine(_view)
+    assert not one.suspects("m/1#0")
+    one.died("m/1#0", _inputs(7), 1, 0.0)
+    assert one.suspects("m/1#0") and not one.suspects("m/1#1"), "a reload is another deployment"
+    assert not _refused(one, _inputs(7))
+    one.died("m/1#0", _inputs(7, 4096), DEATHS - 1, 10.0)
+    assert _refused(one, _inputs(7, 128)) and not _refused(one, _inputs(8))
+    assert not _refused(one, _inputs(7, nbytes=32)), "another shape is another request"
+    assert _refused(one, _inputs(7), KEPT_MS)
+    assert not _refused(one, _inputs(7), 10.0 + KEPT_MS) and not one.suspects("m/1#0")
+
+
+@pytest.mark.parametrize("at", [0, (3 << 20) - 1])
+def test_large_inputs_are_told_apart_by_their_ends(at: int) -> None:
+    one = Quarantine(_view)
+    large = _inputs(7, nbytes=3 << 20)
+    one.died("m/1#0", large, DEATHS, 0.0)
+    assert _refused(one, large)
+    MEMORY[at] ^= 1
+    assert not _refused(one, large)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    one = Quarantine(_view)
+    for value in range(KEPT + 10):
+        one.died("m/1#0", _inputs(value), DEATHS, 0.0)
+    refused = sum(_refused(one, _inputs(value)) for value in range(KEPT + 10))
+    assert refused == KEPT
+
+
+def test_the_wait_counts_from_the_deadline_up_to_a_part_of_it() -> None:
+    async def arrivals() -> list[float]:
+        runtime, table, memory = FakeRuntime(), ModelTable(), Memory()
+        runtime.hold = True
+        table.publish(ServedModel(one_to_one("m", slo_ms=1000.0)))
+        before_ms = []
+        for waited_ms in (0.0, 30.0, 5000.0):
+            plane = DataPlane(
+                runtime, table, memory.map, waited_ms=lambda waited_ms=waited_ms: waited_ms
+            )
+            tensor = memory.put("INPUT0", "FP32", (1, 1), bytes(4))
+            now_ms = runtime.clock.now_ms()
+            request = plane.infer(
+                InferenceCall("m", "", "", (tensor,)), lambda _: None, lambda _: None
+            )
+            assert request is not None
+            assert request.deadline_ms - request.arrived_ms == 1000.0
+            before_ms.append(now_ms - request.arrived_ms)
+        memory.close()
+        return before_ms
+
+    none, some, capped = asyncio.run(arrivals())
+    assert none <= 0.0
+    assert 30.0 - 10.0 < some <= 30.0
+    assert capped <= WAITED * 1000.0
+
+
+def test_a_busy_core_is_seen_and_no_descriptor_is_left() -> None:
+    open_before, cores = len(os.listdir("/proc/self/fd")), os.sched_getaffinity(0)
+    core = min(cores)
+
+    async def waited_ms() -> float:
+        wait, total_ms = RunDelay(asyncio.get_running_loop()), 0.0
+        for _ in range(4000):
+            total_ms += wait.ms()
+            if total_ms > 1.0:
+                break
+            await asyncio.sleep(0.005)
+        wait.close()
+        return total_ms
+
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin]) as busy:
+        try:
+            os.sched_setaffinity(0, [core])
+            assert asyncio.run(waited_ms()) > 1.0
+        finally:
+            os.sched_setaffinity(0, cores)
+            busy.kill()
+    assert len(os.listdir("/proc/self/fd")) <= open_before

@@ -55,20 +55,6 @@ def test_health(stand: Stand) -> None:
     stand.control.is_ready = True
 
 
-def test_metadata_and_config(stand: Stand) -> None:
-    server = stand.client.get_server_metadata()
-    assert server.name == "interlace" and "statistics" in server.extensions
-    found = stand.client.get_model_metadata("mine")
-    assert list(found.versions) == ["1", "2"]
-    assert [list(each.shape) for each in found.outputs] == [[-1, -1, 4]]
-    config = stand.client.get_model_config("mine").config
-    assert (config.name, config.max_batch_size) == ("mine", 8)
-    assert list(config.input[0].dims) == [16] and config.input[0].data_type == 11  # TYPE_FP32
-    with pytest.raises(InferenceServerException, match="unknown model: 'nope'") as caught:
-        stand.client.get_model_config("nope")
-    assert caught.value.status() == "StatusCode.NOT_FOUND"
-
-
 def test_statistics(stand: Stand) -> None:
     found = stand.client.get_inference_statistics("mine", "2").model_stats
     assert [(each.name, each.version) for each in found] == [("mine", "2")]

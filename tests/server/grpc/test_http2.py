@@ -27,35 +27,6 @@ LONG = {f"h{i}": "z" * 100 for i in range(120)}
 CALL = head(1) + data(1, message(request(b"abc")))
 
 
-def only(wire: Wire, kind: int) -> list[h2.PeerError | bytes]:
-    return [each.payload for each in wire.frames() if each.kind == kind]
-
-
-def test_our_settings_come_first_and_theirs_are_acknowledged() -> None:
-    with Wire() as wire:
-        wire.send(HELLO)
-        first, window, ack = wire.frames()
-        assert (first.kind, first.flags) == (h2.SETTINGS, 0)
-        assert dict(h2.read_settings(first.payload))[h2.INITIAL_WINDOW_SIZE] == h2.STREAM_WINDOW
-        assert (window.kind, window.stream) == (h2.WINDOW_UPDATE, 0)
-        assert (ack.kind, ack.flags, ack.payload) == (h2.SETTINGS, h2.ACK, b"")
-
-
-def test_a_call_is_answered_in_three_frames() -> None:
-    with Wire() as wire:
-        wire.send(HELLO)
-        wire.frames()
-        wire.send(CALL)
-        frames = wire.frames()
-        assert [each.kind for each in frames] == [h2.HEADERS, h2.DATA, h2.HEADERS]
-        answer, fields = wire.answers(frames, 1)
-        assert outputs(answer) == ("", [b"abc"])
-        assert fields[":status"] == "200" and fields["grpc-status"] == "0"
-        assert fields["content-type"] == "application/grpc"
-        assert frames[-1].flags & h2.END_STREAM
-        assert not wire.connection.streams
-
-
 def test_every_cut_of_the_bytes_reads_the_same() -> None:
     whole = HELLO + head(1) + data(1, message(request(b"abc", b"x" * 300, call_id="i")))
     for cut in range(1, len(whole)):
@@ -154,13 +125,6 @@ def test_calls_leave_nothing_to_the_garbage_collector(model: str) -> None:
             assert gc.collect() < 20, "every call left objects that know each other"
         finally:
             gc.enable()
-
-
-def test_pings_are_answered() -> None:
-    with Wire() as wire:
-        wire.send(HELLO + h2.frame(h2.PING, 0, 0, b"12345678"))
-        pings = [each for each in wire.frames() if each.kind == h2.PING]
-        assert [(each.flags, each.payload) for each in pings] == [(h2.ACK, b"12345678")]
 
 
 def test_heads_in_pieces_with_priority_and_padding() -> None:

@@ -57,18 +57,6 @@ def test_server_metadata_names_what_is_there(http: Stand) -> None:
     assert get(http, "/").json["live"] is True
 
 
-def test_health(http: Stand, control: FakeControl) -> None:
-    assert get(http, "/v2/health/live").json == {"live": True}
-    assert get(http, "/v2/health/ready").json == {"ready": True}
-    assert get(http, "/v2/models/ident/ready").json == {"name": "ident", "ready": True}
-    assert get(http, "/v2/models/ident/versions/1/ready").status == 200
-    control.is_ready = False
-    ready = get(http, "/v2/health/ready")
-    assert (ready.status, ready.json["ready"], "error" in ready.json) == (503, False, True)
-    missing = get(http, "/v2/models/nope/ready")
-    assert (missing.status, missing.error) == (400, "Model version not ready")
-
-
 def test_model_metadata_and_config(http: Stand) -> None:
     assert "fixed" in get(http, "/v2/models").json["models"]
     metadata = get(http, "/v2/models/fixed").json
@@ -96,39 +84,6 @@ def test_quoted_names_reach_their_model(http: Stand) -> None:
         assert get(http, "/v2/models/a%20b%2Fc").json["name"] == "a b/c"
     finally:
         http.do(lambda: http.parts.table.withdraw("a b/c/1#0"))
-
-
-def test_statistics_have_every_field_that_clients_read(http: Stand) -> None:
-    http.publish(one_to_one("counted"))
-    with http.connect() as connection:
-        for _ in range(3):
-            assert exchange(connection, infer("counted", [[1.0], [2.0]])).status == 200
-        assert exchange(connection, infer("counted", [[1.0]] * 9)).status == 400
-    http.do(lambda: http.parts.table.resolve("counted").statistics.executed(2, 0.1, 0.2, 0.3))
-    (stats,) = get(http, "/v2/models/counted/stats").json["model_stats"]
-    assert (stats["name"], stats["version"]) == ("counted", "1")
-    assert (stats["inference_count"], stats["execution_count"]) == (6, 1)
-    assert stats["last_inference"] > 1_600_000_000_000
-    inference = stats["inference_stats"]
-    assert set(inference) == {
-        "success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
-        "cache_hit", "cache_miss",
-    }  # fmt: skip
-    counts = [inference[f"compute_{part}"]["count"] for part in ("input", "infer", "output")]
-    assert (counts, inference["success"]["count"], inference["fail"]["count"]) == ([3] * 3, 3, 1)
-    assert stats["batch_stats"] == [
-        {
-            "batch_size": 2,
-            "compute_input": {"count": 1, "ns": 100_000},
-            "compute_infer": {"count": 1, "ns": 200_000},
-            "compute_output": {"count": 1, "ns": 300_000},
-        }
-    ]
-    assert (stats["response_stats"], stats["memory_usage"]) == ({}, [])
-    everything = get(http, "/v2/models/stats").json["model_stats"]
-    assert {entry["name"] for entry in everything} >= {"counted", "ident"}
-    missing = get(http, "/v2/models/nope/stats")
-    assert (missing.status, missing.error) == (400, "requested model 'nope' is not available")
 
 
 def test_repository_index(http: Stand, control: FakeControl) -> None:
@@ -197,15 +152,6 @@ def test_trace_settings_are_strings(http: Stand) -> None:
     assert get(http, "/v2/models/nope/trace/setting").status == 404
 
 
-def test_cuda_shared_memory_is_refused_but_unregister_passes(http: Stand) -> None:
-    assert post(http, "/v2/cudasharedmemory/unregister").status == 200
-    assert post(http, "/v2/cudasharedmemory/region/x/unregister").status == 200
-    assert get(http, "/v2/cudasharedmemory/status").json == []
-    body = {"raw_handle": {"b64": "AAAA"}, "device_id": 0, "byte_size": 4}
-    refused = post(http, "/v2/cudasharedmemory/region/x/register", body)
-    assert (refused.status, "CUDA shared memory" in refused.error) == (501, True)
-
-
 def test_compressed_administration(http: Stand) -> None:
     data = gzip.compress(b'{"ready": true}')
     with http.connect() as connection:
@@ -229,12 +175,6 @@ def test_metrics_have_a_port_of_their_own(http: Stand) -> None:
             assert exchange(connection, request("GET", "/metrics")).body == b"x %d\n" % i
         assert exchange(connection, request("GET", "/v2")).status == 404
     http.wait(server.close())
-
-
-def test_metrics_are_served_here_too(http: Stand) -> None:
-    page = get(http, "/metrics")
-    assert page.body == b"# nothing\n"
-    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
 # ------------------------------------------------------------------------------- shared memory

@@ -6,12 +6,19 @@ import gzip
 import socket
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from interlace.core.errors import ServeError
+from interlace.server.heap_budget import HeapBudget
+from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.connection_limit import LOOK_S
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.responses import HttpError
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, binary_outputs, exchange, infer, request, v2_body
@@ -54,17 +61,6 @@ def held(small: Stand) -> Iterator[None]:
         runtime.release()
 
     small.do(restore)
-
-
-def test_byte_by_byte(http: Stand) -> None:
-    data = infer("ident", [[1.0, 2.0]]) + LIVE
-    with http.connect() as connection:
-        for i in range(len(data)):
-            connection.sendall(data[i : i + 1])
-        reader = Reader(connection)
-        expected = np.array([1, 2], np.float32).tobytes()
-        assert binary_outputs(reader.response())["OUTPUT0"] == expected
-        assert reader.response().json == {"live": True}
 
 
 @pytest.mark.parametrize("piece", [7, 61, 1000])
@@ -248,58 +244,6 @@ def test_wrong_methods_and_paths(http: Stand) -> None:
         assert reader.response().json == {"live": True}
 
 
-def test_a_client_that_leaves_is_cancelled(http: Stand, runtime: FakeRuntime) -> None:
-    before = http.used_bytes
-    http.do(lambda: (runtime.cancelled.clear(), setattr(runtime, "hold", True)))
-    connection = http.connect()
-    connection.sendall(infer("ident", [[1.0]]))
-    wait_until(lambda: bool(runtime.held))
-    connection.close()
-    wait_until(lambda: bool(runtime.cancelled))
-    wait_until(lambda: http.used_bytes == before)
-    assert http.do(lambda: http.parts.plane.in_flight) == 0
-
-
-def test_a_client_that_leaves_in_the_middle_of_its_body(http: Stand) -> None:
-    before = http.used_bytes
-    data = infer("ident", np.zeros((1, 100_000), np.float32))
-    for part in (200, 5000, len(data) - 1):
-        connection = http.connect()
-        connection.sendall(data[:part])
-        time.sleep(0.02)
-        connection.close()
-    wait_until(lambda: http.used_bytes == before and http.parts.http.connections == 0)
-
-
-def test_a_client_that_leaves_in_the_middle_of_its_reply(http: Stand) -> None:
-    before = http.used_bytes
-    data = infer("ident", np.zeros((1, 2_000_000), np.float32))
-    connection = http.connect()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.sendall(data)
-    wait_until(lambda: http.used_bytes > before and http.do(lambda: _sending(http)))
-    connection.close()
-    wait_until(lambda: http.used_bytes == before)
-
-
-def _sending(http: Stand) -> bool:
-    connections = http.parts.http._state.connections
-    return any(c.transport and c.transport.get_write_buffer_size() for c in connections)
-
-
-def test_a_slow_reader_gets_everything_and_then_memory_comes_back(http: Stand) -> None:
-    before = http.used_bytes
-    values = np.arange(2_000_000, dtype=np.float32).reshape(1, -1)
-    connection = http.connect()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
-    with connection:
-        connection.sendall(infer("ident", values))
-        wait_until(lambda: http.do(lambda: _sending(http)))
-        assert http.used_bytes > before  # the bytes are still in the arena, and nowhere else
-        assert binary_outputs(Reader(connection).response())["OUTPUT0"] == values.tobytes()
-    wait_until(lambda: http.used_bytes == before)
-
-
 # ---------------------------------------------------------------------------------- small limits
 
 
@@ -472,3 +416,65 @@ def test_an_empty_arena_refuses_and_recovers(small: Stand) -> None:
             assert reader.response().status == 200
     finally:
         small.do(lambda: [arena.free(offset) for offset in taken])
+
+
+def encoded(chunks: list[bytes], extension: bytes, trailer: bytes) -> bytes:
+    parts = [b"%X%b\r\n%b\r\n" % (len(c), extension, c) for c in chunks if c]
+    return b"".join([*parts, b"0\r\n", trailer, b"\r\n"])
+
+
+def feed(body: ChunkedBody, data: bytes, cuts: list[int]) -> bytes:
+    """What is left over after the body."""
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    for start, stop in pairwise(edges):
+        piece = bytearray(data[start:stop])
+        used = body.take(piece, 0, len(piece))
+        if body.done:
+            return bytes(piece[used:]) + data[stop:]
+        assert used == len(piece)
+    return b""
+
+
+@given(
+    st.lists(st.binary(max_size=40), max_size=6),
+    st.sampled_from([b"", b";name=value", b' ; q="x"']),
+    st.sampled_from([b"", b"Checksum: 1\r\n"]),
+    st.binary(max_size=10),
+    st.lists(st.integers(0, 1000), max_size=8),
+)
+def test_any_cut_gives_the_same_body(
+    chunks: list[bytes], extension: bytes, trailer: bytes, after: bytes, cuts: list[int]
+) -> None:
+    body = ChunkedBody(10_000, HeapBudget(1 << 20))
+    left = feed(body, encoded(chunks, extension, trailer) + after, cuts)
+    assert body.done
+    assert bytes(body.data) == b"".join(chunks)
+    assert left == after
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4))
+def test_any_bytes_are_taken_or_refused(data: bytes, cuts: list[int]) -> None:
+    body = ChunkedBody(100, HeapBudget(1 << 20))
+    try:
+        feed(body, data, cuts)
+    except (HttpError, ServeError):
+        return
+    assert len(body.data) <= 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+     b"g\r\n", b"\r\n", b" 5\r\n", b"0x5\r\n", b"+5\r\n", b"5\n", b"5;\x00\r\n",
+     b"1" * 17 + b"\r\n", b"1\r\nab\r\n", b"1\r\na\n", b"0\r\n" + b"a: b\r\n" * 65,
+     b"0\r\n" + b"a" * 5000,
+    ],
+)  # fmt: skip
+def test_broken_framing_is_refused(data: bytes) -> None:
+    with pytest.raises(HttpError):
+        feed(ChunkedBody(100, HeapBudget(1 << 20)), data, [])
+
+
+def test_the_limit_holds_before_the_bytes_come() -> None:
+    with pytest.raises(ServeError, match="limit of 100 bytes"):
+        feed(ChunkedBody(100, HeapBudget(1 << 20)), b"65\r\n", [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Tensor
-from tests.server.conftest import ALL_DATATYPES
 from tests.server.fakes import FakeRuntime, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import (
@@ -40,23 +38,6 @@ def post(
 
 def one(datatype: str, shape: list[int], data: object) -> dict[str, object]:
     return {"inputs": [{"name": "INPUT0", "datatype": datatype, "shape": shape, "data": data}]}
-
-
-@pytest.mark.parametrize("datatype", ALL_DATATYPES)
-def test_binary_in_binary_out_keeps_every_byte(http: Stand, datatype: str) -> None:
-    data = b"\x01\x00\x00\x00a\x00\x00\x00\x00" if datatype == "BYTES" else bytes(2 * 8)
-    shape = [1, 2]
-    if datatype != "BYTES":
-        size = {"BOOL": 1, "UINT8": 1, "INT8": 1, "FP16": 2, "BF16": 2}.get(datatype)
-        size = size or int(datatype.lstrip("UINTFP")) // 8
-        data = bytes([1, 0] * size)
-    body, headers = v2_body(
-        [("INPUT0", datatype, shape, data)], parameters={"binary_data_output": True}
-    )
-    response = post(http, f"ident_{datatype}", body, headers)
-    assert response.status == 200, response.body
-    assert response.headers["content-type"] == "application/octet-stream"
-    assert binary_outputs(response) == {"OUTPUT0": data}
 
 
 JSON_CASES: dict[str, list[Any]] = {
@@ -105,41 +86,6 @@ def test_not_a_number_is_written_as_python_and_triton_read_it(http: Stand) -> No
     assert response.body.endswith(b'"data":[NaN,Infinity,-Infinity]}]}')
 
 
-def test_id_is_echoed_and_version_is_reached(http: Stand) -> None:
-    data = infer("ident/versions/1", [[1.0]], id="seven")
-    response = ask(http, data)
-    length = int(response.headers["inference-header-content-length"])
-    head = json.loads(response.body[:length])
-    assert (head["id"], head["model_name"], head["model_version"]) == ("seven", "ident", "1")
-
-
-def test_large_bodies_pass_untouched_and_memory_comes_back(http: Stand) -> None:
-    before = http.used_bytes
-    values = np.arange(1 << 20, dtype=np.float32).reshape(1, -1)
-    with http.connect() as connection:
-        reader = Reader(connection)
-        for _ in range(3):
-            connection.sendall(infer("ident", values))
-            assert binary_outputs(reader.response())["OUTPUT0"] == values.tobytes()
-    wait_until(lambda: http.used_bytes == before)
-
-
-def test_outputs_come_in_the_order_asked_for(http: Stand, runtime: FakeRuntime) -> None:
-    inputs = [
-        ("INPUT1", "FP32", [1, 1], np.float32(7).tobytes()),
-        ("INPUT0", "UINT8", [1, 3], b"abc"),
-    ]
-    wanted = [{"name": "OUTPUT1", "parameters": {"binary_data": True}}, {"name": "OUTPUT0"}]
-    body, headers = v2_body(inputs, wanted)
-    response = post(http, "pair", body, headers)
-    assert response.status == 200, response.body
-    length = int(response.headers["inference-header-content-length"])
-    first, second = json.loads(response.body[:length])["outputs"]
-    assert (first["name"], first["parameters"]) == ("OUTPUT1", {"binary_data_size": 4})
-    assert second["data"] == list(b"abc")
-    assert response.body[length:] == np.float32(7).tobytes()
-
-
 def test_tensors_that_lie_unaligned_are_moved(http: Stand, runtime: FakeRuntime) -> None:
     seen: list[int] = []
 
@@ -156,24 +102,6 @@ def test_tensors_that_lie_unaligned_are_moved(http: Stand, runtime: FakeRuntime)
     assert [seen[0] % 64, seen[1] % 4] == [0, 0]
 
 
-def test_json_and_binary_inputs_mix(http: Stand) -> None:
-    head = {
-        "inputs": [
-            {"name": "INPUT0", "datatype": "UINT8", "shape": [1, 2], "data": [3, 4]},
-            {
-                "name": "INPUT1",
-                "datatype": "FP32",
-                "shape": [1, 1],
-                "parameters": {"binary_data_size": 4},
-            },
-        ]
-    }
-    text = json.dumps(head).encode()
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    response = post(http, "pair", text + np.float32(5).tobytes(), headers)
-    assert [output["data"] for output in response.json["outputs"]] == [[3, 4], [5.0]]
-
-
 def test_chunked_bodies(http: Stand) -> None:
     body, headers = v2_body(
         [("INPUT0", "FP32", [1, 2], bytes(8))], parameters={"binary_data_output": True}
@@ -183,23 +111,6 @@ def test_chunked_bodies(http: Stand) -> None:
     head = head.replace(b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", 1)
     response = ask(http, head + chunks + b"0\r\nTrailer: x\r\n\r\n")
     assert binary_outputs(response) == {"OUTPUT0": bytes(8)}
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-@pytest.mark.parametrize("count", [4, 1 << 17])
-def test_compression_both_ways(http: Stand, coding: str, count: int) -> None:
-    squeeze = gzip.compress if coding == "gzip" else zlib.compress
-    restore = gzip.decompress if coding == "gzip" else zlib.decompress
-    data = np.random.default_rng(1).random(count, np.float32).tobytes()
-    body, headers = v2_body(
-        [("INPUT0", "FP32", [1, count], data)], parameters={"binary_data_output": True}
-    )
-    headers |= {"Content-Encoding": coding, "Accept-Encoding": coding}
-    response = post(http, "ident", squeeze(body), headers)
-    assert response.status == 200, response.body
-    assert response.headers["content-encoding"] == coding
-    plain = Response(200, response.headers, restore(response.body))
-    assert binary_outputs(plain) == {"OUTPUT0": data}
 
 
 def test_a_client_that_merely_takes_compression_gets_floats_as_they_are(http: Stand) -> None:
@@ -225,16 +136,6 @@ def test_raw_bodies(http: Stand) -> None:
     assert binary_outputs(text) == {"OUTPUT0": b"\x0b\0\0\0one element"}
     assert "needs a multiple of 64 bytes" in post(http, "fixed", bytes(65), raw).error
     assert "has 3" in post(http, "pair", bytes(4), raw).error
-
-
-def test_classification(http: Stand) -> None:
-    body = one("FP32", [2, 4], [0.1, 0.7, 0.2, 0.7, 4, 3, 2, 1])
-    body["outputs"] = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
-    output = post(http, "labelled", body).json["outputs"][0]
-    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
-    assert output["data"] == [
-        "0.700000:1:dog", "0.700000:3:elk", "4.000000:0:cat", "3.000000:1:dog",
-    ]  # fmt: skip
 
 
 REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
@@ -374,15 +275,6 @@ def test_broken_framing_of_bytes(http: Stand, data: bytes, text: str) -> None:
     assert (response.status, text in response.error) == (400, True), response.error
 
 
-def test_unknown_models_are_named(http: Stand) -> None:
-    response = ask(http, infer("idant", [[1.0]]))
-    assert response.status == 404
-    assert response.error.startswith("Request for unknown model: 'idant' is not found")
-    assert "did you mean ident" in response.error
-    version = ask(http, infer("ident/versions/9", [[1.0]]))
-    assert version.error.startswith("Request for unknown model: 'ident' version 9 is not found")
-
-
 def test_refusals_say_when_to_come_back(http: Stand, runtime: FakeRuntime) -> None:
     late = ServeError(Reason.DEADLINE, "too late", retry_after_ms=1500.0, late_ms=12.5)
     full = ServeError(Reason.OVERLOADED, "Exceeds maximum queue size", retry_after_ms=20.0)
@@ -412,3 +304,73 @@ def test_a_reply_that_cannot_be_encoded_is_a_500_and_nothing_leaks(
     http.do(lambda: runtime.runs.update(ident=elsewhere))
     assert ask(http, infer("ident", [[1.0]])).status == 500
     wait_until(lambda: http.used_bytes == before)
+
+
+def full(late_ms: float) -> ServeError:
+    return ServeError(Reason.OVERLOADED, "no time", retry_after_ms=late_ms, late_ms=late_ms)
+
+
+@pytest.fixture
+def refusing(http: Stand, runtime: FakeRuntime) -> FakeRuntime:
+    """The runtime refuses model 'ident', which would be a minute late."""
+    http.do(lambda: runtime.errors.update(ident=full(60_000.0)))
+    return runtime
+
+
+def submitted(http: Stand, runtime: FakeRuntime) -> int:
+    return int(http.do(lambda: runtime.requests))
+
+
+def test_the_like_of_a_refused_request_is_refused_unasked(
+    http: Stand, refusing: FakeRuntime
+) -> None:
+    before, turned = submitted(http, refusing), len(refusing.refused_unasked)
+    statistics = http.parts.table.resolve("ident").statistics
+    refused = sum(statistics.refusals.values())
+    with http.connect() as connection:
+        reader = Reader(connection)
+        for _ in range(5):
+            connection.sendall(infer("ident", [[1.0] * 5000]))  # 20 kB: more than one read
+            response = reader.response()
+            assert (response.status, response.json["reason"]) == (429, "overloaded")
+            assert response.headers["retry-after"] == "60"
+    assert submitted(http, refusing) == before + 1
+    assert refusing.refused_unasked[turned:] == [("ident/1#0", 1)] * 4
+    assert sum(statistics.refusals.values()) == refused + 5
+    wait_until(lambda: http.used_bytes == 0)
+
+
+def test_others_are_asked_for(http: Stand, refusing: FakeRuntime) -> None:
+    """Another size of request, another deadline and another model may have a place."""
+    with http.connect() as connection:
+        assert exchange(connection, infer("ident", [[1.0]])).status == 429
+        http.do(refusing.errors.clear)
+        assert exchange(connection, infer("ident", [[1.0]])).status == 429
+        assert exchange(connection, infer("ident", [[1.0, 2.0]])).status == 200
+        more = {"binary_data_output": True, "priority": 1}
+        assert exchange(connection, infer("ident", [[1.0]], parameters=more)).status == 200
+        assert exchange(connection, infer("image", [[[1.0]] * 3])).status == 200
+
+
+def test_a_change_in_the_server_ends_it(http: Stand, refusing: FakeRuntime) -> None:
+    with http.connect() as connection:
+        assert exchange(connection, infer("ident", [[3.0]])).status == 429
+        http.do(refusing.errors.clear)
+
+        def change() -> None:
+            refusing.changes += 1
+
+        http.do(change)
+        assert exchange(connection, infer("ident", [[3.0]])).status == 200
+
+
+def test_time_ends_it(http: Stand, runtime: FakeRuntime) -> None:
+    http.do(lambda: runtime.errors.update(ident=full(0.1)))
+    with http.connect() as connection:
+        assert exchange(connection, infer("ident", [[4.0]])).status == 429
+        http.do(runtime.errors.clear)
+
+        def again() -> bool:
+            return exchange(connection, infer("ident", [[4.0]])).status == 200
+
+        wait_until(again)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlace.core.errors import Reason
 from interlace.server.cache import GenerationalCache
 from interlace.server.http.limits import HttpLimits
-from interlace.server.http.request_head import ABSENT, CHUNKED, RequestHeadReader
+from interlace.server.http.request_head import CHUNKED, RequestHeadReader
 from interlace.server.http.responses import (
     PHRASES,
     STATUS,
@@ -38,29 +38,11 @@ def test_every_reason_has_a_status_and_every_status_a_phrase() -> None:
     assert set(STATUS.values()) <= set(PHRASES)
 
 
-def test_an_infer_head() -> None:
-    found = RequestHeadReader(ROUTER, HttpLimits()).read(
-        head("content-length: 10", "Inference-Header-Content-Length: 4", "Accept-Encoding: gzip")
-    )
-    assert (found.route.kind, found.names, found.refusal) == (RouteKind.INFER, ("m",), None)
-    assert (found.length, found.json_length, found.plain) == (10, 4, True)
-    assert (found.accept, found.accept_asked) == ("gzip", True)
-
-
 def test_the_same_bytes_are_understood_once() -> None:
     reader = RequestHeadReader(ROUTER, HttpLimits())
     assert reader.read(head()) is reader.read(head())
     long = head("X: " + "y" * 3000)
     assert reader.read(long) is not reader.read(long)
-
-
-def test_defaults_and_chunks() -> None:
-    found = RequestHeadReader(ROUTER, HttpLimits()).read(head())
-    assert (found.length, found.json_length, found.accept) == (0, ABSENT, "")
-    assert (
-        RequestHeadReader(ROUTER, HttpLimits()).read(head("Transfer-Encoding: Chunked")).length
-        == CHUNKED
-    )
 
 
 @pytest.mark.parametrize(
@@ -78,13 +60,6 @@ def test_defaults_and_chunks() -> None:
 def test_accepted_codings(accept: str, coding: str, asked: bool) -> None:
     found = RequestHeadReader(ROUTER, HttpLimits()).read(head(f"Accept-Encoding: {accept}"))
     assert (found.accept, found.accept_asked) == (coding, asked)
-
-
-def test_literals_win_over_names() -> None:
-    literal, named = ROUTER.match("/v2/models/stats"), ROUTER.match("/v2/models/other")
-    assert literal is not None and literal[1] == ()
-    assert named is not None and named[1] == ("other",)
-    assert ROUTER.match("/v2/models/") is None
 
 
 @given(st.binary(max_size=300))

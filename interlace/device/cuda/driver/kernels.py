@@ -33,7 +33,7 @@ class Kernels(NamedTuple):
     * ``smid(sms, stay_ns)``: block ``b`` writes the number of its SM to ``sms[b]`` (u64) and stays
       there for ``stay_ns``, so that later blocks find other SMs.
     * ``spin(stay_ns, turns)``: keeps arithmetic units busy; adds its loop turns to ``*turns``.
-    * ``l2_stream``, ``dram_stream``, ``host_read`` ``(source, nbytes, stay_ns, moved)``: read
+    * ``l2_stream``, ``dram_stream`` ``(source, nbytes, stay_ns, moved)``: read
       ``nbytes`` at ``source`` (a multiple of 16, aligned to 16) over and over for ``stay_ns``; the
       bytes read are added to ``*moved`` once a block, which lies in device memory: nothing but the
       reading goes to the host. They differ in how they treat caches.
@@ -50,7 +50,6 @@ class Kernels(NamedTuple):
     spin: int
     l2_stream: int
     dram_stream: int
-    host_read: int
 
 
 def load_kernels(driver: Driver, image: bytes) -> Kernels:

@@ -1,11 +1,12 @@
-"""Ranges cut from a span of addresses, first fit, and joined again when they are given back."""
+"""Ranges cut from a span of addresses, all of whole pieces, and given back by where they begin."""
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
+
+from interlace.shm.extents import Extents
 
 ALIGN_BYTES: Final = 512  #: as the driver's own allocations
 
@@ -15,12 +16,13 @@ class RangeAllocator:
 
     def __init__(self, size_bytes: int) -> None:
         """``size_bytes`` is rounded down to whole pieces of the alignment."""
-        whole = size_bytes // ALIGN_BYTES * ALIGN_BYTES
-        self.size_bytes = whole
-        self.free_bytes = whole
-        self._begins = [0] if whole else []  # of free ranges, in order, never adjacent
-        self._sizes = [whole] if whole else []
+        self.size_bytes = size_bytes // ALIGN_BYTES * ALIGN_BYTES
+        self._free = Extents(self.size_bytes)
         self._taken: dict[int, int] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        return self._free.free_bytes
 
     @property
     def empty(self) -> bool:
@@ -35,18 +37,10 @@ class RangeAllocator:
     def take(self, nbytes: int) -> int | None:
         """The offset of a range of at least ``nbytes``; ``None`` if there is none."""
         size = self.rounded(nbytes)
-        for place, there in enumerate(self._sizes):
-            if there < size:
-                continue
-            begin = self._begins[place]
-            if there == size:
-                del self._begins[place], self._sizes[place]
-            else:
-                self._begins[place], self._sizes[place] = begin + size, there - size
+        begin = self._free.take(size)
+        if begin is not None:
             self._taken[begin] = size
-            self.free_bytes -= size
-            return begin
-        return None
+        return begin
 
     def split(self, begin: int, sizes: Sequence[int]) -> list[int]:
         """Make a range that was taken several, one behind the other, each given back by itself.
@@ -66,13 +60,4 @@ class RangeAllocator:
         size = self._taken.pop(begin, None)
         if size is None:
             raise ValueError(f"offset {begin} is given back twice, or was never taken")
-        self.free_bytes += size
-        place = bisect(self._begins, begin)
-        if place < len(self._begins) and begin + size == self._begins[place]:
-            size += self._sizes.pop(place)
-            del self._begins[place]
-        if place and self._begins[place - 1] + self._sizes[place - 1] == begin:
-            self._sizes[place - 1] += size
-        else:
-            self._begins.insert(place, begin)
-            self._sizes.insert(place, size)
+        self._free.give(begin, size)

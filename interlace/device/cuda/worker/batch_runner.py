@@ -12,7 +12,7 @@ from interlace.device.cuda.worker.in_flight import InFlightBatch, OutputMemoryFu
 from interlace.device.cuda.worker.partition import DEPTH, GpuPartition, RefusedBatch, WaitingBatch
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest
 from interlace.device.process.error_text import error_text
-from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import Failed, RunBatch
 
 

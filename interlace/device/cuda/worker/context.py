@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.backend.library_trial import library_threads
-from interlace.device.cuda.backend.wait_trial import wait_refusal
+from interlace.device.cuda.backend.trials import library_threads, wait_refusal
 from interlace.device.cuda.completion.flags import LaneFlags
 from interlace.device.cuda.completion.kinds import completions, default_kind
 from interlace.device.cuda.driver.api import Driver, MappedBlock

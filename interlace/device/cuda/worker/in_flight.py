@@ -10,7 +10,7 @@ from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
 from interlace.device.cuda.memory.parameters import row_addresses
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.worker.wire import GpuRequest
-from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import BatchOutput, BatchResult, Column, RunBatch
 
 

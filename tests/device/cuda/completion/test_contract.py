@@ -251,18 +251,6 @@ def test_each_end_is_told_once(way: Way, moves: list[tuple[int, str]], steps: li
     bench.close()
 
 
-def test_a_closed_way_leaves_no_thread_and_no_descriptor(way: Way) -> None:
-    Bench(way).close()
-    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    made = Bench(way)
-    made.submit(0, 1)
-    made.step(0)
-    made.drained(1)
-    made.close()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
-
-
 def test_a_poller_that_rests_tells_the_same() -> None:
     driver = FakeDriver(pace="threads")
     made = completions("flags", driver, 2, rest_us=200)

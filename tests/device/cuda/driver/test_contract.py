@@ -162,7 +162,7 @@ def test_blocks_of_parameters_take_turns(rig: Rig, threads: int) -> None:
     assert ctypes.c_uint64.from_address(turn.host).value == 4
 
 
-@pytest.mark.parametrize("name", ["l2_stream", "dram_stream", "host_read"])
+@pytest.mark.parametrize("name", ["l2_stream", "dram_stream"])
 def test_streamers_count_what_they_read(rig: Rig, name: str) -> None:
     source, _ = rig.mapped(64 * 1024)
     moved = rig.words(0)

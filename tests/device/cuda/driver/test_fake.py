@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -17,17 +15,6 @@ from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.driver.drivers import FAKE, Rig
 from tests.device.cuda.fake import FakeCapturer, FakeDriver, Misuse
-
-OPEN = """
-import ctypes, sys
-from tests.device.cuda.fake import FakeDriver
-driver = FakeDriver()
-address = driver.ipc_open(bytes.fromhex(sys.argv[1]))
-assert ctypes.string_at(address, 5) == b"heavy"
-ctypes.memmove(address, b"light", 5)
-driver.ipc_close(address)
-driver.close()
-"""
 
 
 def host(mapped: MappedBlock) -> ctypes.Array[ctypes.c_uint64]:
@@ -53,17 +40,6 @@ def test_whatever_is_left_over_is_told(leave: Callable[[FakeDriver], object]) ->
     leave(driver)
     with pytest.raises(Misuse):
         driver.close()
-
-
-def test_memory_of_others_counts() -> None:
-    driver = FakeDriver()
-    driver.others(driver.memory().total_bytes - 1000)
-    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
-        driver.allocate(2000)
-    driver.free(driver.allocate(512))
-    with pytest.raises(CudaError):
-        driver.free(12345)
-    driver.close()
 
 
 # --------------------------------------------------------------------------------- addresses
@@ -125,114 +101,12 @@ def test_no_kernel_reaches_over_an_end(rig: Rig) -> None:
     assert "over the end" in broken_by(rig, address, rig.words(*[0] * 200).device, rows=65)
 
 
-def test_tensors_of_the_framework_are_device_memory(rig: Rig) -> None:
-    tensor, target = torch.arange(8, dtype=torch.int64), torch.zeros(8, dtype=torch.int64)
-    place, count = rig.words(target.data_ptr()), rig.words(8)
-    rig.launch("publish", tensor.data_ptr(), place.device, count.device, 8)
-    assert torch.equal(tensor, target)
-    rig.close()
-
-
-def test_another_process_opens_an_allocation() -> None:
-    driver = FakeDriver()
-    address = driver.allocate(8)
-    ctypes.memmove(address, b"heavy", 5)
-    handle = driver.ipc_handle(address)
-    command = [sys.executable, "-c", OPEN, handle.hex()]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
-    assert ctypes.string_at(address, 5) == b"light"
-    with pytest.raises(CudaError, match="INVALID_CONTEXT"):
-        driver.ipc_open(handle)
-    driver.free(address)
-    driver.close()
-
-
-# ------------------------------------------------------------------------------------ order
-
-
-def test_held_work_waits_for_the_test() -> None:
-    driver = FakeDriver(pace="held")
-    first, second = driver.stream(), driver.stream()
-    event = driver.event()
-    driver.record(event, first)
-    driver.wait(second, event)
-    behind = driver.event()
-    driver.record(behind, second)
-    assert driver.run(second) == 0  # it waits for the first
-    assert not driver.ended(event) and not driver.ended(behind)
-    assert not driver.idle(first)
-    assert driver.run(first) == 1
-    assert driver.idle(first) and not driver.idle(second)
-    assert driver.ended(event) and not driver.ended(behind)
-    assert driver.run(second) == 2
-    assert driver.ended(behind)
-    with pytest.raises(Misuse, match="with work in it"):
-        driver.record(event, first)
-        driver.destroy_stream(first)
-
-
-def test_one_stream_is_held_and_the_others_go_on() -> None:
-    driver = FakeDriver()
-    first, second, event = driver.stream(), driver.stream(), driver.event()
-    driver.hold(first)
-    driver.record(event, first)
-    assert not driver.ended(event)
-    other = driver.event()
-    driver.record(other, second)
-    assert driver.ended(other)
-    driver.let_go(first)
-    assert driver.ended(event)
-
-
 def test_a_green_context_outlives_its_streams() -> None:
     driver = FakeDriver()
     green = driver.green(driver.split(8).atoms[:1])
     driver.stream(green)
     with pytest.raises(Misuse, match="before its streams"):
         driver.destroy_green(green)
-
-
-def test_atoms_of_two_splits_do_not_mix() -> None:
-    driver = FakeDriver()
-    mixed = [driver.split(8).atoms[0], driver.split(8).atoms[1]]
-    with pytest.raises(CudaError, match="RESOURCE"):
-        driver.green(mixed)
-    driver.grant = lambda sms: sms - 2
-    assert driver.green(driver.split(16).atoms[:2]).sms == 30
-
-
-# ------------------------------------------------------------------------------------ faults
-
-
-def test_a_planned_failure_comes_once() -> None:
-    driver = FakeDriver()
-    driver.fail("event", "CUDA_ERROR_OUT_OF_MEMORY", skip=1)
-    driver.destroy_event(driver.event())
-    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
-        driver.event()
-    driver.destroy_event(driver.event())
-    driver.close()
-    with pytest.raises(ValueError, match="no call"):
-        driver.fail("evnet", "CUDA_ERROR_UNKNOWN")
-
-
-def test_a_failure_of_the_gpu_shows_at_a_later_call() -> None:
-    driver = FakeDriver()
-    stream, event, unused = driver.stream(), driver.event(), driver.event()
-    driver.fail("run", "CUDA_ERROR_ECC_UNCORRECTABLE")
-    driver.record(event, stream)
-    calls: tuple[Callable[[], object], ...] = (
-        driver.memory,
-        lambda: driver.ended(event),
-        lambda: driver.idle(stream),
-        driver.stream,
-    )
-    for call in calls:
-        with pytest.raises(CudaError, match="ECC") as caught:
-            call()
-        assert caught.value.sticky
-    assert driver.ended(unused)  # as the real driver says of an event that was never recorded
-    driver.close()  # what is lost with the GPU is no leak
 
 
 # ------------------------------------------------------------------------------------ graphs
@@ -265,40 +139,6 @@ class Doubler:
 
     def launch(self, kernel: int, *words: int) -> None:
         self.rig.driver.launch(kernel, (1, 1, 1), (32, 1, 1), self.stream, words)
-
-
-def test_a_graph_reads_its_parameters_when_it_runs(rig: Rig) -> None:
-    model = Doubler(rig, rig.stream)
-    fake = rig.driver
-    assert isinstance(fake, FakeDriver) and not fake.trace
-    for rows, sequence in ((2, 1), (4, 2), (1, 3)):
-        host(model.words)[:2] = [rows, sequence]
-        host(model.outputs)[:] = [0] * 8
-        fake.launch_graph(model.graph.executable, rig.stream)
-        wanted = [20, 22, 24, 26][:rows]
-        assert list(host(model.outputs)) == wanted + [0] * (8 - rows)
-        assert host(model.flag)[0] == sequence
-        assert model.place.tolist()[rows:] == [0] * (4 - rows)
-    assert [one.kernel for one in fake.trace] == ["gather_rows", "publish", "signal"] * 3
-    assert fake.memory().free_bytes < fake.memory().total_bytes
-    model.graph.close()
-    with pytest.raises(CudaError, match="INVALID_HANDLE"):
-        fake.launch_graph(model.graph.executable, rig.stream)
-    rig.close()
-
-
-def test_a_graph_keeps_the_sms_of_its_capture(rig: Rig) -> None:
-    driver = rig.driver
-    assert isinstance(driver, FakeDriver)
-    green = driver.green(driver.split(8).atoms[3:5])
-    lane = driver.stream(green)
-    model = Doubler(rig, lane)
-    driver.launch_graph(model.graph.executable, rig.stream)
-    assert {one.sms for one in driver.trace} == {frozenset(range(24, 40))}
-    model.graph.close()
-    driver.destroy_stream(lane)
-    driver.destroy_green(green)
-    rig.close()
 
 
 def test_a_body_that_changes_its_launches_is_found(rig: Rig) -> None:
@@ -346,13 +186,3 @@ def test_graphs_of_one_pool_never_run_side_by_side() -> None:
         driver.launch_graph(second.graph.executable, other)
     with pytest.raises(Misuse, match="while it runs"):
         first.graph.close()
-
-
-def test_kernels_take_what_they_take(rig: Rig) -> None:
-    one = (1, 1, 1)
-    for words in ((1, 2, 3), (1, 1 << 64), (-1, 2)):
-        with pytest.raises(Misuse, match="takes 2 words"):
-            rig.driver.launch(rig.kernels.signal, one, one, rig.stream, words)
-    with pytest.raises(CudaError, match="INVALID_VALUE"):
-        rig.driver.launch(rig.kernels.signal, one, (2048, 1, 1), rig.stream, (1, 2))
-    rig.close()

@@ -104,5 +104,4 @@ OURS: Final[dict[str, tuple[Emulated, int]]] = {
     "spin": (spin, 2),
     "l2_stream": (stream_reads, 4),
     "dram_stream": (stream_reads, 4),
-    "host_read": (stream_reads, 4),
 }

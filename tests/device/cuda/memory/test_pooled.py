@@ -47,17 +47,6 @@ def test_ranges_never_overlap_and_come_together_again(
         assert ranges.take(ranges.size_bytes) == 0  # one piece again
 
 
-def test_a_hole_is_used_before_what_lies_behind() -> None:
-    ranges = RangeAllocator(10 * ALIGN_BYTES)
-    first, second = ranges.take(1), ranges.take(1)
-    assert first is not None and second is not None
-    ranges.give_back(first)
-    assert ranges.take(2 * ALIGN_BYTES) == second + ALIGN_BYTES
-    assert ranges.take(1) == first
-    with pytest.raises(ValueError, match="twice"):
-        ranges.give_back(3)
-
-
 def test_models_come_and_go_without_the_driver() -> None:
     driver = FakeDriver(SMALL)
     pool = PooledDriver(driver)

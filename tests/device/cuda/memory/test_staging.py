@@ -95,15 +95,6 @@ def held() -> Iterator[Pool]:
     pool.close()
 
 
-def test_a_batch_is_a_window_of_what_was_staged(pool: Pool) -> None:
-    assert [pool.stage(0, b"aaaa"), pool.stage(1, b"bbbb", b"cccc")] == [1, 2]
-    assert pool.told() == 2
-    pool.rings.ended(2)
-    assert pool.read(0, 3, 4) == [b"aaaa", b"bbbb", b"cccc"]
-    assert pool.read(2, 1, 4) == [b"cccc"]
-    assert all(ran.sms == pool.driver.sms_of(pool.lane.stream) for ran in pool.driver.trace)
-
-
 def test_many_requests_are_one_copy_an_input(pool: Pool) -> None:
     parts = [
         StagedPart(
@@ -130,46 +121,6 @@ def test_requests_of_several_sizes_are_not_copied_as_one(pool: Pool) -> None:
     with pytest.raises(ValueError, match="several sizes"):
         pool.rings.copy("m", 0, 4, parts)
     assert pool.stage(0, b"aa") == 1
-
-
-def test_inputs_lie_apart_and_empty_ones_are_nowhere(pool: Pool) -> None:
-    inputs = [("x", pool.put(b"abcdef")), ("none", pool.put(b"")), ("y", pool.put(b"12"))]
-    pool.rings.ended(pool.stage_parts("m", 1, 4, 2, inputs))
-    x, none, y = pool.rings.begin_batch("m", 1, 2)
-    assert [ctypes.string_at(address, 3) for address in x] == [b"abc", b"def"]
-    assert [ctypes.string_at(address, 1) for address in y] == [b"1", b"2"]
-    assert len(none) == 2
-
-
-def test_copies_end_in_the_order_asked_for(held: Pool) -> None:
-    for slot, text in enumerate((b"aa", b"bb", b"cc")):
-        held.stage(slot, text)
-    seen = [held.told()]
-    while held.driver.run(held.lane.stream, 1):
-        seen.append(held.told())
-    assert [one for one, before in zip(seen[1:], seen, strict=False) if one != before] == [1, 2, 3]
-    held.rings.ended(2)  # numbers between may never be seen
-    assert held.read(0, 2, 2) == [b"aa", b"bb"]
-    with pytest.raises(ValueError, match="slot 2 of 4 is being copied to"):
-        held.rings.begin_batch("m", 1, 2)
-    held.rings.ended(3)
-    assert held.read(1, 2, 2) == [b"bb", b"cc"]
-
-
-def test_slots_in_use_are_not_overwritten(held: Pool) -> None:
-    held.stage(1, b"aa", b"bb")
-    with pytest.raises(ValueError, match="slot 1 of 4 is being copied to"):
-        held.stage(0, b"xx", b"yy")
-    held.driver.run(held.lane.stream)
-    held.rings.ended(1)
-    held.rings.begin_batch("m", 2, 1)
-    with pytest.raises(ValueError, match="slot 2 of 4 is being read by a batch"):
-        held.stage(2, b"zz")
-    assert held.stage(0, b"xx", b"yy") == 2  # beside it; slot 1 was cancelled
-    held.driver.run(held.lane.stream)
-    held.rings.ended(2)
-    held.rings.end_batch("m", 2, 1)
-    assert held.read(0, 3, 2) == [b"xx", b"yy", b"bb"]
 
 
 def test_a_ring_takes_another_shape_only_while_idle(held: Pool) -> None:

@@ -1,4 +1,4 @@
-// Readers that press on the L2, on the DRAM or on the link for a given time.
+// Readers that press on the L2 or on the DRAM for a given time.
 //
 // The assembler leaves out loads that nothing depends on, volatile or not: their sum is used. Bytes
 // are summed up in each block and added once a block: an addition a thread would go on pressing on
@@ -22,17 +22,6 @@ struct DramLoad {
     {
         uint4 part;
         asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(part.x), "=r"(part.y), "=r"(part.z), "=r"(part.w)
-                     : "l"(from));
-        return part;
-    }
-};
-
-struct HostLoad {
-    static __device__ __forceinline__ uint4 load(const uint4 *from)
-    {
-        uint4 part;
-        asm volatile("ld.global.cv.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(part.x), "=r"(part.y), "=r"(part.z), "=r"(part.w)
                      : "l"(from));
         return part;
@@ -90,9 +79,4 @@ extern "C" __global__ void l2_stream(u64 source, u64 nbytes, u64 stay_ns, u64 mo
 extern "C" __global__ void dram_stream(u64 source, u64 nbytes, u64 stay_ns, u64 moved)
 {
     stream_reads<DramLoad>(source, nbytes, stay_ns, moved);
-}
-
-extern "C" __global__ void host_read(u64 source, u64 nbytes, u64 stay_ns, u64 moved)
-{
-    stream_reads<HostLoad>(source, nbytes, stay_ns, moved);
 }

@@ -413,7 +413,6 @@ CUresult cuLibraryGetKernel(CUkernel *made, CUlibrary, const char *name)
         {"spin", reinterpret_cast<void *>(spin)},
         {"l2_stream", reinterpret_cast<void *>(l2_stream)},
         {"dram_stream", reinterpret_cast<void *>(dram_stream)},
-        {"host_read", reinterpret_cast<void *>(host_read)},
     };
     if (!known.count(name))
         return CUDA_ERROR_NOT_FOUND;

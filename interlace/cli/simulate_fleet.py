@@ -1,0 +1,103 @@
+"""`interlace fleet simulate`: a scenario's requests through routers to the nodes of a fleet."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from interlace.cli.options import Json, SystemName, positive
+from interlace.cli.progress import ProgressBar
+from interlace.cli.screen import console, table
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.json_text import json_text
+from interlace.fleet.simulation import FleetReport, fleet_report, simulate_fleet
+from interlace.fleet.simulation.question import NodesAsked, fleet_simulation, parse_loss
+from interlace.planning.scenario import read_scenario
+from interlace.planning.simulation import SimulationSettings
+from interlace.planning.systems import system_of
+
+_Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
+_Gpus = Annotated[
+    int | None, typer.Option(help="Of all nodes together; else the fewest the system plans for.")
+]
+_Lose = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NODE@S[:KIND][+S]", help="When to lose a node: die, hang or cut."),
+]
+_Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(GPU_KINDS)}.")]
+
+
+def simulate(
+    target: _Target,
+    nodes: Annotated[int, typer.Option(help="node0, node1, ... of equally many GPUs.")] = 3,
+    gpus: _Gpus = None,
+    routers: Annotated[int, typer.Option(help="Requests come to them in turns.")] = 1,
+    lose: _Lose = None,
+    system: SystemName = "interlace",
+    seconds: Annotated[float, typer.Option(help="Length of the trace.")] = 20.0,
+    load: Annotated[float, typer.Option(help="A factor on every rate.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Runs are the same for the same seed.")] = 0,
+    gpu: _Kind = None,
+    as_json: Json = False,
+) -> None:
+    """Play a scenario's requests on a fleet in virtual time, and report what became of them.
+
+    Controller, routers and nodes decide by the code that serves; messages take a while. A node that
+    is lost dies, hangs or is cut off so many seconds after the trace began, and is back after as
+    many more as +S says.
+
+    \b
+    Examples:
+      interlace fleet simulate examples/planning/nine.toml --gpu a100 --gpus 6 --routers 2
+      interlace fleet simulate examples/planning/nine.toml --gpu a100 --gpus 6 --lose node1@5:hang+2
+    """
+    counts = {"--nodes": nodes, "--gpus": gpus, "--routers": routers}
+    positive({"--seconds": seconds, "--load": load, **counts})
+    asked = NodesAsked(nodes, routers, tuple(map(parse_loss, lose or ())))
+    settings = SimulationSettings(seconds, load, seed, gpus)
+    row = system_of(system)
+    simulation = fleet_simulation(read_scenario(target, gpu), row, settings, asked)
+    with ProgressBar(console(stderr=True)) as bar:
+        record = simulate_fleet(simulation, lambda part: bar.update(row.name, part, 1, ""))
+    found = fleet_report(record)
+    if as_json:
+        typer.echo(json_text(found.plain()))
+        return
+    count = sum(len(node.gpus) for node in simulation.nodes)
+    _show(console(), found, f"{nodes} nodes, {count} GPUs, {routers} routers")
+
+
+def _show(out: Console, found: FleetReport, what: str) -> None:
+    outcomes = ", ".join(f"{name} {count}" for name, count in sorted(found.outcomes.items()))
+    out.print(
+        f"{what}: {found.goodput_rps:.1f} of {found.offered_rps:.1f} requests/s in time "
+        f"({100 * found.attainment:.2f} %), the worst model {100 * found.worst_attainment:.2f} %"
+    )
+    out.print(
+        f"{found.requests} requests: {outcomes}; {found.retried} were sent to more than one node; "
+        f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms"
+    )
+    out.print(
+        f"the first plan stood after {found.settled_ms:.0f} ms; {found.plans} plans, "
+        f"{found.orders} orders, {found.cuts} partitions made, {found.moves} models loaded"
+    )
+    if not found.losses:
+        return
+    made = table(("node", "lost"), ("at s", "noticed after ms", "planned and loaded after ms"))
+    for loss in found.losses:
+        made.add_row(
+            loss.node,
+            loss.kind,
+            f"{loss.at_s:g}",
+            _after(loss.noticed_ms),
+            _after(loss.replanned_ms),
+        )
+    out.print(made)
+
+
+def _after(ms: float) -> str:
+    return f"{ms:.0f}" if ms < inf else "-"

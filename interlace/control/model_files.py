@@ -1,0 +1,166 @@
+"""The models that a controller wants at hand here: their files fetched, or compared with ours."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.node import FilesOrder, ModelFiles
+from interlace.repository.digest import Digests
+from interlace.repository.fetching import fetch, forget_all_but, models_in
+
+_LOG: Final = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 10.0
+_AGAIN_S: Final = 3.0
+_ALL: Final = "*"  # where a model's name stands, if it is none of them
+_MODELS: Final = msgspec.json.Decoder(dict[str, ModelFiles])
+
+#: Told the models that came or changed, and those that went.
+OnChanged = Callable[[Collection[str], Collection[str]], Awaitable[None]]
+
+
+class WantedModels:
+    """Carries out the newest ``FilesOrder``; what fails is tried again until another comes."""
+
+    def __init__(self, root: Path, fetches: bool, key: str, changed: OnChanged) -> None:
+        """``fetches``: the folder ``root`` is ours. ``key`` is shown to the controller."""
+        self._root, self._fetches, self._key = root, fetches, key
+        self._changed = changed
+        self._digests = Digests()
+        self._at_hand: dict[str, str] = {}  # digests of what ``changed`` was told of
+        self._order: FilesOrder | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.taken = ""  #: the digest of the order that was carried out
+        self.failures: dict[str, str] = {}  #: models that are not at hand, and why
+
+    async def look(self) -> None:
+        """What lies here has been looked at.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        found = await asyncio.to_thread(models_in, self._root, self._digests)
+        self._at_hand = {name: one.digest for name, one in found.items()}
+
+    def order(self, order: FilesOrder) -> None:
+        """Begin to carry out an order.
+
+        Raises:
+            ServeError: SUPERSEDED by that of a later controller.
+        """
+        if self._order is not None and order.term < self._order.term:
+            raise ServeError(
+                Reason.SUPERSEDED,
+                f"an order of term {order.term} comes too late, the last was of {self._order.term}",
+            )
+        if order == self._order:
+            return
+        self.close()
+        self._order = order
+        self._task = asyncio.ensure_future(self._carry_out(order))
+
+    def close(self) -> None:
+        """Stop what is being carried out."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _carry_out(self, order: FilesOrder) -> None:
+        while True:
+            self.failures = await self._take(order)
+            if _ALL not in self.failures:
+                self.taken = order.digest
+            if not self.failures:
+                return
+            for model, why in self.failures.items():
+                _LOG.error("%s is not at hand: %s", model, why)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _take(self, order: FilesOrder) -> dict[str, str]:
+        """What of the order failed."""
+        source = _Controller(order.source, self._key)
+        try:
+            wanted = await asyncio.to_thread(source.models)
+        except (OSError, HTTPException, msgspec.MsgspecError) as error:
+            return {_ALL: f"which models are wanted could not be read: {_reached(order, error)}"}
+        failures: dict[str, str] = {}
+        for name, files in wanted.items():
+            try:
+                await asyncio.to_thread(self._bring, name, files, source)
+            except RepositoryError as error:
+                failures[name] = str(error)
+            except HTTPException as error:
+                failures[name] = f"its files could not be fetched: {_reached(order, error)}"
+            except OSError as error:
+                failures[name] = self._failure(order, error)
+        if self._fetches:
+            try:
+                await asyncio.to_thread(forget_all_but, self._root, set(wanted))
+            except OSError as error:
+                _LOG.warning("what is not wanted any more stays: %s", error)
+        await self._tell({n: one.digest for n, one in wanted.items() if n not in failures})
+        return failures
+
+    async def _tell(self, now: Mapping[str, str]) -> None:
+        before, self._at_hand = self._at_hand, dict(now)
+        new = {name for name, digest in now.items() if before.get(name) != digest}
+        await self._changed(new, before.keys() - now.keys())
+
+    def _bring(self, name: str, files: ModelFiles, source: _Controller) -> None:
+        folder = self._root / name
+        found = self._digests.of(folder) if folder.is_dir() else ""
+        if found == files.digest:
+            return
+        if not self._fetches:
+            raise RepositoryError(
+                str(folder),
+                f"files of digest {found[:12]}" if found else "no such folder",
+                f"those of the controller, of digest {files.digest[:12]}: bring the same files to "
+                "every node, or start this one without MODELS_DIR, which has it fetch them",
+            )
+        _LOG.info("fetching %s: %d bytes", name, sum(size for size, _ in files.files.values()))
+        fetch(self._root, name, files, source.block, self._digests)
+
+    def _failure(self, order: FilesOrder, error: OSError) -> str:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"no room for its files in {self._root}: make room there"
+        if error.filename is not None:
+            return f"its files could not be written: {error}"
+        return f"its files could not be fetched: {_reached(order, error)}"
+
+
+class _Controller:
+    """Where files come from. Used in threads; a connection a call, as calls are few and large."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self._address = address
+        self._headers = {"X-API-Key": key} if key else {}
+
+    def models(self) -> dict[str, ModelFiles]:
+        return _MODELS.decode(self._get("/v2/fleet/models"))
+
+    def block(self, digest: str, number: int) -> bytes:
+        return self._get(f"/v2/fleet/files/{digest}/{number}")
+
+    def _get(self, path: str) -> bytes:
+        connection = HTTPConnection(self._address, timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", path, headers=self._headers)
+            reply = connection.getresponse()
+            body = reply.read()
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise HTTPException(f"{reply.status} {body[:200].decode('utf-8', 'replace')}")
+        return body
+
+
+def _reached(order: FilesOrder, error: Exception) -> str:
+    return f"the controller at {order.source}: {error or type(error).__name__}"

@@ -1,0 +1,87 @@
+"""What an operator tells a fleet: over HTTP, with the admin key."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from interlace.core.errors import bad_input
+from interlace.core.user_errors import InputError
+from interlace.fleet.changing_nodes import ChangingNodes
+from interlace.fleet.membership import parse_node
+from interlace.fleet.service import FleetService
+from interlace.server.api_keys import Access
+from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route
+
+
+class _NodeOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """The node that an order is about."""
+
+    node: str
+
+
+def fleet_routes(
+    service: Callable[[], FleetService], nodes: ChangingNodes, end: Callable[[], None]
+) -> list[Route]:
+    """The fleet's state, and orders: ``{"node": NAME}`` (to add one: NAME=HOST:PORT), or nothing.
+
+    An order is answered with a sentence. ``end`` is called when the last one was carried out.
+    """
+
+    def status(asked: AdminRequest) -> HttpResponse:
+        return HttpResponse(msgspec.json.encode(service().status()))
+
+    async def drain(node: str) -> str:
+        service().drain(node)
+        return f"{node} is drained as soon as its models stand elsewhere"
+
+    async def undrain(node: str) -> str:
+        service().undrain(node)
+        return f"{node} is planned for again"
+
+    async def add(node: str) -> str:
+        try:
+            found = parse_node(node)
+        except InputError as error:
+            raise bad_input(str(error)) from error
+        nodes.add(found)
+        return f"{found.name} is asked how it is from now on"
+
+    async def remove(node: str) -> str:
+        service().known(node)
+        nodes.remove(node)
+        return f"{node} is asked no more: it goes on with what it was told"
+
+    async def down(asked: AdminRequest) -> HttpResponse:
+        left = await service().down()
+        end()
+        told = f"; not told, since they did not answer: {', '.join(left)}" if left else ""
+        return _said(f"all nodes serve nothing now, and wait to be told{told}")
+
+    orders: Mapping[str, Callable[[str], Awaitable[str]]] = {
+        "drain": drain, "undrain": undrain, "add": add, "remove": remove,
+    }  # fmt: skip
+    return [
+        Route("/v2/fleet", respond={"GET": status}),
+        *(
+            Route(f"/v2/fleet/{name}", respond={"POST": _about_one(do)}, access=Access.CHANGE)
+            for name, do in orders.items()
+        ),
+        Route("/v2/fleet/down", respond={"POST": down}, access=Access.CHANGE),
+    ]
+
+
+def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
+    async def respond(asked: AdminRequest) -> HttpResponse:
+        try:
+            node = msgspec.json.decode(asked.body, type=_NodeOrder).node
+        except msgspec.MsgspecError as error:
+            raise bad_input(f"failed to parse the order: {error}") from error
+        return _said(await do(node))
+
+    return respond
+
+
+def _said(text: str) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode({"done": text}))

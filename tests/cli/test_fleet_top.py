@@ -1,0 +1,36 @@
+"""Frames of a fleet: rates are of the time between two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from interlace.cli import fleet_top
+from interlace.cli.fleet_top import FleetWatch
+from interlace.cli.screen import console
+from interlace.core.node import ModelOutlook, NodeState
+from interlace.fleet.service import FleetStatus, NodeStatus
+
+
+def status(arrived: int, began: int = 1) -> str:
+    state = NodeState(began, 1, {"m": ModelOutlook(3.25, 2.0, 1.0, 50.0, arrived=arrived)})
+    nodes = {"a": NodeStatus("", {"h100": 1}, state, None, "", False),
+             "b": NodeStatus("", {}, None, None, "runs version 0", False)}  # fmt: skip
+    return msgspec.json.encode(FleetStatus(2, "", nodes, {"k": 5.0}, {}, "")).decode()
+
+
+@pytest.mark.parametrize(("began", "rate"), [(1, "75.0"), (2, "")])
+def test_requests_are_counted_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], began: int, rate: str
+) -> None:
+    times: Iterator[float] = iter([10.0, 12.0])
+    monkeypatch.setattr(fleet_top.time, "monotonic", lambda: next(times))
+    texts = iter([status(100), status(250, began)])
+    console().print(FleetWatch(lambda: next(texts)).look())
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith(" a ")]
+    assert row[-5 if rate else -4 :] == ["m", *([rate] if rate else []), "0", "3.2", "50"]
+    assert any("runs version 0" in line for line in lines)
+    assert "term 2" in lines[-1] and "k: 5.0 rows/s unserved" in lines[-1]

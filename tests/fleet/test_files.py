@@ -1,0 +1,232 @@
+"""Models' files, brought from the controller to nodes that lack them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Collection, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from interlace.control import model_files
+from interlace.control.model_files import WantedModels
+from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.node import FilesOrder, ModelFiles
+from interlace.fleet.model_files import FleetFiles
+from interlace.repository.digest import Digests
+from interlace.repository.fetching import BLOCK_BYTES, fetch, models_in
+from interlace.server.http.routes import AdminRequest, HttpResponse, RouteTable
+
+
+def write(folder: Path, **files: bytes) -> None:
+    for name, content in files.items():
+        path = folder / name.replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Path:
+    write(tmp_path / "wanted/m", config=b"a model", **{"1_weights": bytes(BLOCK_BYTES + 7)})
+    return tmp_path / "wanted"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "own").mkdir()
+    return tmp_path / "own"
+
+
+class Reads:
+    """Blocks of the files of a folder; ``count`` of them were read."""
+
+    def __init__(self, root: Path) -> None:
+        self.count = 0
+        models = models_in(root, Digests())
+        self._paths = {
+            digest: root / name / path
+            for name, one in models.items()
+            for path, (_, digest) in one.files.items()
+        }
+
+    def __call__(self, digest: str, number: int) -> bytes:
+        self.count += 1
+        content = self._paths[digest].read_bytes()
+        return content[number * BLOCK_BYTES :][:BLOCK_BYTES]
+
+
+def test_a_fetched_folder_has_the_same_files_and_reads_only_what_is_new(
+    wanted: Path, own: Path
+) -> None:
+    read = Reads(wanted)
+    fetch(own, "m", models_in(wanted, Digests())["m"], read, Digests())
+    assert models_in(own, Digests()) == models_in(wanted, Digests())
+    assert read.count == 3
+    write(wanted / "m", config=b"changed")
+    read = Reads(wanted)
+    fetch(own, "m", models_in(wanted, Digests())["m"], read, Digests())
+    assert models_in(own, Digests()) == models_in(wanted, Digests())
+    assert read.count == 1
+    assert [entry.name for entry in own.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("block", [b"other", b"a mode", b""])
+def test_a_wrong_file_is_refused_and_what_was_there_stays(
+    wanted: Path, own: Path, block: bytes
+) -> None:
+    write(own / "m", config=b"before")
+    before = models_in(own, Digests())
+    with pytest.raises(RepositoryError, match="expected 7 bytes of digest"):
+        fetch(own, "m", models_in(wanted, Digests())["m"], lambda d, n: block, Digests())
+    assert models_in(own, Digests()) == before
+    assert [entry.name for entry in own.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("path", ["../m/x", "/etc/x", ""])
+def test_no_path_leads_out_of_the_folder(own: Path, path: str) -> None:
+    files = ModelFiles("d", {path: (0, "0")})
+    with pytest.raises(RepositoryError, match="leads out"):
+        fetch(own, "m", files, lambda d, n: b"", Digests())
+
+
+class Controller:
+    """What a controller answers about the files of a folder, over HTTP."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = FleetFiles(root)
+        asyncio.run(self.files.look())
+        table = RouteTable(self.files.routes())
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                found = table.match(self.path)
+                assert found is not None
+                route, names = found
+                body = b"one needs the admin key"
+                if right := self.headers["X-API-Key"] == "secret":
+                    body = asyncio.run(_answer(route.respond["GET"](AdminRequest(names)))).body
+                self.send_response(200 if right else 401)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nobody reads it."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def order(self, term: int = 1) -> FilesOrder:
+        return FilesOrder(term, self.files.digest, f"127.0.0.1:{self._server.server_port}")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+async def _answer(answer: object) -> HttpResponse:
+    found = answer if isinstance(answer, HttpResponse) else await answer  # type: ignore[misc]
+    assert isinstance(found, HttpResponse)
+    return found
+
+
+@pytest.fixture
+def controller(wanted: Path) -> Iterator[Controller]:
+    made = Controller(wanted)
+    yield made
+    made.close()
+
+
+class Node:
+    """A node's part, and what it was told of models that came and went."""
+
+    def __init__(self, root: Path, fetches: bool = True, key: str = "secret") -> None:
+        self.changes: list[tuple[list[str], list[str]]] = []
+        self.wanted = WantedModels(root, fetches, key, self._changed)
+
+    async def _changed(self, new: Collection[str], gone: Collection[str]) -> None:
+        self.changes.append((sorted(new), sorted(gone)))
+
+    async def take(self, *orders: FilesOrder) -> None:
+        for order in orders:
+            self.wanted.order(order)
+            while self.wanted.taken != order.digest and not self.wanted.failures:
+                await asyncio.sleep(0.01)
+        self.wanted.close()
+
+
+def test_a_node_has_what_its_controller_wants(controller: Controller, own: Path) -> None:
+    write(own / "old", config=b"of another day")
+    node = Node(own)
+    asyncio.run(node.take(controller.order()))
+    assert node.wanted.failures == {}
+    assert models_in(own, Digests()) == controller.files.models
+    assert node.changes == [(["m"], [])]
+
+
+def test_models_that_come_change_and_go_are_told(
+    controller: Controller, wanted: Path, own: Path
+) -> None:
+    node = Node(own)
+
+    async def run() -> None:
+        await node.take(controller.order())
+        write(wanted / "m", config=b"changed")
+        write(wanted / "k", config=b"new")
+        await controller.files.look()
+        await node.take(controller.order())
+        (wanted / "k/config").unlink()
+        (wanted / "k").rmdir()
+        await controller.files.look()
+        await node.take(controller.order())
+
+    asyncio.run(run())
+    assert node.changes == [(["m"], []), (["k", "m"], []), ([], ["k"])]
+
+
+def test_an_older_controller_is_refused(controller: Controller, own: Path) -> None:
+    async def run() -> None:
+        node = Node(own)
+        node.wanted.order(controller.order(term=2))
+        with pytest.raises(ServeError, match="term 1 comes too late"):
+            node.wanted.order(controller.order(term=1))
+        node.wanted.close()
+
+    asyncio.run(run())
+
+
+def test_other_files_of_a_node_that_does_not_fetch_are_left_and_named(
+    controller: Controller, own: Path
+) -> None:
+    write(own / "m", config=b"another")
+    node = Node(own, fetches=False)
+    asyncio.run(node.take(controller.order()))
+    assert "bring the same files to every node" in node.wanted.failures["m"]
+    assert (own / "m/config").read_bytes() == b"another"
+
+
+def test_a_wrong_key_is_named(controller: Controller, own: Path) -> None:
+    node = Node(own, key="wrong")
+    asyncio.run(node.take(controller.order()))
+    assert "admin key" in node.wanted.failures["*"]
+
+
+def test_a_controller_that_cannot_be_reached_is_named(own: Path) -> None:
+    node = Node(own)
+    asyncio.run(node.take(FilesOrder(1, "d", "127.0.0.1:1")))
+    assert "the controller at 127.0.0.1:1: " in node.wanted.failures["*"]
+
+
+def test_a_full_disk_is_named_with_its_folder(
+    controller: Controller, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(own))
+
+    monkeypatch.setattr(model_files, "fetch", full)
+    node = Node(own)
+    asyncio.run(node.take(controller.order()))
+    assert node.wanted.failures["m"] == f"no room for its files in {own}: make room there"

@@ -1,0 +1,180 @@
+"""A controller that runs, beside nodes that answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.node import Node, NodeDescription, NodeModel, NodeState, Revision
+from interlace.core.plan import Demand
+from interlace.core.version import __version__
+from interlace.fleet.controller import Controller
+from interlace.fleet.lease import LatestLease
+from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_models import NodeModels
+from interlace.fleet.service import FleetService
+from interlace.policy.catalog import resolve
+from interlace.runtime.clock import WallClock
+from interlace.runtime.plan_solver import InlinePlanSolver
+from interlace.server.http.routes import HttpResponse
+from interlace.testing.worlds import line_profile
+from tests.fleet.test_controller import described
+
+MODELS = {"m": NodeModel(Demand("m", 2000.0, 50.0), "digest", line_profile("m", 2.0, 1.0))}
+
+
+class FakeNodes:
+    """A directory and a reader in one; nodes do what they are told. ``told`` are orders by node."""
+
+    def __init__(self, descriptions: Mapping[str, NodeDescription]) -> None:
+        self.descriptions = dict(descriptions)
+        self.states = {name: NodeState(one.began, 0, {}) for name, one in self.descriptions.items()}
+        self.told: list[tuple[str, str]] = []
+        self.refusal = b""
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [Node(name, "127.0.0.1", 8000) for name in self.descriptions]
+
+    def heard_lately(self) -> set[str]:
+        return set(self.descriptions)
+
+    async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
+        if path == "/v2/node":
+            return HttpResponse(msgspec.json.encode(self.descriptions[node]))
+        if path == "/v2/node/models":
+            return HttpResponse(msgspec.msgpack.encode(MODELS))
+        if self.refusal:
+            return HttpResponse(self.refusal, 400)
+        self.told.append((node, path))
+        order = msgspec.json.decode(body)
+        before = self.states[node]
+        if path == "/v2/node/files":
+            self.states[node] = replace(before, files=order["digest"])
+        else:
+            accepting = path != "/v2/node/drain"
+            revision = Revision(*order["revision"])
+            assert revision > Revision(*before.revision)
+            self.states[node] = replace(before, revision=revision, accepting=accepting)
+        return HttpResponse(b"{}")
+
+
+class Stand:
+    """A service, and its nodes."""
+
+    def __init__(self, root: Path, nodes: Mapping[str, NodeDescription]) -> None:
+        self.nodes = FakeNodes(nodes)
+        clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
+
+        def make(term: int, there: Mapping[str, NodeDescription]) -> Controller:
+            return Controller(clock, system, lambda s: InlinePlanSolver(s, clock), term, there)
+
+        fakes: Any = self.nodes
+        self.service = FleetService(
+            fakes, fakes, NodeModels(fakes), FleetFiles(root),
+            lambda node: "127.0.0.1:8000", make, LatestLease(),
+        )  # fmt: skip
+        self.service.start()
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30.0):
+            while not what():
+                for name, state in self.nodes.states.items():
+                    self.service.heard(name, state)
+                await asyncio.sleep(0.01)
+
+    def serving(self) -> set[str]:
+        """Nodes that carry out an assignment which is not empty."""
+        nodes = self.service.status().nodes
+        return {n for n, one in nodes.items() if one.assigned and one.assigned.models}
+
+
+def run(root: Path, work: Callable[[Stand], Awaitable[None]], **nodes: NodeDescription) -> None:
+    async def within() -> None:
+        stand = Stand(root, nodes)
+        try:
+            await work(stand)
+        finally:
+            stand.service.close()
+
+    asyncio.run(within())
+
+
+def node(name: str, began: int, version: str = __version__) -> NodeDescription:
+    return replace(described(name, gpus=1, began=began), version=version)
+
+
+def test_a_drained_node_takes_nothing_once_its_models_stand_elsewhere(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+        stand.service.drain("a")
+        await stand.until(lambda: not stand.nodes.states["a"].accepting)
+        orders = [path for name, path in stand.nodes.told if name == "a"]
+        assert orders[-1] == "/v2/node/drain"
+        assert stand.nodes.states["b"].accepting
+        stand.service.undrain("a")
+        await stand.until(lambda: bool(stand.nodes.states["a"].accepting))
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
+
+
+def test_the_last_node_is_not_drained(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a"})
+        with pytest.raises(ServeError, match="no other node than a serves: add one first"):
+            stand.service.drain("a")
+        with pytest.raises(ServeError, match="no node 'b'; there are a"):
+            stand.service.drain("b")
+
+    run(tmp_path, work, a=node("a", 1))
+
+
+def test_all_nodes_serve_nothing_after_the_end(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+        before = {name: state.revision for name, state in stand.nodes.states.items()}
+        assert await stand.service.down() == []
+        for name, state in stand.nodes.states.items():
+            assert Revision(*state.revision) > Revision(*before[name])
+        with pytest.raises(ServeError) as caught:
+            stand.service.drain("a")
+        assert caught.value.reason is Reason.NOT_READY
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (node("b", 2, version="0.0.1"), "runs version 0.0.1, this controller"),
+        (node("b", 1), "is the same server as a: name it once"),
+        (replace(node("b", 2), assigned=False), "plans for itself: start it with --assigned"),
+    ],
+)
+def test_what_is_wrong_with_a_node_is_told_and_others_serve(
+    tmp_path: Path, other: NodeDescription, problem: str
+) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: bool(stand.serving()) and bool(stand.service.problems))
+        problems = stand.service.problems
+        assert len(problems) == 1 and problem in next(iter(problems.values()))
+        assert len(stand.serving()) == 1
+
+    run(tmp_path, work, a=node("a", 1), b=other)
+
+
+def test_a_refused_key_is_told(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        stand.nodes.refusal = b'{"error": "this server asks for its admin key for this"}'
+        await stand.until(lambda: bool(stand.service.problems))
+        assert "asks for its admin key" in stand.service.problems["a"]
+
+    run(tmp_path, work, a=node("a", 1))
