@@ -39,7 +39,7 @@ _EXACTLY: Final = 1.006
 _NEAR: Final = 0.01  #: parts late that are told apart by less are one
 _ROUNDING: Final = 1e-7
 _NOTHING: Final = 1e-6
-_FEWEST: Final = 1e-5  #: rows in an L(1): at less, what is late is drawn on
+_FEWEST: Final = 1e-4  #: rows in an L(1): at less, what is late is drawn on
 _LOWEST_LOG: Final = -40.0
 
 
@@ -69,9 +69,9 @@ def of_cv(cv: float) -> Floats:
     return found
 
 
-def slo_of(wait: float, row: float, limit: int) -> float:
+def slo_of(wait: float, row: float, limit: float) -> float:
     """The SLO in L(1) at a node of the table's first axis: the inverse of its ``waiting``."""
-    each = float(waiting_row(np.array(row), np.array(float(limit))))
+    each = float(waiting_row(np.array(row), np.array(limit, float)))
     counted = BEHIND_ONE + COUNTED * each
     if wait > COUNTED:
         return counted * (LONGEST / counted) ** (wait - COUNTED)
