@@ -115,8 +115,8 @@ def serve(
 
     \b
     Examples:
-      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --host 0.0.0.0
-      interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --lease /mnt/lease
+      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
+      interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
       interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
     """
