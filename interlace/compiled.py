@@ -62,7 +62,6 @@ HOT: Final = (
         "abuse", "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
         "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_response",
         "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
-        "typed_contents",
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
     *(f"router/{name}.py" for name in ("attempts", "directory", "node_links")),

@@ -17,13 +17,12 @@ from interlace.device.cuda import mps, streams
 from interlace.device.cuda.backend.base import CudaBackend, make_backend
 from interlace.device.cuda.backend.library_threads import LibraryContext
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover
+from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
 from interlace.device.cuda.green_contexts import gpu as green
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.green_contexts.query import ask_atoms
 from interlace.device.cuda.mps import MpsControl
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.visible_devices import visible
 
 KINDS: Final = ("green", "mps", "streams")
 #: The backend of a dry run: streams run beside each other, as they do on a GPU.

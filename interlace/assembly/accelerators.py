@@ -19,11 +19,10 @@ from interlace.device.cpu.device import CpuDevice, cpu_gpu
 from interlace.device.cpu.settings import WORKER, CpuSettings
 from interlace.device.cuda import mig, mps, streams
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover
+from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
 from interlace.device.cuda.green_contexts import gpu as green
 from interlace.device.cuda.green_contexts.query import AskAtoms, ask_atoms, common_atoms
 from interlace.device.cuda.settings import CudaSettings, with_peers
-from interlace.device.cuda.visible_devices import visible
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import ArenaMap
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,7 +15,10 @@ from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
 from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
-from interlace.fleet.membership import membership
+from interlace.core.user_errors import InputError
+from interlace.fleet.membership import Membership, membership
+from interlace.fleet.node_keeper import NodeLaunch
+from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
 from interlace.server.api_keys import ApiKeys
@@ -51,12 +55,22 @@ AskedKeyFile = Annotated[
     Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
 ]
 _Nodes = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NODES",
         help="Nodes, each as [NAME=]HOST:PORT of its HTTP, with commas between them; or all of a "
         "DNS name: dns:NAME:PORT.",
     ),
+]
+_Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|ADDRESS",
+        help="Instead of --nodes: start a node on each machine with GPUs of this Ray cluster.",
+    ),
+]
+_NodeOptions = Annotated[
+    str, typer.Option(metavar="OPTIONS", help="With --ray: options for each interlace serve.")
 ]
 _AdminFile = Annotated[
     Path | None,
@@ -78,7 +92,9 @@ Level = Annotated[LogLevel, typer.Option(help="From which level on messages are 
 @fleet.command()
 def serve(
     models_dir: Root,
-    nodes: _Nodes,
+    nodes: _Nodes = None,
+    ray: _Ray = None,
+    node_options: _NodeOptions = "",
     host: Host = "127.0.0.1",
     http_port: Http = 8000,
     grpc_port: Grpc = 8001,
@@ -99,22 +115,35 @@ def serve(
 
     \b
     Examples:
-      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --host 0.0.0.0
-      interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --lease /mnt/lease
+      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
+      interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
+      interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
     """
     positive({"--request-memory-mb": request_memory_mb})
-    found = membership(nodes.split(","))
     show_logs(out := console(stderr=True), log_level)
-    key = read_key(admin_key_file, "--admin-key-file") or ""
+    keys = read_key(admin_key_file, "--admin-key-file") or "", read_key(api_key_file) or ""
+    launch = NodeLaunch(str(models_dir.resolve()), tuple(shlex.split(node_options)), *keys)
+    found = _found(nodes, ray, launch)
     router = RouterSettings(
-        found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or "", key),
+        found, host, http_port, grpc_port, ApiKeys(keys[1], keys[0]),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
     run_fleet(
-        FleetSettings(router, models_dir, system_of(system), key, lease),
+        FleetSettings(router, models_dir, system_of(system), keys[0], lease),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
+
+
+def _found(nodes: str | None, ray: str | None, launch: NodeLaunch) -> Membership:
+    """Who is there, as one of both options says.
+
+    Raises:
+        InputError: both do, or none, or what is named is no node and no cluster.
+    """
+    if (nodes is None) == (ray is None):
+        raise InputError("who is there? Give --nodes HOST:PORT,... or --ray auto, one of them")
+    return membership((nodes or "").split(",")) if ray is None else RayNodes(ray, launch)
 
 
 @fleet.command()

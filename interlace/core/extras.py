@@ -21,6 +21,7 @@ _MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             }
         ),
         "cuda": frozenset({"cuda", "pynvml"}),
+        "fleet": frozenset({"ray"}),
         "plots": frozenset({"matplotlib"}),
         "testing": frozenset({"hypothesis"}),
     }

@@ -57,10 +57,11 @@ class Reconciler:
         self._rates = rates
         self._coming = 0  #: partitions being created and models being loaded
         self._coming_then = 0  #: when all was last looked at
+        self._many = False  #: they have been many since there were none
 
     def may_wait(self) -> bool:
         """True where so much is on its way that not each end is worth a look at all."""
-        return self._coming > max(_MANY, (1.0 - _PART) * self._coming_then)
+        return self._many and self._coming > (1.0 - _PART) * self._coming_then
 
     def finished(self, finished: WorkFinished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Note that a partition was created or released, or a model loaded or unloaded."""
@@ -103,6 +104,7 @@ class Reconciler:
             self._begin(work)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
         self._coming_then = self._coming
+        self._many = self._coming > _MANY or (self._many and self._coming > 0)
         state.update_hosts()
         update_sustaining_batches(state, self._rates)
         for model, reason in self._scheduler.fetching.update(now_ms):

@@ -160,6 +160,7 @@ class CapacityPlan:
             "kept": self.kept,
             "trial": {
                 "requests": self.trial.requests,
+                "load": self.trial.load,
                 "seeds": self.trial.seeds,
                 "parts": self.trial.parts,
                 "parts_tried": self.trial.parts_tried,

@@ -22,21 +22,20 @@ def mended(found: TriedPlan, trials: PlanTrials) -> TriedPlan:
     """The plan with more hosts for models whose promise broke, until none does.
 
     A sample holds few requests of each model, so parts in which a promise broke are tried again
-    first, as long as a whole plan; then each time hosts were added, with as many parts that were
-    not tried before. So the time is bounded, and what is still broken then is told. Ends, too,
-    where no accelerator is left.
+    first, as long as a whole plan. Where that shows a promise to be broken hosts are added, and
+    with the parts that got them as many are tried that were not before. So the time is bounded,
+    and what is still broken then is told. Ends, too, where no accelerator is left.
     """
-    plan = found.plan
-    for _ in range(1 + _ROUNDS):
-        broken = found.trial.broken
-        if not broken or plan.underserved:
-            break
-        found = trials.tried_again(found, plan, broken)
+    plan, rounds, added = found.plan, 0, False
+    while (broken := found.trial.broken) and not plan.underserved:
+        found = trials.tried_again(found, plan, broken, fresh=added)
         still = [model for model in found.trial.broken if model in broken]
-        more = _with_hosts(plan, still, trials)
-        if more is None:
-            break
-        plan = trials.as_asked(more) if still else plan
+        added = bool(still)
+        if added:
+            more = _with_hosts(plan, still, trials) if rounds < _ROUNDS else None
+            if more is None:
+                break
+            plan, rounds = trials.as_asked(more), rounds + 1
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Plan
-from interlace.planning.tried_plan import PlanTrials, TriedPlan
+from interlace.planning.tried_plan import AS_ASKED, WITH_SPARE, PlanTrials, TriedPlan
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
 _FEWER, _STEPS = 0.97, 12
@@ -17,7 +17,7 @@ _FEWER, _STEPS = 0.97, 12
 _LIKELY: Final = (3, 6, _STEPS)
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.05
-_ATTEMPTS: Final = 12
+_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,24 @@ class Narrowing:
         """So many accelerators, packed for a part of the rates, that keep every promise.
 
         The part is the largest that the packer serves on them. Models whose promise breaks count
-        for more in the next attempt; a plan that is as the one before is not tried again.
+        for more in the next attempt; a plan that is as one before is not tried again.
         """
         packing = _PartPacking(self, uniform_fleet(self.trials.scenario.gpu, gpus))
         if not packing.first():
             return None
-        attempts, short = 0, frozenset[str]()
-        tried: Hashable = None
-        while attempts < _ATTEMPTS:
+        how = WITH_SPARE if gpus < self.trials.scenario.limit else AS_ASKED
+        seen: dict[Hashable, frozenset[str]] = {}
+        while len(seen) < _ATTEMPTS:
             plan = packing.told()
-            if _alike(plan) != tried:
-                attempts, tried = attempts + 1, _alike(plan)
-                found = self.trials.confirmed(plan, packing.fleet)
-                short = found.trial.short.union(found.trial.broken)
-                if not short:
-                    return found
-                if len(short) > max(2, len(packing.weight) / 2):
-                    return None  # it is not one model or another that has too little
+            alike = _alike(plan)
+            if alike not in seen:
+                found = self.trials.confirmed(plan, packing.fleet, how)
+                seen[alike] = found.trial.short.union(found.trial.broken)
+            short = seen[alike]
+            if not short:
+                return found
+            if len(short) > max(2, len(packing.weight) / 2):
+                return None  # it is not one model or another that has too little
             if not packing.with_more(short):
                 return None
         return None

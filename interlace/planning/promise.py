@@ -12,7 +12,7 @@ from interlace.core.plan import Plan
 from interlace.planning.mending import mended
 from interlace.planning.narrowing import Narrowing
 from interlace.planning.scenario import Scenario
-from interlace.planning.tried_plan import PlanTrials, TriedPlan
+from interlace.planning.tried_plan import AS_ASKED, PlanTrials, TriedPlan
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
@@ -98,7 +98,7 @@ class _Search:
         if any(one.rows_per_s > 0 and one.model not in placed for one in known.demand):
             return None
         whole = replace(plan, unserved_rows_per_s={}, reasons={})
-        found = self.trials.confirmed(self.trials.as_asked(whole), there)
+        found = self.trials.confirmed(self.trials.as_asked(whole), there, AS_ASKED)
         return None if found.trial.short or found.trial.broken else found
 
     def standing(self, most: int) -> Iterator[TriedPlan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Final
 
@@ -85,6 +85,7 @@ class PlanTrial:
     short: frozenset[str] = frozenset()  #: models that lost more than the trial let them
     parts: int = 0  #: independent parts of the plan
     parts_tried: int = 0
+    load: float = 1.0  #: times the rates that are asked for
 
     def beside(self, other: PlanTrial, asked: Mapping[str, float]) -> PlanTrial:
         """This trial and that of another part of the plan."""
@@ -96,6 +97,7 @@ class PlanTrial:
             self.short | other.short,
             self.parts,
             self.parts_tried + other.parts_tried,
+            self.load,
         )
 
     @property
@@ -112,7 +114,9 @@ class PlanTrial:
             if self.parts_tried == self.parts
             else (f"a sample of {self.parts_tried} of the plan's {self.parts} independent parts, ")
         )
-        return f"tried in the engine with {self.requests:,} random requests: {part}{self._worst()}"
+        more = "" if self.load == 1.0 else f", {self.load - 1:.0%} more than asked"
+        sent = f"{self.requests:,} random requests{more}"
+        return f"tried in the engine with {sent}: {part}{self._worst()}"
 
     def _worst(self) -> str:
         model, worst = min(self.models.items(), key=lambda one: (one[1].attainment, one[0]))
@@ -138,23 +142,29 @@ def try_plan(
     seed: int = 0,
     errors: float = -_SURE,
     least_s: float = 0.0,
+    load: float = 1.0,
 ) -> PlanTrial:
     """The scenario's demand, played on ``fleet`` by the plan and the system's dispatcher.
 
-    Arrivals are renewal processes of gamma gaps with each model's rate and ``cv``, from seeds
-    counted up from ``seed``; what is refused is not in time. Up to ``requests`` are sent (0: as
-    ``enough`` says). Parts of the plan that share nothing are tried apart, of a large plan as many
-    as the requests allow, drawn by the seed. A part's trial ends early where every promise is shown
-    to be kept, not before ``least_s`` of its time, and once some model has lost so many that its
-    promise cannot come out as kept by so many standard ``errors`` any more.
+    Arrivals are renewal processes of gamma gaps with each model's ``cv`` and ``load`` times its
+    rate, from seeds counted up from ``seed``; what is refused is not in time. Up to ``requests``
+    are sent (0: as ``enough`` says). Parts of the plan that share nothing are tried apart, of a
+    large plan as many as the requests allow, drawn by the seed. A part's trial ends early where
+    every promise is shown to be kept, and once some model has lost so many that its promise cannot
+    come out as kept by so many standard ``errors`` any more. With ``least_s`` a part is played in
+    one run, which does not end as kept before so much of its time.
     """
-    wanted = {d.model: d for d in scenario.demand if d.rows_per_s > 0}
+    wanted = {
+        d.model: replace(d, rows_per_s=d.rows_per_s * load)
+        for d in scenario.demand
+        if d.rows_per_s > 0
+    }
     parts = [_Part.of(p, fleet, wanted) for p in tried_apart(plan, scenario)]
     parts = [part for part in parts if part.demand]
     budget = requests or enough(scenario)
     asked = {model: one.attainment for model, one in wanted.items()}
-    found = PlanTrial({}, {}, parts=len(parts))
-    for part, share in _shares(parts, budget, seed):
+    found = PlanTrial({}, {}, parts=len(parts), load=load)
+    for part, share in _shares(parts, budget, seed, least_s):
         found = found.beside(_tried(part, share, scenario, system, seed, errors, least_s), asked)
     return found
 
@@ -199,15 +209,16 @@ class _Part:
     def rate_rps(self) -> float:
         return sum(as_rate_rps(one.rows_per_s) for one in self.demand)
 
-    @property
-    def needed(self) -> float:
-        """Requests until its rarest model has enough, and the run is long beside its SLOs."""
+    def needed(self, least_s: float) -> float:
+        """Requests until its rarest model has enough, and the run is long, also beside its SLOs."""
         rarest_rps = min(as_rate_rps(one.rows_per_s) for one in self.demand)
         longest_s = max(one.slo_ms for one in self.demand) / 1000.0
-        return self.rate_rps * max(_ENOUGH / rarest_rps, _SLOS * longest_s)
+        return self.rate_rps * max(_ENOUGH / rarest_rps, _SLOS * longest_s, least_s)
 
 
-def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_Part, float]]:
+def _shares(
+    parts: Sequence[_Part], budget: int, seed: int, least_s: float
+) -> Iterator[tuple[_Part, float]]:
     """Parts that are tried, with how many requests: what small ones do not need goes to others."""
     most = max(1, budget // _LEAST)
     chosen = list(parts)
@@ -215,9 +226,9 @@ def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_P
         drawn = np.random.default_rng(seed).choice(len(parts), most, replace=False)
         chosen = [parts[i] for i in sorted(drawn.tolist())]
     left = float(budget)
-    chosen.sort(key=lambda part: part.needed)
+    chosen.sort(key=lambda part: part.needed(least_s))
     for number, part in enumerate(chosen):
-        share = min(part.needed, left / (len(chosen) - number))
+        share = min(part.needed(least_s), left / (len(chosen) - number))
         left -= share
         yield part, share
 
@@ -234,7 +245,8 @@ def _tried(
     """The part's trial: runs, each of a seed of its own, until they have shown enough."""
     seconds = requests / part.rate_rps
     longest_s = max((one.slo_ms for one in part.demand), default=0.0) / 1000.0
-    runs = _RUNS if _RUNS[0] * seconds >= _SLOS * longest_s else (1.0,)
+    whole = least_s > 0 or _RUNS[0] * seconds < _SLOS * longest_s
+    runs = (1.0,) if whole else _RUNS
     in_all = {
         one.model: may_lose(as_rate_rps(one.rows_per_s) * seconds, one.attainment, errors)
         for one in part.demand

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from math import ceil
+from typing import Final, NamedTuple
 
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
@@ -17,14 +18,33 @@ from interlace.planning.scenario import Scenario
 from interlace.planning.trial import PlanTrial, enough, tried_apart, try_plan
 from interlace.policy.base import System
 
-#: How many times as long the trial is that confirms a cut, and its first seed.
-_LONGER, _OTHER_SEED = 5, 100
-#: How long the longer trial lasts at least, in s of its own time: bursts are rare and long.
-_LONG_S: Final = 30.0
+#: The first seed of trials of a plan that was chosen for how a first trial went.
+_OTHER_SEED: Final = 100
+#: Requests of such a trial for the sake of its time.
+_MOST: Final = 500_000
 #: Standard errors by which a plan must keep what its packer would not promise.
 _SURE: Final = 1.5
 #: Standard errors beyond which a broken promise is not tried on.
 _MISSED: Final = 3.0
+
+
+class Confirmation(NamedTuple):
+    """How a plan that its packer would not promise is tried once more, after a first trial.
+
+    At ``load`` times the rates that are asked for, with ``longer`` times as many requests as the
+    first and for ``least_s`` of its own time, whichever is more: bursts are rare and long.
+    """
+
+    load: float
+    longer: int
+    least_s: float
+
+
+#: Where accelerators are left. Near its limit a plan breaks promises for seconds, and seldom: a
+#: little more load brings that out sooner than a long trial does.
+WITH_SPARE: Final = Confirmation(1.02, 2, 10.0)
+#: Where all that there are must do.
+AS_ASKED: Final = Confirmation(1.0, 5, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +73,19 @@ class PlanTrials:
     scenario: Scenario
     system: System
 
-    def confirmed(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan that its packer would not promise: kept clearly, then in a longer trial, too.
+    def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation) -> TriedPlan:
+        """A plan that its packer would not promise: kept clearly, then in a second trial, too.
 
-        The longer one is of other seeds: the plan was chosen for how the first went.
+        The second is of other seeds: the plan was chosen for how the first went.
         """
         found = self.tried(plan, fleet, _SURE)
         if found.trial.short:
             return found
-        requests = _LONGER * enough(self.scenario)
-        there = found.fleet
+        known, there = self.scenario, found.fleet
+        rate_rps = how.load * sum(one.rows_per_s for one in known.demand)
+        requests = max(how.longer * enough(known), min(ceil(how.least_s * rate_rps), _MOST))
         trial = try_plan(
-            plan, there, self.scenario, self.system, requests, _OTHER_SEED, 0.0, _LONG_S
+            plan, there, known, self.system, requests, _OTHER_SEED, 0.0, how.least_s, how.load
         )
         return replace(found, trial=trial)
 
@@ -74,23 +95,26 @@ class PlanTrials:
         trial = try_plan(plan, there, self.scenario, self.system, errors=errors)
         return TriedPlan(plan, there, trial)
 
-    def tried_again(self, before: TriedPlan, plan: Plan, models: Collection[str]) -> TriedPlan:
-        """The parts of a plan that host those models tried as if alone, and some others.
+    def tried_again(
+        self, before: TriedPlan, plan: Plan, models: Collection[str], fresh: bool
+    ) -> TriedPlan:
+        """The parts of a plan that host those models tried as if alone.
 
         ``before`` is what is known of the same models' plan; as many requests as one trial takes go
-        to those parts, as many to parts that were not tried yet. Of the rest the trial stays.
+        to those parts, with ``fresh`` as many to parts that were not tried yet. Of the rest the
+        trial stays.
         """
         parts = tried_apart(plan, self.scenario)
         changed = [one for one in parts if not _models([one]).isdisjoint(models)]
         known = before.trial.models.keys() - _models(changed)
         seen = before.trial.models.keys() | _models(changed)
-        fresh = [one for one in parts if _models([one]).isdisjoint(seen)]
+        others = [one for one in parts if fresh and _models([one]).isdisjoint(seen)]
         trial = replace(before.trial, models={m: before.trial.models[m] for m in sorted(known)})
         tried, fleet = before.trial.parts_tried, self._whole_fleet()
-        for some in (changed, fresh):
+        for some in (changed, others):
             whole = replace(plan, partitions=tuple(p for one in some for p in one.partitions))
             again = try_plan(whole, fleet, self.scenario, self.system, seed=_OTHER_SEED)
-            tried += again.parts_tried if some is fresh else 0
+            tried += again.parts_tried if some is others else 0
             trial = trial.beside(again, {**trial.asked, **again.asked})
         there = _in_use(plan, fleet)
         return TriedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))

@@ -177,3 +177,16 @@ def test_what_may_be_lost_is_what_the_interval_says(sent: int, lost: int) -> Non
     for errors in (0.5, 1.5, 2.5):
         kept = ModelTrial(sent, sent - lost, 1.0).interval(errors)[0] >= 0.99
         assert kept == (lost <= may_lose(sent, 0.99, errors))
+
+
+def test_more_than_is_asked_for_breaks_what_is_just_kept() -> None:
+    demand = tuple(Demand(model, 360.0, 60.0, 8) for model in ("a", "b"))
+    scenario = Scenario(demand, KIND, PROFILES)
+    as_asked, more = (
+        try_plan(_halves(360.0), FLEET, scenario, CATALOG["interlace"], load=load)
+        for load in (1.0, 1.2)
+    )
+    assert not as_asked.broken
+    assert set(more.broken) == {"a", "b"}
+    assert "random requests:" in as_asked.sentence()
+    assert "random requests, 20% more than asked:" in more.sentence()

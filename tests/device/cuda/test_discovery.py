@@ -18,11 +18,10 @@ from interlace.assembly import accelerators
 from interlace.assembly.accelerators import Accelerators
 from interlace.core.user_errors import UserError
 from interlace.device.cpu.settings import CpuSettings
-from interlace.device.cuda.discovery import NoGpuError, discover, kind_of
+from interlace.device.cuda.discovery import NoGpuError, discover, kind_of, visible
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.green_contexts.query import ask_atoms
 from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
-from interlace.device.cuda.visible_devices import visible
 from tests.device.cuda.mps_control import control_program
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 

@@ -16,7 +16,7 @@ from interlace.proto.messages import (
     ModelStreamInferResponse,
 )
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
-from interlace.server.grpc.infer_head import read_head
+from interlace.server.grpc.infer_head import read_head, typed_bytes
 from interlace.server.grpc.infer_wire import (
     FINAL_RESPONSE,
     response,
@@ -26,7 +26,6 @@ from interlace.server.grpc.infer_wire import (
     varint,
 )
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.typed_contents import typed_bytes
 from tests.server.grpc.wirebench import Wire, request
 
 values = st.lists(st.binary(max_size=300), max_size=5)

@@ -1,0 +1,177 @@
+"""The machines of a Ray cluster as nodes: on each an actor that keeps one, never asked for more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from interlace.core.node import Node
+from interlace.core.user_errors import InputError
+from interlace.fleet.node_keeper import NodeKeeper, NodeLaunch
+
+_LOG: Final = logging.getLogger(__name__)
+_NAMESPACE: Final = "interlace"
+_ZONE: Final = "ray.io/availability-zone"
+_LOOK_S: Final = 0.5
+_PATIENCE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine with accelerators, by its id in Ray; a ``zone`` of its own if it tells none."""
+
+    id: str
+    host: str
+    zone: str
+    gpus: float
+
+    @property
+    def name(self) -> str:
+        """The name of its node."""
+        return _name(self.id)
+
+
+class RayNodes:
+    """A node on each machine of a cluster that has GPUs, as long as the machine is there.
+
+    An actor is pinned to its machine and holds all of its GPUs, so there is one on each, whatever
+    the cluster grows to. Actors outlive this process: who comes next finds them by name. No request
+    goes through Ray.
+    """
+
+    def __init__(self, address: str, launch: NodeLaunch) -> None:
+        """``address`` is that of the cluster, or "auto". One in a process.
+
+        Raises:
+            ModuleNotFoundError: Ray is not installed.
+            InputError: there is no such cluster.
+        """
+        import ray
+
+        try:
+            ray.init(
+                address=address,
+                namespace=_NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
+        except ConnectionError as error:
+            why = str(error).partition("\n")[0]
+            raise InputError(f"--ray {address}: {why}: start a cluster with: ray start") from error
+        self._ray: Any = ray
+        self._launch = launch
+        self._address = address
+        self._keepers: dict[Machine, Any] = {}
+        self._asked: dict[Machine, Any] = {}
+        self._nodes: dict[Machine, Node] = {}
+        self._problems: dict[Machine, str] = {}
+
+    def __str__(self) -> str:
+        return f"the machines of Ray at {self._address}"
+
+    async def watch(self) -> AsyncIterator[tuple[Node, ...]]:
+        """Never ends. Ray is asked in a thread: it may block."""
+        loop = asyncio.get_running_loop()
+        nodes: tuple[Node, ...] | None
+        known: tuple[Node, ...] | None = None
+        thread = ThreadPoolExecutor(1, "ray")
+        try:
+            while True:
+                try:
+                    nodes = await loop.run_in_executor(thread, self._look)
+                except (self._ray.exceptions.RayError, RuntimeError, OSError) as error:
+                    _LOG.warning("Ray does not say who is there; nodes stay: %s", error)
+                    nodes = known
+                if nodes is not None and nodes != known:
+                    known = nodes
+                    yield nodes
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self) -> tuple[Node, ...]:
+        """Bring keepers in line with machines; the nodes that they keep."""
+        machines = machines_of(self._ray.nodes())
+        for gone in self._keepers.keys() - machines:
+            del self._keepers[gone]
+            self._asked.pop(gone, None)
+            self._nodes.pop(gone, None)
+        for machine in machines:
+            if machine not in self._keepers:
+                self._keepers[machine] = self._keep(machine)
+            if machine not in self._asked:
+                self._asked[machine] = self._keepers[machine].node.remote()
+        asked = list(self._asked.values())
+        done = (
+            self._ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE_S)[0] if asked else ()
+        )
+        for machine in [one for one, ref in self._asked.items() if ref in done]:
+            self._take(machine, self._asked.pop(machine))
+        return tuple(self._nodes[one] for one in machines if one in self._nodes)
+
+    def _answered(self) -> list[Machine]:
+        """The machines whose keepers have answered what they were asked."""
+        asked = list(self._asked.values())
+        if not asked:
+            return []
+        done = set(self._ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE_S)[0])
+        return [machine for machine, answer in self._asked.items() if answer in done]
+
+    def _keep(self, machine: Machine) -> Any:
+        """The actor on that machine: the one that is there, else a new one."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options = {
+            "name": machine.name,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            "max_restarts": -1,
+            "num_cpus": 0,
+            "num_gpus": machine.gpus,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(machine.id, soft=False),
+        }
+        actor = self._ray.remote(NodeKeeper).options(**options)
+        return actor.remote(self._launch, machine.name, machine.host, machine.zone)
+
+    def _take(self, machine: Machine, answer: Any) -> None:
+        """What a keeper says of its node; as long as it cannot, the node stays where it was."""
+        try:
+            node = self._ray.get(answer)
+        except self._ray.exceptions.ActorDiedError as error:
+            self._complain(machine, f"its keeper has ended: {error}")
+            del self._keepers[machine]
+        except self._ray.exceptions.RayError as error:
+            self._complain(machine, f"its keeper does not answer: {error}")
+        else:
+            self._problems.pop(machine, None)
+            if node is not None:
+                self._nodes[machine] = node
+
+    def _complain(self, machine: Machine, why: str) -> None:
+        why = why.partition("\n")[0]
+        if self._problems.get(machine) != why:
+            self._problems[machine] = why
+            _LOG.warning("machine %s (%s): %s", machine.name, machine.host, why)
+
+
+def machines_of(nodes: list[dict[str, Any]]) -> list[Machine]:
+    """The machines with GPUs that live, of what Ray tells of its nodes; by id."""
+    found = [
+        Machine(
+            one["NodeID"],
+            one["NodeManagerAddress"],
+            one.get("Labels", {}).get(_ZONE) or _name(one["NodeID"]),
+            one["Resources"]["GPU"],
+        )
+        for one in nodes
+        if one["Alive"] and one["Resources"].get("GPU", 0) >= 1
+    ]
+    return sorted(found, key=lambda machine: machine.id)
+
+
+def _name(machine: str) -> str:
+    return f"{_NAMESPACE}-{machine[:12]}"
