@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from time import perf_counter
+from typing import Final
 
 from interlace.formats.extents_file import ExtentsFile
 from interlace.formats.runner import CANCELLED, Arrived
+
+#: Copies give way to threads that execute or serve: on a core that those want all of they have 110
+#: parts to 1,024. With five steps neighbours were delayed nearly as much as with none.
+_NICE: Final = 10
 
 
 def _nothing_more(index: int) -> None:
@@ -58,6 +64,7 @@ class ArrivingWeights:
         self._thread.join()
 
     def _read_all(self) -> None:
+        os.nice(_NICE)  # of this thread alone
         began = perf_counter()
         disk_bytes = 0
         for index, at in self._places.items():
