@@ -1,7 +1,8 @@
 """Nodes lost again and again under load, in virtual time: what is noticed, planned anew, and lost.
 
 The code that decides is the one that serves; nodes die, hang and are cut off in turns. Plans are
-the packer's, which takes a fraction of the planner's time.
+the packer's, which takes a fraction of the planner's time. Accelerators are cut by green contexts:
+where a cut takes seconds, the next node is lost before anything stands again.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ from itertools import cycle
 from typing import Annotated
 
 from bench.harness import Report, Table, main
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import MECHANISMS
 from interlace.fleet.simulation import Loss, LossKind, fleet_report, simulate_fleet
 from interlace.fleet.simulation.question import NodesAsked, fleet_simulation
 from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings
+from interlace.planning.trial import scenario_physics
 from interlace.policy.catalog import resolve
 
 _SCENARIO = "examples/planning/nine.toml"
-_EVERY_S = 4.0
-_BACK_S = 1.5
+_EVERY_S = 3.0
+_BACK_S = 1.0
 
 
 def losses(
     *,
     times: Annotated[int, "that a node is lost"] = 50,
-    nodes: int = 4,
-    gpus: Annotated[int, "of each node"] = 2,
+    nodes: int = 3,
+    gpus: Annotated[int, "of each node"] = 1,
     routers: int = 2,
-    load: Annotated[float, "of the rates of examples/planning/nine.toml"] = 0.2,
+    load: Annotated[float, "of the rates of examples/planning/nine.toml"] = 0.5,
     seed: int = 0,
 ) -> Report:
     """Noticed, replanned, lost, late."""
@@ -39,11 +43,13 @@ def losses(
     )
     settings = SimulationSettings(_EVERY_S * times + 1.0, load, seed, nodes * gpus)
     row = resolve("interlace")
-    scenario = fleet_simulation(
-        read_scenario(_SCENARIO, "a100"),
-        replace(row, planner=row.packer),
-        settings,
-        NodesAsked(nodes, routers, lost),
+    asked = read_scenario(_SCENARIO, "a100")
+    green = replace(scenario_physics(asked), costs=MECHANISMS["green"])
+    scenario = replace(
+        fleet_simulation(
+            asked, replace(row, planner=row.packer), settings, NodesAsked(nodes, routers, lost)
+        ),
+        device=device_factory(green),
     )
     record = simulate_fleet(scenario)
     found = fleet_report(record)
