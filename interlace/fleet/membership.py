@@ -110,7 +110,8 @@ def parse_node(text: str) -> Node:
 def _host_port(address: str, text: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     named = text.startswith(_NAMED) and address == text
-    if named or not host or not colon or not port.isdecimal() or not 0 < int(port) < 65535:
+    wrong = named or not host or "/" in text  # parts of a fleet are named NODE/ACCELERATOR
+    if wrong or not colon or not port.isdecimal() or not 0 < int(port) < 65535:
         more = "; a service's name stands alone" if named else ""
         raise InputError(f"node '{text}': expected {_FORMS}{more}")
     return host.strip("[]"), int(port)

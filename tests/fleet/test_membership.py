@@ -93,6 +93,8 @@ def test_on_a_command_line_nodes_are_a_list_or_one_name() -> None:
     [
         (["10.0.0.7"], "node '10.0.0.7': expected"),
         (["10.0.0.7:port"], "node '10.0.0.7:port': expected"),
+        (["http://10.0.0.7:8000"], "node 'http://10.0.0.7:8000': expected"),
+        (["rack/1=10.0.0.7:8000"], "node 'rack/1=10.0.0.7:8000': expected"),
         (["dns:nodes"], "node 'dns:nodes': expected"),
         (["dns:nodes:8000", "a:8000"], "a service's name stands alone"),
         (["a=b:1", "a=c:1"], "node 'a' is named twice"),
