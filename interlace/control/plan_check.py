@@ -28,14 +28,6 @@ def check_plan(assignment: Assignment, fleet: Fleet, where: str) -> None:
         for slot in part.slots:
             if slot.model not in assignment.models:
                 raise _bad(f"{what} has '{slot.model}', which is not among its models")
-    turns = {slot.model for part in plan.partitions for slot in part.slots if not slot.guest}
-    for part in plan.partitions:
-        for slot in part.slots:
-            if slot.model not in turns:
-                raise _bad(
-                    f"{where}: '{slot.model}' is only a guest, in partition '{part.id}': expected "
-                    "a slot of its own in some partition of this node"
-                )
     for name, gpu in there.items():
         shares = [part.share_pct for part in plan.partitions if part.gpu == name]
         whole = all(gpu.legal([share]) for share in shares)

@@ -25,7 +25,7 @@ from interlace.engine.live_partition import LivePartition, ModelState, Partition
 from interlace.engine.plan_diff import Evictions, next_steps, settled
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.request_scheduler import RequestScheduler
-from interlace.engine.state import EngineState
+from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.sustaining_batches import update_sustaining_batches
 from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
@@ -205,10 +205,17 @@ class Reconciler:
                 self._rates.forget(name)
                 self._scheduler.fetching.registry.forget(name)
                 reports.append(ReportStatus(name, "gone"))
-            elif deployed.hosts and not deployed.status_reported:
+            elif not deployed.status_reported and self._serves(name, deployed):
                 deployed.status_reported = True
                 reports.append(ReportStatus(name, "ready"))
         return reports
+
+    def _serves(self, model: str, deployed: DeployedModel) -> bool:
+        """True where it has a turn, or is a guest and is to have none: another node serves it."""
+        if deployed.hosts or not deployed.lenders:
+            return bool(deployed.hosts)
+        slots = (slot for part in self._state.target.partitions for slot in part.slots)
+        return all(slot.guest for slot in slots if slot.model == model)
 
     def _held(self, model: str) -> bool:
         return any(

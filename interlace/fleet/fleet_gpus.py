@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -23,13 +23,8 @@ def node_of(gpu: str) -> str:
 
 
 def node_plan(plan: Plan, node: str) -> Plan:
-    """A node's part of a plan for the fleet, in the node's own names.
-
-    A model is a guest only where it has a turn, too: what another node serves has no queue here.
-    """
-    here = [part for part in plan.partitions if node_of(part.gpu) == node]
-    served = models_of(here)
-    own = tuple(_own(part, served) for part in here)
+    """A node's part of a plan for the fleet, in the node's own names."""
+    own = tuple(_own(part) for part in plan.partitions if node_of(part.gpu) == node)
     return Plan(
         own, session_ms=plan.session_ms, headroom=plan.headroom, overlapping=plan.overlapping
     )
@@ -37,9 +32,8 @@ def node_plan(plan: Plan, node: str) -> Plan:
 
 def models_of(partitions: Iterable[Partition]) -> set[str]:
     """The models that have a turn in one of these."""
-    return {slot.model for part in partitions for slot in part.slots if not slot.guest}
+    return {slot.model for part in partitions for slot in part.slots}
 
 
-def _own(part: Partition, served: Collection[str]) -> Partition:
-    slots = tuple(slot for slot in part.slots if slot.model in served)
-    return replace(part, gpu=part.gpu.partition(_SEPARATOR)[2], slots=slots)
+def _own(part: Partition) -> Partition:
+    return replace(part, gpu=part.gpu.partition(_SEPARATOR)[2])

@@ -94,11 +94,6 @@ def part(name: str, gpu: str, share_pct: int, *models: str) -> dict[str, object]
     return {"id": name, "gpu": gpu, "share_pct": share_pct, "slots": slots}
 
 
-def guest(name: str, gpu: str, share_pct: int, model: str) -> dict[str, object]:
-    slot = {"model": model, "batch": 8, "rows_per_s": 0.0, "guest": True}
-    return {"id": name, "gpu": gpu, "share_pct": share_pct, "slots": [slot]}
-
-
 def node(root: Path, tmp_path: Path, options: ServeOptions | None = None) -> interlace.Server:
     return interlace.serve(
         root, port=0, grpc_port=0, metrics_port=0, device="simulated", gpu="h100", gpus="2",
@@ -208,7 +203,6 @@ def test_only_who_has_the_key_commands(client: Client) -> None:
         ([part("p", "gpu0", 48, "bert", "bert")], "every model once"),
         ([part("p", "gpu0", 48, "bert"), part("p", "gpu1", 48, "bert")], "there twice"),
         ([{"id": "p"}], "failed to parse the Assignment"),
-        ([guest("p", "gpu0", 48, "bert")], "'bert' is only a guest, in partition 'p'"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused_whole(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from interlace.core.hardware import Trait
 from interlace.core.messages import Load
+from interlace.core.plan import Partition, Plan, Slot
 from tests.builders import OVERLAP, World, line_profile, machine
 from tests.perf.padding import padding_waste
 
@@ -27,3 +30,14 @@ def test_where_models_run_at_prepared_sizes_loads_say_which() -> None:
 
 def test_elsewhere_any_size_runs_and_none_is_named() -> None:
     assert {load.batches for load in _loads(OVERLAP)} == {()}
+
+
+def test_a_model_that_is_only_a_guest_here_is_ready() -> None:
+    slots = (Slot("a", 4, 50.0), Slot("b", 4, 0.0, guest=True))
+    world = World({"a": line_profile("a"), "b": line_profile("b")}, machine())
+    part = Partition("p", world.fleet.gpus[0].id, 100, slots)
+    world.system = replace(world.system, planner=lambda *_: Plan((part,)))
+    world.deploy({"a": 50.0, "b": 50.0})
+    world.run(1_000)
+    assert {(one.model, one.status) for one in world.statuses} == {("a", "ready"), ("b", "ready")}
+    assert world.settled[-1]

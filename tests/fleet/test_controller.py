@@ -13,7 +13,7 @@ from interlace.core.node import ModelOutlook, NodeDescription, NodeState
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.fleet.controller import Controller
-from interlace.fleet.fleet_gpus import models_of, node_of, node_plan
+from interlace.fleet.fleet_gpus import models_of, node_of
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
@@ -212,16 +212,3 @@ def test_accelerators_keep_what_they_are() -> None:
     (part, *_) = told.controller.plan.partitions
     assert part.gpu in ("a/gpu0", "a/gpu1")
     assert isinstance(described("a").gpus[0], Gpu)
-
-
-def test_a_node_has_no_guests_of_what_others_serve() -> None:
-    own, lent = Slot("m", 4, 10.0), Slot("k", 4, 0.0, guest=True)
-    plan = Plan(
-        (
-            Partition("p", "a/gpu0", 50, (own, lent)),
-            Partition("q", "b/gpu0", 50, (Slot("k", 4, 10.0),)),
-            Partition("r", "b/gpu1", 50, (own, lent)),
-        )
-    )
-    assert [part.slots for part in node_plan(plan, "a").partitions] == [(own,)]
-    assert [part.slots for part in node_plan(plan, "b").partitions][1] == (own, lent)
