@@ -135,7 +135,7 @@ def get(url: str, body: bytes | None = None) -> Any:
         return json.loads(reply.read())
 
 
-def until(what: Callable[[], bool], patience_s: float = 90.0) -> None:
+def until(what: Callable[[], bool], patience_s: float = 300.0) -> None:
     """Wait until it holds; what cannot be asked yet does not."""
     ends_s = time.monotonic() + patience_s
     while True:

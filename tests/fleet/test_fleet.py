@@ -14,7 +14,7 @@ import pytest
 
 from tests.fleet.stand import FleetStand, get, until
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1500)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
 
 
