@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_all_nodes_serve_nothing_after_the_end(tmp_path: Path) -> None:
     ("other", "problem"),
     [
         (node("b", 2, version="0.0.1"), "runs version 0.0.1, this controller"),
-        (node("b", 1), "is the same server as a: name it once"),
+        (node("b", 1), "is the same server as [ab]: name it once"),
         (replace(node("b", 2), assigned=False), "plans for itself: start it with --assigned"),
     ],
 )
@@ -165,7 +166,7 @@ def test_what_is_wrong_with_a_node_is_told_and_others_serve(
     async def work(stand: Stand) -> None:
         await stand.until(lambda: bool(stand.serving()) and bool(stand.service.problems))
         problems = stand.service.problems
-        assert len(problems) == 1 and problem in next(iter(problems.values()))
+        assert len(problems) == 1 and re.search(problem, next(iter(problems.values())))
         assert len(stand.serving()) == 1
 
     run(tmp_path, work, a=node("a", 1), b=other)
