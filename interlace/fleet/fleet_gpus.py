@@ -43,4 +43,3 @@ def plans_by_node(plan: Plan, nodes: Iterable[str]) -> dict[str, Plan]:
 def models_of(partitions: Iterable[Partition]) -> set[str]:
     """The models that have a turn in one of these."""
     return {slot.model for part in partitions for slot in part.slots}
-
