@@ -148,7 +148,7 @@ class Engine:
             begun = isinstance(work, CreatePartition | Load) and finished.failure is None
             if begun and self._reconciler.may_wait():
                 return commands
-        return commands + self._reconciler.reconcile(now_ms)
+        return commands + self._reconciler.reconcile(now_ms, ended=True)
 
     def _may_go_on(self, run: Run) -> bool:
         """True if a change of plan may have waited for the end of this batch."""
