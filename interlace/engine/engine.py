@@ -54,7 +54,7 @@ class Engine:
         self._state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
         self._scheduler = RequestScheduler(self._state, system, self._rates)
-        self._quarantine = ModelQuarantine(self._state, self._scheduler.abandon)
+        self._quarantine = ModelQuarantine(self._state, self._scheduler)
         self._reconciler = Reconciler(self._state, self._scheduler, self._quarantine, self._rates)
         controller = FleetController(self._state, scaler)
         self._plans = PlanController(self._state, self._quarantine, self._rates, scaler, controller)

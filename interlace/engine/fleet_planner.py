@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Command,
@@ -16,7 +17,7 @@ from interlace.engine.fleet_controller import FleetController
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_controller import PlanController
 from interlace.engine.quarantine import ModelQuarantine
-from interlace.engine.state import EngineState
+from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.base import Scaler
 
 
@@ -30,7 +31,7 @@ class FleetPlanner:
     def __init__(self, fleet: Fleet, scaler: Scaler) -> None:
         self._state = state = EngineState(fleet)
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
-        quarantine = ModelQuarantine(state, lambda deployed, error: [])  # requests wait elsewhere
+        quarantine = ModelQuarantine(state, _NothingWaits())
         controller = FleetController(state, scaler)
         self._plans = PlanController(state, quarantine, self._rates, scaler, controller)
         self._standing = state.target
@@ -99,3 +100,11 @@ class FleetPlanner:
             for deployed in self._state.models.values():
                 deployed.status_reported |= bool(deployed.hosts)
         return commands
+
+
+class _NothingWaits:
+    """Requests wait at servers."""
+
+    def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
+        """Nobody waits here."""
+        return []
