@@ -15,7 +15,6 @@ from interlace.core.messages import (
     Fetch,
     GpuJoined,
     GpuLeft,
-    Load,
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
@@ -145,8 +144,7 @@ class Engine:
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
-            begun = isinstance(work, CreatePartition | Load) and finished.failure is None
-            if begun and self._reconciler.may_wait():
+            if finished.failure is None and self._reconciler.may_wait():
                 return commands
         return commands + self._reconciler.reconcile(now_ms, ended=True)
 

@@ -31,8 +31,8 @@ from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
 
-#: Of more partitions and models than this that are on their way, the end of one is not looked at
-#: until this part of them has ended since the last look.
+#: Of more steps than this that are under way (partitions made and released, models loaded and
+#: unloaded), the end of one is not looked at until this part of them has ended since the last look.
 _MANY: Final = 32
 _PART: Final = 0.125
 
@@ -55,17 +55,17 @@ class Reconciler:
         self._scheduler = scheduler
         self._quarantine = quarantine
         self._rates = rates
-        self._coming = 0  #: partitions being created and models being loaded
-        self._coming_then = 0  #: when all was last looked at
+        self._under_way = 0  #: steps that were begun and have not ended
+        self._under_way_then = 0  #: when all was last looked at
         self._many = False  #: they have been many since there were none
 
     def may_wait(self) -> bool:
-        """True where so much is on its way that not each end is worth a look at all."""
-        return self._many and self._coming > (1.0 - _PART) * self._coming_then
+        """True where so much is under way that not each end is worth a look at all."""
+        return self._many and self._under_way > (1.0 - _PART) * self._under_way_then
 
     def finished(self, finished: WorkFinished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Note that a partition was created or released, or a model loaded or unloaded."""
-        self._coming -= isinstance(work, CreatePartition | Load)
+        self._under_way -= 1
         live = self._state.partitions.get(work.partition)
         if live is None:
             return []
@@ -110,8 +110,8 @@ class Reconciler:
         for work in next_steps(state.partitions, state.target, evictions, order.allows):
             self._begin(work)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
-        self._coming_then = self._coming
-        self._many = self._coming > _MANY or (self._many and self._coming > 0)
+        self._under_way_then = self._under_way
+        self._many = self._under_way > _MANY or (self._many and self._under_way > 0)
         if commands:
             moved |= state.update_hosts()
         update_sustaining_batches(state, self._rates, moved if ended else None)
@@ -160,7 +160,7 @@ class Reconciler:
         return begun
 
     def _begin(self, work: PartitionWork) -> None:
-        self._coming += isinstance(work, CreatePartition | Load)
+        self._under_way += 1
         match work:
             case CreatePartition(partition=name, gpu=gpu, share_pct=share_pct):
                 ahead_ms = self._state.fleet.gpu(gpu).ahead_ms

@@ -15,6 +15,7 @@ from math import inf, isfinite
 from interlace.core.plan import Demand
 from interlace.core.user_errors import InputError
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
@@ -142,22 +143,31 @@ def _unit_costs(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound]) -> 
 
 
 def _bound_per_hour(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound]) -> float:
-    """sum_m rate_m min_k price_k g_km, g_km accelerators of kind k per request/s of model m.
+    """min sum_k price_k N_k with N_k >= sum_m x_mk rate_m g_mk for whole N and sum_k x_mk = 1.
 
-    Each kind's area and configuration bounds are such sums, so whatever part of each rate a kind
-    serves costs no less there; any one of the two may be taken for each kind, so the best is.
+    g_mk are accelerators of kind k per request/s of model m, by area and by layouts: whatever part
+    of each rate a kind serves takes no fewer of it. Models that no kind serves are left out.
     """
-    best = 0.0
-    for of_kinds in product(*((bound.area, bound.configuration) for bound in bounds)):
-        total = 0.0
-        for one in scenarios[0].demand:
-            dearness = [
-                _price(scenario) * bound.price.get(one.model, inf)
-                for scenario, bound in zip(scenarios, of_kinds, strict=True)
-            ]
-            total += one.rows_per_s * min(dearness) if isfinite(min(dearness)) else 0.0
-        best = max(best, total)
-    return best
+    kinds = range(len(scenarios))
+    prices = [_price(one) for one in scenarios]
+    cost, integer = list(prices), [True for _ in kinds]
+    by_area, by_layouts = ([({kind: 1.0}) for kind in kinds] for _ in range(2))
+    rows: list[Constraint] = []
+    for one in scenarios[0].demand:
+        able = [kind for kind in kinds if one.model in bounds[kind].area.price]
+        for column, kind in enumerate(able, len(cost)):
+            bound = bounds[kind]
+            by_area[kind][column] = -one.rows_per_s * bound.area.price[one.model]
+            by_layouts[kind][column] = -one.rows_per_s * bound.configuration.price[one.model]
+        if able:
+            parts = tuple(range(len(cost), len(cost) + len(able)))
+            rows.append(Constraint(parts, (1.0,) * len(able), 1.0, 1.0))
+        cost += [0.0] * len(able)
+        integer += [False] * len(able)
+    for entries in (*by_area, *by_layouts):
+        rows.append(Constraint(tuple(entries), tuple(entries.values()), 0.0, inf))
+    upper = [inf if whole else 1.0 for whole in integer]
+    return solve(LinearProgram(cost, [0.0] * len(cost), upper, integer, rows)).bound
 
 
 class _Search:
