@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
-    ArrivedElsewhere,
     Command,
     CopyInputs,
     CreatePartition,
@@ -55,7 +54,7 @@ class Engine:
         self._state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
         self._scheduler = RequestScheduler(self._state, system, self._rates)
-        self._quarantine = ModelQuarantine(self._state, self._scheduler)
+        self._quarantine = ModelQuarantine(self._state, self._scheduler.abandon)
         self._reconciler = Reconciler(self._state, self._scheduler, self._quarantine, self._rates)
         controller = FleetController(self._state, scaler)
         self._plans = PlanController(self._state, self._quarantine, self._rates, scaler, controller)
@@ -82,9 +81,6 @@ class Engine:
                 return self._finished(event, now_ms)
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
-            case ArrivedElsewhere(model=model, rows=rows):
-                self._rates.count(model, rows)
-                return []
             case TierChanged():
                 return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):

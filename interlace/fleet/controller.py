@@ -7,23 +7,27 @@ from dataclasses import dataclass, field, replace
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
-    ArrivedElsewhere,
+    Command,
     Deployment,
+    GpuJoined,
+    GpuLeft,
     ModelsDeployed,
-    ModelWithdrawn,
     PlanSolved,
     SolvePlan,
 )
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
-from interlace.engine.engine import Engine
-from interlace.fleet.assigned_gpu import AssignedGpu
-from interlace.fleet.fleet_gpus import fleet_gpu, models_of, node_plan
+from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine.fleet_controller import FleetController
+from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
+from interlace.engine.plan_controller import PlanController
+from interlace.engine.quarantine import ModelQuarantine
+from interlace.engine.state import EngineState
+from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
-from interlace.runtime.plan_solver import OnPlanned, PlanSolver
-from interlace.runtime.runtime import Runtime
+from interlace.runtime.plan_solver import PlanSolver
 
 
 @dataclass(slots=True)
@@ -39,11 +43,12 @@ class _Member:
 
 
 class Controller:
-    """An engine over the accelerators of all nodes, whose plan is handed out node by node.
+    """The planning half of an engine over the accelerators of all nodes.
 
-    The engine plans as in one server: when models or accelerators come and go, when rates move,
-    with few moves from what stands. Its accelerators carry nothing out; the plan that it heads for
-    becomes assignments, which rise in ``revision`` within this controller's ``term``.
+    It plans as in one server: when models or accelerators come and go, when rates move, with few
+    moves from what stands. Nothing is carried out here: a plan that is headed for becomes
+    assignments, which rise in ``revision`` within this controller's ``term``, and counts as what
+    stands. So a plan costs once what it is large, whatever nodes go through to get there.
     """
 
     def __init__(
@@ -62,21 +67,29 @@ class Controller:
         self._clock = clock
         self._nodes = {name: _member(name, one) for name, one in nodes.items()}
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
-        devices = {gpu.id: AssignedGpu(gpu, clock) for gpu in gpus}
-        self._engine = Engine(Fleet(tuple(gpus)), system)
-        self._runtime = Runtime(self._engine, clock, devices, self._solve, [self._seen], epoch_ms)
+        scaler = system.scaler
+        self._state = state = EngineState(Fleet(tuple(gpus)))
+        self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
+        self._plans = PlanController(
+            state,
+            ModelQuarantine(state, lambda deployed, error: []),  # requests wait at nodes
+            self._rates,
+            scaler,
+            FleetController(state, scaler),
+        )
         self._system, self._solver = system, solver
         self._term = term
         self._number = 0
+        self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
-        self._asked: dict[int, Collection[str]] = {}  # accelerators, by the ticket that is open
-        self._target = self._engine.target
+        self._asked: Collection[str] = ()  # accelerators that the open question is about
+        self._target = state.target
         self.failure = ""  #: why the last question had no plan
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:
         """Look at rates at the end of each epoch from now on."""
-        self._runtime.start()
+        self._clock.call_at(self._clock.now_ms() + self._epoch_ms, self._epoch)
 
     @property
     def plan(self) -> Plan:
@@ -97,13 +110,14 @@ class Controller:
         """One more node is there, empty or with what it was told before."""
         member = self._nodes[node] = _member(node, description)
         for gpu in member.gpus:
-            self._runtime.join(AssignedGpu(gpu, self._clock), more=gpu is not member.gpus[-1])
+            more = gpu is not member.gpus[-1]
+            self._follow(self._plans.joined(GpuJoined(gpu, more)))
 
     def left(self, node: str) -> None:
         """A node is gone, or to be emptied: its models stand elsewhere from now on."""
         gpus = self._nodes.pop(node).gpus
         for gpu in gpus:
-            self._runtime.leave(gpu.id, more=gpu is not gpus[-1])
+            self._follow(self._plans.left(GpuLeft(gpu.id, more=gpu is not gpus[-1])))
 
     def heard(self, node: str, state: NodeState) -> None:
         """Count what a node was asked for since it was heard last."""
@@ -116,18 +130,21 @@ class Controller:
             new = outlook.arrived - member.arrived.get(model, outlook.arrived)
             member.arrived[model] = outlook.arrived
             if new > 0 and model in self._digests:
-                self._runtime.deliver(ArrivedElsewhere(model, new))
+                self._rates.count(model, new)
 
     def deploy(self, models: Sequence[tuple[Deployment, str]]) -> None:
         """Serve these models from now on, each with the digest of its files."""
         for one, digest in models:
             self._digests[one.demand.model] = digest
-        self._runtime.deliver(ModelsDeployed(tuple(one for one, _ in models)))
+        self._follow(self._plans.deploy(ModelsDeployed(tuple(one for one, _ in models))))
 
     def withdraw(self, model: str) -> None:
         """Serve a model no more."""
         if self._digests.pop(model, None) is not None:
-            self._runtime.deliver(ModelWithdrawn(model))
+            self._state.drop_from_target(model)
+            self._state.forget(model)
+            self._rates.forget(model)
+            self._follow(())
 
     def next_revision(self) -> Revision:
         """Of an order that comes after all that were given."""
@@ -139,31 +156,58 @@ class Controller:
         member = self._nodes.get(node)
         return None if member is None else member.assignment
 
-    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
+    def _epoch(self) -> None:
+        self._follow(self._plans.tick(self._clock.now_ms()))
+        self.start()
+
+    def _solve(self, question: SolvePlan) -> None:
         """Plan with the zones of the nodes that are there now."""
+        self._asked = {gpu.id for gpu in question.fleet.gpus}
         zones = {name: member.zone for name, member in self._nodes.items()}
         planner = ZonePlanner(self._system.planner, zones)
-        self._solver(replace(self._system, planner=planner))(question, done)
+        self._solver(replace(self._system, planner=planner))(question, self._solved)
 
-    def _seen(self, now_ms: float, event: object, commands: Sequence[object]) -> None:
-        """After each event: has the plan changed that is headed for?"""
-        target = self._engine.target
-        asked: Collection[str] = ()
-        if isinstance(event, PlanSolved):
-            asked, self.failure = self._asked.pop(event.ticket, ()), event.failure or ""
+    def _solved(self, solved: PlanSolved) -> None:
+        asked, self.failure = self._asked, solved.failure or ""
+        commands = self._plans.planned(solved, self._clock.now_ms())
+        if self._state.target is not self._target:
+            for member in self._nodes.values():
+                member.planned |= any(gpu.id in asked for gpu in member.gpus)
+        self._follow(commands)
+
+    def _follow(self, commands: Sequence[Command]) -> None:
+        """Let what is headed for stand, say what nodes have to do for it, and ask what is asked."""
+        target = self._state.target
+        if target is not self._target:
+            self._target = target
+            self._stand(target)
+            self._assign(target)
         for command in commands:
             if isinstance(command, SolvePlan):
-                self._asked = {command.ticket: {gpu.id for gpu in command.fleet.gpus}}
-        if target is self._target:
-            return
-        for member in self._nodes.values():
-            member.planned |= any(gpu.id in asked for gpu in member.gpus)
-        self._target = target
+                self._solve(command)
+
+    def _stand(self, target: Plan) -> None:
+        self._state.partitions = {
+            part.id: LivePartition(
+                part.id,
+                part.gpu,
+                part.share_pct,
+                PartitionState.READY,
+                model_states={slot.model: ModelState.LOADED for slot in part.slots},
+            )
+            for part in target.partitions
+        }
+        self._state.update_hosts()
+        for deployed in self._state.models.values():
+            deployed.status_reported |= bool(deployed.hosts)
+
+    def _assign(self, target: Plan) -> None:
+        plans = plans_by_node(target, self._nodes)
         revision: Revision | None = None
         for node, member in self._nodes.items():
             if not member.planned:
                 continue  # that it has no part in a plan made without it says nothing
-            plan = node_plan(target, node)
+            plan = plans[node]
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             before = member.assignment
             if before is not None and (before.plan, before.models) == (plan, models):
