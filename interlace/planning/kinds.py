@@ -100,7 +100,7 @@ def plan_kinds(scenarios: Sequence[Scenario], system: System) -> KindsPlan:
         for kind, made in alone.items()
     }
     cheapest = min(costs, key=lambda kind: costs[kind])
-    choice = _Search(scenarios, system, _unit_costs(scenarios, bounds)).best()
+    choice = _Choices(scenarios, system, _unit_costs(scenarios, bounds)).best()
     used = sorted(set(choice))
     parts = tuple(
         _tried(scenarios[kind], [m for m, on in enumerate(choice) if on == kind], system)
@@ -170,8 +170,8 @@ def _bound_per_hour(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound])
     return solve(LinearProgram(cost, [0.0] * len(cost), upper, integer, rows)).bound
 
 
-class _Search:
-    """Choices of kinds, each packed."""
+class _Choices:
+    """Kinds for all models, each choice packed."""
 
     def __init__(
         self, scenarios: Sequence[Scenario], system: System, costs: Sequence[Sequence[float]]
