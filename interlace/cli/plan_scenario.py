@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 import typer
 
 from interlace.cli.memory_table import show_memory
+from interlace.cli.options import NOT_KEPT
 from interlace.cli.plan_tables import show, show_kinds, show_systems, show_what_ifs
 from interlace.cli.screen import console
 from interlace.core.figure_file import check_figure_path
@@ -28,9 +28,6 @@ from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
 from interlace.policy.base import System
-
-#: The exit status of a plan that leaves demand unserved or breaks a promise.
-NOT_KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

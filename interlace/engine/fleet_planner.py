@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
@@ -10,6 +12,7 @@ from interlace.core.messages import (
     GpuLeft,
     ModelsDeployed,
     PlanSolved,
+    SolvePlan,
 )
 from interlace.core.plan import Plan
 from interlace.engine.arrival_rates import ArrivalRates
@@ -81,6 +84,15 @@ class FleetPlanner:
     def planned(self, planned: PlanSolved, now_ms: float) -> list[Command]:
         """Head for a new plan."""
         return self._stand(self._plans.planned(planned, now_ms))
+
+    def what_if(self, fleet: Fleet, rates_rows_per_s: Mapping[str, float]) -> SolvePlan:
+        """What would be asked now for all models on this part of the fleet."""
+        models = [name for name, one in self._state.models.items() if not one.leaving]
+        return self._plans.question(0, fleet, None, models, rates_rows_per_s)
+
+    def aligned(self, plan: Plan, fleet: Fleet) -> Plan:
+        """An answer, with what stands on accelerators of ``fleet`` for what is like it."""
+        return self._plans.aligned(plan, fleet)
 
     def _stand(self, commands: list[Command]) -> list[Command]:
         target = self._state.target

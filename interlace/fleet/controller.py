@@ -19,6 +19,7 @@ from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.engine.fleet_planner import FleetPlanner
 from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
+from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
@@ -128,6 +129,29 @@ class Controller:
             self._planner.withdraw(model)
             self._follow(())
 
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why models are not served, or not all that they ask for."""
+        return self._planner.reasons
+
+    def would_plan(
+        self,
+        rates_rows_per_s: Mapping[str, float],
+        without: Collection[str],
+        done: Callable[[PlannedFleet], None],
+    ) -> None:
+        """What would be planned now, for other rates of some models, without some nodes."""
+        nodes = {name: one for name, one in self._nodes.items() if name not in without}
+        fleet = Fleet(tuple(gpu for one in nodes.values() for gpu in one.gpus))
+        question = self._planner.what_if(fleet, rates_rows_per_s)
+
+        def solved(answer: PlanSolved) -> None:
+            there = {name: one.gpus for name, one in self._nodes.items()}
+            after = self._target if answer.failure else self._planner.aligned(answer.plan, fleet)
+            done(planned_fleet(self._target, after, there, answer.failure or ""))
+
+        self._solver(self._in_zones())(question, solved)
+
     def next_revision(self) -> Revision:
         """Of an order that comes after all that were given."""
         self._number += 1
@@ -145,9 +169,11 @@ class Controller:
     def _solve(self, question: SolvePlan) -> None:
         """Plan with the zones of the nodes that are there now."""
         self._asked = {gpu.id for gpu in question.fleet.gpus}
+        self._solver(self._in_zones())(question, self._solved)
+
+    def _in_zones(self) -> System:
         zones = {name: member.zone for name, member in self._nodes.items()}
-        planner = ZonePlanner(self._system.planner, zones)
-        self._solver(replace(self._system, planner=planner))(question, self._solved)
+        return replace(self._system, planner=ZonePlanner(self._system.planner, zones))
 
     def _solved(self, solved: PlanSolved) -> None:
         asked, self.failure = self._asked, solved.failure or ""
