@@ -47,6 +47,15 @@ class FakeNodes:
     def heard_lately(self) -> set[str]:
         return set(self.descriptions)
 
+    def heard_ms(self) -> dict[str, float]:
+        return dict.fromkeys(self.descriptions, self.now_ms())
+
+    def refusing(self) -> set[str]:
+        return set()
+
+    def now_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000.0
+
     async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
         if path == "/v2/node":
             return HttpResponse(msgspec.json.encode(self.descriptions[node]))
