@@ -32,7 +32,9 @@ def show_planned(out: Console, found: object) -> None:
     if planned.failure:
         out.print(f"no plan: {planned.failure}")
         return
-    made = table(("node", "accelerators", "models", "comes", "goes"), ("used", "room for requests/s"))
+    made = table(
+        ("node", "accelerators", "models", "comes", "goes"), ("used", "room for requests/s")
+    )
     for name, node in sorted(planned.nodes.items()):
         made.add_row(
             name,

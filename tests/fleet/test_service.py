@@ -192,9 +192,10 @@ def test_a_refused_key_is_told(tmp_path: Path) -> None:
 
 def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
     async def work(stand: Stand) -> None:
-        service = stand.service
-        await stand.until(lambda: stand.serving() == {"a", "b"})
-        told = list(stand.nodes.told)
+        service, nodes = stand.service, stand.nodes
+        both = {("a", "/v2/node/assignment"), ("b", "/v2/node/assignment")}
+        await stand.until(lambda: both <= set(nodes.told))
+        told = list(nodes.told)
         same = await service.plan({}, [])
         assert (same.loads, same.moves.go, same.moves.appear) == (0, 0, 0)
         assert not same.unserved_rows_per_s and not same.failure
@@ -210,6 +211,6 @@ def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
         ):
             with pytest.raises(ServeError, match=why):
                 await service.plan(*asked)
-        assert stand.nodes.told == told
+        assert nodes.told == told
 
     run(tmp_path, work, a=node("a", 1), b=node("b", 2))
