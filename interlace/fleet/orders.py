@@ -70,11 +70,6 @@ def fleet_routes(
         told = f"; not told, since they did not answer: {', '.join(left)}" if left else ""
         return _said(f"all nodes serve nothing now, and wait to be told{told}")
 
-    async def plan(asked: AdminRequest) -> HttpResponse:
-        question = _read(asked, _PlanQuestion)
-        rates = {model: as_rows_per_s(rate) for model, rate in question.rates.items()}
-        return HttpResponse(msgspec.json.encode(await service().plan(rates, question.without)))
-
     orders: Mapping[str, Callable[[str], Awaitable[str]]] = {
         "drain": drain, "undrain": undrain, "add": add, "remove": remove,
     }  # fmt: skip
@@ -84,9 +79,18 @@ def fleet_routes(
             Route(f"/v2/fleet/{name}", respond={"POST": _about_one(do)}, access=Access.CHANGE)
             for name, do in orders.items()
         ),
-        Route("/v2/fleet/plan", respond={"POST": plan}, access=Access.CHANGE),
+        Route("/v2/fleet/plan", respond={"POST": _plan_of(service)}, access=Access.CHANGE),
         Route("/v2/fleet/down", respond={"POST": down}, access=Access.CHANGE),
     ]
+
+
+def _plan_of(service: Callable[[], FleetService]) -> Respond:
+    async def respond(asked: AdminRequest) -> HttpResponse:
+        question = _read(asked, _PlanQuestion)
+        rates = {model: as_rows_per_s(rate) for model, rate in question.rates.items()}
+        return HttpResponse(msgspec.json.encode(await service().plan(rates, question.without)))
+
+    return respond
 
 
 def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
