@@ -126,7 +126,7 @@ class _FleetParts:
 
     def _controller(self, term: int, nodes: Mapping[str, NodeDescription]) -> Controller:
         def solver(system: System) -> ProcessPlanSolver:
-            return ProcessPlanSolver(system, self._clock, self._solver_executor)
+            return ProcessPlanSolver(system, self._clock, self._solver_executor, yields=False)
 
         return Controller(self._clock, self._settings.system, solver, term, nodes)
 
