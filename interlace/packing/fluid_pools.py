@@ -40,7 +40,7 @@ _IDLE: Final = 0.2
 _NOTHING: Final = 1e-6
 
 
-class _Pool(NamedTuple):
+class _PoolKind(NamedTuple):
     """Partitions of one share: each model's rows/s if it has all the time there, and its batch.
 
     ``idle`` hosts of it serve nothing.
@@ -146,9 +146,9 @@ class FluidPools:
         return _Filling(whole[: len(pools)], busy, layouts, found.values[part])
 
     @cached_property
-    def _pools(self) -> list[_Pool]:
+    def _pools(self) -> list[_PoolKind]:
         """Each share with each length of batch; with a model of its own where none is short."""
-        found: list[_Pool] = []
+        found: list[_PoolKind] = []
         slo_ms = np.array([one.slo_ms for one in self.demand])
         for share, options in self._options.items():
             for length_ms in self._lengths_ms:
@@ -191,7 +191,7 @@ class FluidPools:
         return layouts(self.fleet.gpus[0], tuple(self._options))
 
 
-def _pool(share_pct: int, options: BatchOptions, rows_per_s: Floats, idle: float) -> _Pool:
+def _pool(share_pct: int, options: BatchOptions, rows_per_s: Floats, idle: float) -> _PoolKind:
     """Each model in the batch of which most rows are served."""
     at = np.arange(len(rows_per_s)), rows_per_s.argmax(axis=1)
-    return _Pool(share_pct, rows_per_s[at], options.rows[at], idle)
+    return _PoolKind(share_pct, rows_per_s[at], options.rows[at], idle)
