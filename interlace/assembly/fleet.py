@@ -19,6 +19,8 @@ from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
+from interlace.fleet.machine_pool import MachinePool, MachineScaler
+from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.orders import fleet_routes
@@ -35,7 +37,7 @@ class FleetSettings:
     """What the operator chose. ``models`` is the folder of all that is to be served.
 
     ``admin_key`` is shown to nodes with orders. Controllers that share the folder ``lease`` take
-    turns; without, the one that began last commands.
+    turns; without, the one that began last commands. ``pool`` brings up to ``most_machines``.
     """
 
     router: RouterSettings
@@ -43,6 +45,8 @@ class FleetSettings:
     system: System
     admin_key: str = ""
     lease: Path | None = None
+    pool: MachinePool | None = None
+    most_machines: int = 0
 
 
 def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
@@ -80,6 +84,7 @@ class _FleetParts:
         self._clock = WallClock(asyncio.get_running_loop())
         self._solver_executor = planner
         self._service: FleetService | None = None
+        self._scaling: asyncio.Future[None] | None = None
 
     def router(self) -> Router:
         """The router; its service commands from then on."""
@@ -106,6 +111,9 @@ class _FleetParts:
         router.on_heard = service.heard
         service.start()
         self._service = service
+        if asked.pool is not None and asked.most_machines:
+            scaler = MachineScaler(service, asked.pool, MachineScaling(asked.most_machines))
+            self._scaling = asyncio.ensure_future(scaler.run())
         return router
 
     def _commanding(self) -> FleetService:
@@ -114,6 +122,8 @@ class _FleetParts:
 
     def close(self) -> None:
         """Command no more."""
+        if self._scaling is not None:
+            self._scaling.cancel()
         if self._service is not None:
             self._service.close()
 

@@ -162,6 +162,11 @@ class FleetService:
         self.known(node)
         self._drained.discard(node)
 
+    def drained(self, node: str) -> bool:
+        """Whether a node that is to be emptied takes nothing any more."""
+        state = self._states.get(node)
+        return node in self._drained and (state is None or not state.accepting)
+
     async def plan(
         self, rates_rows_per_s: Mapping[str, float], without: Collection[str]
     ) -> PlannedFleet:
