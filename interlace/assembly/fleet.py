@@ -19,11 +19,12 @@ from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
-from interlace.fleet.machine_pool import MachinePool, MachineScaler
+from interlace.fleet.machine_pool import MachineScaler
 from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.orders import fleet_routes
+from interlace.fleet.ray_nodes import RayNodes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
 from interlace.repository import folder_names
@@ -37,7 +38,7 @@ class FleetSettings:
     """What the operator chose. ``models`` is the folder of all that is to be served.
 
     ``admin_key`` is shown to nodes with orders. Controllers that share the folder ``lease`` take
-    turns; without, the one that began last commands. ``pool`` brings up to ``most_machines``.
+    turns; without, the one that began last commands.
     """
 
     router: RouterSettings
@@ -45,8 +46,6 @@ class FleetSettings:
     system: System
     admin_key: str = ""
     lease: Path | None = None
-    pool: MachinePool | None = None
-    most_machines: int = 0
 
 
 def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
@@ -111,8 +110,9 @@ class _FleetParts:
         router.on_heard = service.heard
         service.start()
         self._service = service
-        if asked.pool is not None and asked.most_machines:
-            scaler = MachineScaler(service, asked.pool, MachineScaling(asked.most_machines))
+        pool = asked.router.nodes
+        if isinstance(pool, RayNodes) and pool.most_machines:
+            scaler = MachineScaler(service, pool, MachineScaling(pool.most_machines))
             self._scaling = asyncio.ensure_future(scaler.run())
         return router
 

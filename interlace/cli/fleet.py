@@ -142,31 +142,23 @@ def serve(
       interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
     """
     positive({"--request-memory-mb": request_memory_mb, "--max-machines": max_machines})
-    if max_machines is not None and ray is None:
-        raise InputError("--max-machines: only Ray's autoscaler brings machines: give --ray auto")
     show_logs(out := console(stderr=True), log_level)
     keys = read_key(admin_key_file, "--admin-key-file") or "", read_key(api_key_file) or ""
     launch = NodeLaunch(str(models_dir.resolve()), tuple(shlex.split(node_options)), *keys)
-    found = _found(nodes, ray, launch)
+    found = _found(nodes, ray, launch, max_machines)
     router = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(keys[1], keys[0]),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
     run_fleet(
-        FleetSettings(
-            router,
-            models_dir,
-            system_of(system),
-            keys[0],
-            lease,
-            found if isinstance(found, RayNodes) else None,
-            max_machines or 0,
-        ),
+        FleetSettings(router, models_dir, system_of(system), keys[0], lease),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
 
 
-def _found(nodes: str | None, ray: str | None, launch: NodeLaunch) -> Membership:
+def _found(
+    nodes: str | None, ray: str | None, launch: NodeLaunch, most_machines: int | None
+) -> Membership:
     """Who is there, as one of both options says.
 
     Raises:
@@ -174,7 +166,11 @@ def _found(nodes: str | None, ray: str | None, launch: NodeLaunch) -> Membership
     """
     if (nodes is None) == (ray is None):
         raise InputError("who is there? Give --nodes HOST:PORT,... or --ray auto, one of them")
-    return membership((nodes or "").split(",")) if ray is None else RayNodes(ray, launch)
+    if ray is not None:
+        return RayNodes(ray, launch, most_machines)
+    if most_machines is not None:
+        raise InputError("--max-machines: only Ray's autoscaler brings machines: give --ray auto")
+    return membership((nodes or "").split(","))
 
 
 @fleet.command()

@@ -43,8 +43,10 @@ class RayNodes:
     goes through Ray.
     """
 
-    def __init__(self, address: str, launch: NodeLaunch) -> None:
+    def __init__(self, address: str, launch: NodeLaunch, most_machines: int | None = None) -> None:
         """``address`` is that of the cluster, or "auto". One in a process.
+
+        Ray's autoscaler may be asked for ``most_machines``; without, it is left alone.
 
         Raises:
             ModuleNotFoundError: Ray is not installed.
@@ -62,6 +64,7 @@ class RayNodes:
         except ConnectionError as error:
             why = str(error).partition("\n")[0]
             raise InputError(f"--ray {address}: {why}: start a cluster with: ray start") from error
+        self.most_machines = most_machines
         self._ray: Any = ray
         self._launch = launch
         self._address = address
