@@ -55,16 +55,13 @@ class Lanes(Protocol):
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """All that exist, idle ones too, without the staging lane."""
-        ...
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Into how many blocks of how many SMs the GPU is cut; (0, 0) if it is not."""
-        ...
 
     def aside(self) -> Lane:
         """The staging lane: for work that belongs to no partition, such as copying inputs."""
-        ...
 
     def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
         """A lane for a partition. It may overlap partitions that are ``leaving``.
@@ -73,7 +70,6 @@ class Lanes(Protocol):
             ValueError: no such share, or a partition of that name exists.
             CudaError: the driver refused; what was made for it is given back.
         """
-        ...
 
     def release(self, name: str) -> None:
         """The partition is gone and nothing runs on its lane, which is idle now.
@@ -81,7 +77,6 @@ class Lanes(Protocol):
         Raises:
             ValueError: no such partition.
         """
-        ...
 
     def retire(self, lane: Lane) -> None:
         """Destroy an idle lane; what was captured on it is destroyed before.
@@ -90,7 +85,6 @@ class Lanes(Protocol):
             ValueError: it is in use, or destroyed already.
             CudaError: the driver refused; the lane is forgotten all the same.
         """
-        ...
 
     def close(self) -> None:
         """Destroy all lanes: first the streams, then what they belong to. Nothing runs any more.
@@ -98,7 +92,6 @@ class Lanes(Protocol):
         Raises:
             CudaError: the driver refused at least once; everything was tried.
         """
-        ...
 
 
 class LaneTable:
