@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bench.gpu.rows import Row
 from bench.gpu.switches import Switches, chosen
@@ -65,16 +64,6 @@ class Bench:
     def switches(self) -> Switches:
         """What the part `preflight` chose."""
         return chosen(self.out, self.dry)
-
-    def findings(self, part: str) -> dict[str, Any] | None:
-        """The figures of another part that has run, by row; ``None`` if it has not."""
-        try:
-            kept = json.loads((self.out / f"{part}.json").read_text())
-        except (OSError, ValueError):
-            return None
-        if kept.get("dry") != self.dry or not kept.get("finished"):
-            return None
-        return {row["what"]: row["figures"] for row in kept["rows"]}
 
 
 Entry = Callable[[Bench], Iterable[Row] | AsyncIterator[Row]]

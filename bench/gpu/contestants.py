@@ -63,14 +63,6 @@ PAPERS: Final = (
 #: All of one device together: starting one takes seconds.
 CONTESTANTS: Final = (OURS, *WHOLE, *STREAMS, *PAPERS)
 
-#: The same on percentages of MPS, as they were published: a process for each partition.
-ON_MPS: Final = (
-    Contestant("GSLICE", "gslice"),
-    Contestant("gpulet", "gpulet"),
-    Contestant("D-STACK", "dstack"),
-    Contestant("E-Ebird", "e2bird"),
-)
-
 
 def side_by_side(asked: Sequence[Demand], gpu: Gpu, instances: int = 1) -> Plan:
     """Every model on streams of its own over all SMs, as Triton has instances of a model."""

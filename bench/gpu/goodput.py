@@ -5,7 +5,7 @@ arrivals, on one device that is opened once: partitions of its own, whole-GPU ba
 over all SMs are lanes of the same process. First each runs at three loads, in parts of the area
 bound. Then three of them, ours, the better of those that give every batch the whole GPU, and the
 best of those on streams, are halved down to the highest load at which every model has 99 % of its
-requests within the SLO. The papers' systems come last; `percentages` has them on those of MPS.
+requests within the SLO. The papers' systems come last.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from interlace.core.quantile import quantile as nearest_rank
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
@@ -13,17 +13,6 @@ from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedB
 from interlace.device.cuda.graphs.capture import CapturedGraph
 
 _ATOM_SMS = 8
-
-
-class Place(Protocol):
-    """Where work of torch is done: a stream, and the context it belongs to."""
-
-    @property
-    def stream(self) -> int: ...
-    @property
-    def sms(self) -> int: ...
-    @property
-    def green(self) -> GreenContext | None: ...
 
 
 class Lane(NamedTuple):
@@ -56,16 +45,9 @@ class Lanes:
         return lane
 
     def first(self, sms: int) -> Lane:
-        """A stream on the first atoms that make up ``sms``."""
-        return self.on(self.split.atoms[: self._count(sms)])
-
-    def beside(self, sms: int) -> Lane:
-        """A stream on all that ``first(sms)`` leaves."""
-        rest = () if self.split.rest is None else (self.split.rest,)
-        return self.on((*self.split.atoms[self._count(sms) :], *rest))
-
-    def _count(self, sms: int) -> int:
-        return max(1, min(sms // _ATOM_SMS, len(self.split.atoms) - 1))
+        """A stream on the first atoms that make up ``sms``; never on all."""
+        count = max(1, min(sms // _ATOM_SMS, len(self.split.atoms) - 1))
+        return self.on(self.split.atoms[:count])
 
     def close(self) -> None:
         """Streams first, then their contexts."""
@@ -86,7 +68,7 @@ def lanes(driver: Driver) -> Iterator[Lanes]:
         made.close()
 
 
-def warm(backend: CudaBackend, lane: Place, body: Callable[[], object], times: int = 2) -> None:
+def warm(backend: CudaBackend, lane: Lane, body: Callable[[], object], times: int = 2) -> None:
     """Run a body a few times outside of any capture: libraries choose and load what they need."""
     finish_setup(backend)
 
@@ -107,21 +89,19 @@ def finish_setup(backend: CudaBackend) -> None:
         torch.cuda.synchronize()
 
 
-def capture(
-    backend: CudaBackend, lane: Place, body: Callable[[], object], pool: object | None = None
-) -> CapturedGraph:
+def capture(backend: CudaBackend, lane: Lane, body: Callable[[], object]) -> CapturedGraph:
     """A body captured on a lane, to be closed by the caller."""
 
     def only() -> None:
         body()
 
     return backend.threads.run(
-        lane.green, lambda: backend.capturer.capture(lane.stream, pool, only)
+        lane.green, lambda: backend.capturer.capture(lane.stream, None, only)
     )
 
 
 @contextmanager
-def captured(backend: CudaBackend, lane: Place, body: Callable[[], object]) -> Iterator[int]:
+def captured(backend: CudaBackend, lane: Lane, body: Callable[[], object]) -> Iterator[int]:
     """A body warmed up and captured on a lane; the graph's handle, closed afterwards."""
     warm(backend, lane, body)
     graph = capture(backend, lane, body)

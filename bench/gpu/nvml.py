@@ -1,8 +1,7 @@
-"""NVML of the measured GPU: its energy, how it is set, memory in use by all processes."""
+"""NVML of the measured GPU: how it is set, memory in use by all processes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,39 +9,8 @@ from typing import Any, Final
 from bench.gpu.bench import Bench
 from bench.gpu.devices import board
 from bench.gpu.rows import Row, seen, skipped
-from interlace.profiling.cuda.nvml import BoundNvml, GpmCounters, Nvml
 
 _PERSISTENCE: Final = "persistence mode"
-
-
-class Steady:
-    """Stands for NVML where there is no GPU: so many watts all the time."""
-
-    counts = True
-
-    def __init__(self, watts: float = 100.0) -> None:
-        self._watts = watts
-
-    def energy_j(self) -> float:
-        return self._watts * time.monotonic()
-
-    def sample(self) -> Any:
-        return time.monotonic()
-
-    def between(self, first: Any, second: Any) -> GpmCounters:
-        return GpmCounters(0.5, 0.5)
-
-    def close(self) -> None:
-        return
-
-
-def open_nvml(bench: Bench) -> Nvml:
-    """NVML's energy and counters.
-
-    Raises:
-        NvmlError: it is not installed, or does not answer.
-    """
-    return Steady() if bench.dry else BoundNvml(board(bench).uuid)
 
 
 @contextmanager

@@ -34,13 +34,7 @@ class Part:
 
 def _part(group: str, name: str, seconds: float, tells: str, module: str = "") -> Part:
     """``module`` is in this folder, and named as the part if nothing is said."""
-    module, _, function = (module or name).partition(":")
-    return Part(name, group, seconds, tells, f"bench.gpu.{module}:{function or 'rows'}")
-
-
-def _check(number: int, name: str, seconds: float, tells: str) -> Part:
-    module = f"checks.{name.replace('-', '_')}"
-    return _part("checks", name, seconds, f"{number}. {tells}", module)
+    return Part(name, group, seconds, tells, f"bench.gpu.{module or name}:rows")
 
 
 _compared, _profiled = partial(_part, "comparisons"), partial(_part, "profiles")
@@ -52,7 +46,7 @@ PARTS: Final[tuple[Part, ...]] = (
         "preflight", "preflight", 90, "whether the mechanism works at all, and which way of it",
         "preflight.part",
     ),
-    _check(1, "versions", 30, "versions, tools and limits of the machine"),
+    _part("checks", "versions", 30, "versions, tools and limits of the machine"),
     _profiled("profiles", 80, "latency of the ten models by batch and share"),
     _compared("goodput", 120, "requests in time per second, every system on this GPU"),
     _compared("changing", 40, "the gap when shares change under load"),
@@ -60,29 +54,12 @@ PARTS: Final[tuple[Part, ...]] = (
         "cold-start", 120, "weights that come and go: the link, cold starts in every way",
         "cold_start",
     ),
-    _compared("loading", 35, "what a model that is served feels while others are loaded"),
-    _check(2, "split", 8, "which groups of SMs there are, and which SMs run what"),
-    _check(3, "green-cost", 12, "what green contexts and streams cost, and how many there can be"),
-    _check(10, "completion", 18, "how soon and at what cost the end of a batch is known"),
-    _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
     Part(
         "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
         "tests.bench.gpu_contract:rows", {"INTERLACE_TEST_WAIT_S": "120"},
     ),
-    _check(13, "mps", 15, "whether MPS can be had, with percentages, and leaves the card clean"),
-    _compared("mechanisms", 40, "the papers' mechanisms on and off, each alone", "mechanisms.part"),
-    _compared("goodput-mps", 100, "the papers' systems on percentages of MPS", "percentages"),
     _compared("twin", 40, "the simulator against this GPU"),
-    _compared("ebird", 40, "the input pool as a system: TF-Serving, N-Ebird, E-Ebird"),
-    _compared("sharing", 90, "weights and models in one process, or a process each"),
-    _profiled("power", 35, "power and energy of the ten models, and what DRAM they use"),
-    _profiled(
-        "layers", 50, "their layers: time to copy, to run, and to run from the host",
-        "apart:layers",
-    ),
-    _profiled(
-        "pressure", 45, "how much L2 and DRAM they use, by readers beside them", "apart:pressure",
-    ),
+    _profiled("layers", 50, "their layers: time to copy, to run, and to run from the host"),
     _profiled("coruns", 45, "pairs and triples of models side by side"),
 )  # fmt: skip
 

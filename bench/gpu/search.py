@@ -78,16 +78,12 @@ class Search:
     A load is kept if 99 % of every model's requests are in time.
     """
 
-    def __init__(
-        self, one: Contestant, opened: Stand, race: Race, first: float | None = None
-    ) -> None:
-        """``first``: the load of the first trial, if something is known of it."""
+    def __init__(self, one: Contestant, opened: Stand, race: Race) -> None:
         self.one = one
         self.trials: list[Trial] = []
         self._opened, self._race = opened, race
         whole = demand(race.profiles, opened.device.gpu, 1.0, race.least_slo_ms)
         self._total_rps = sum(asked.rows_per_s for asked in whole)
-        self._first = first
 
     @property
     def most(self) -> float:
@@ -121,8 +117,7 @@ class Search:
 
     async def step(self, seconds: float | None = None) -> None:
         """A trial in the middle of what is not known yet."""
-        first = self._first if not self.trials else None
-        await self.at((self.low + self.high) / 2 if first is None else first, seconds)
+        await self.at((self.low + self.high) / 2, seconds)
 
     @property
     def best(self) -> Trial:

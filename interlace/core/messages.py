@@ -236,14 +236,6 @@ class RefusedUpstream:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivedElsewhere:
-    """Rows that other servers were asked for, which are planned for here."""
-
-    model: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class RequestCancelled:
     """The client of this request went away."""
 
@@ -391,7 +383,6 @@ class TimedOut:
 Event = (
     RequestArrived
     | RefusedUpstream
-    | ArrivedElsewhere
     | RequestCancelled
     | ModelsDeployed
     | ModelWithdrawn

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
-    ArrivedElsewhere,
     Command,
     CopyInputs,
     CreatePartition,
@@ -16,7 +15,6 @@ from interlace.core.messages import (
     Fetch,
     GpuJoined,
     GpuLeft,
-    Load,
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
@@ -82,9 +80,6 @@ class Engine:
                 return self._finished(event, now_ms)
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
-            case ArrivedElsewhere(model=model, rows=rows):
-                self._rates.count(model, rows)
-                return []
             case TierChanged():
                 return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
@@ -149,10 +144,9 @@ class Engine:
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
-            begun = isinstance(work, CreatePartition | Load) and finished.failure is None
-            if begun and self._reconciler.may_wait():
+            if finished.failure is None and self._reconciler.may_wait():
                 return commands
-        return commands + self._reconciler.reconcile(now_ms)
+        return commands + self._reconciler.reconcile(now_ms, ended=True)
 
     def _may_go_on(self, run: Run) -> bool:
         """True if a change of plan may have waited for the end of this batch."""

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field, replace
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
-    ArrivedElsewhere,
+    Command,
     Deployment,
+    GpuJoined,
+    GpuLeft,
     ModelsDeployed,
-    ModelWithdrawn,
     PlanSolved,
     SolvePlan,
 )
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
-from interlace.engine.engine import Engine
-from interlace.fleet.assigned_gpu import AssignedGpu
-from interlace.fleet.fleet_gpus import fleet_gpu, models_of, node_plan
+from interlace.engine.fleet_planner import FleetPlanner
+from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
+from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
-from interlace.runtime.plan_solver import OnPlanned, PlanSolver
-from interlace.runtime.runtime import Runtime
+from interlace.runtime.plan_solver import PlanSolver
 
 
 @dataclass(slots=True)
@@ -39,11 +39,10 @@ class _Member:
 
 
 class Controller:
-    """An engine over the accelerators of all nodes, whose plan is handed out node by node.
+    """Has plans made for the accelerators of all nodes, and hands them out node by node.
 
-    The engine plans as in one server: when models or accelerators come and go, when rates move,
-    with few moves from what stands. Its accelerators carry nothing out; the plan that it heads for
-    becomes assignments, which rise in ``revision`` within this controller's ``term``.
+    A plan that is headed for becomes assignments, which rise in ``revision`` within this
+    controller's ``term``.
     """
 
     def __init__(
@@ -62,21 +61,20 @@ class Controller:
         self._clock = clock
         self._nodes = {name: _member(name, one) for name, one in nodes.items()}
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
-        devices = {gpu.id: AssignedGpu(gpu, clock) for gpu in gpus}
-        self._engine = Engine(Fleet(tuple(gpus)), system)
-        self._runtime = Runtime(self._engine, clock, devices, self._solve, [self._seen], epoch_ms)
+        self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler)
         self._system, self._solver = system, solver
         self._term = term
         self._number = 0
+        self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
-        self._asked: dict[int, Collection[str]] = {}  # accelerators, by the ticket that is open
-        self._target = self._engine.target
+        self._asked: Collection[str] = ()  # accelerators that the open question is about
+        self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:
         """Look at rates at the end of each epoch from now on."""
-        self._runtime.start()
+        self._clock.call_at(self._clock.now_ms() + self._epoch_ms, self._epoch)
 
     @property
     def plan(self) -> Plan:
@@ -97,13 +95,14 @@ class Controller:
         """One more node is there, empty or with what it was told before."""
         member = self._nodes[node] = _member(node, description)
         for gpu in member.gpus:
-            self._runtime.join(AssignedGpu(gpu, self._clock), more=gpu is not member.gpus[-1])
+            more = gpu is not member.gpus[-1]
+            self._follow(self._planner.joined(GpuJoined(gpu, more)))
 
     def left(self, node: str) -> None:
         """A node is gone, or to be emptied: its models stand elsewhere from now on."""
         gpus = self._nodes.pop(node).gpus
         for gpu in gpus:
-            self._runtime.leave(gpu.id, more=gpu is not gpus[-1])
+            self._follow(self._planner.left(GpuLeft(gpu.id, more=gpu is not gpus[-1])))
 
     def heard(self, node: str, state: NodeState) -> None:
         """Count what a node was asked for since it was heard last."""
@@ -116,18 +115,42 @@ class Controller:
             new = outlook.arrived - member.arrived.get(model, outlook.arrived)
             member.arrived[model] = outlook.arrived
             if new > 0 and model in self._digests:
-                self._runtime.deliver(ArrivedElsewhere(model, new))
+                self._planner.count(model, new)
 
     def deploy(self, models: Sequence[tuple[Deployment, str]]) -> None:
         """Serve these models from now on, each with the digest of its files."""
         for one, digest in models:
             self._digests[one.demand.model] = digest
-        self._runtime.deliver(ModelsDeployed(tuple(one for one, _ in models)))
+        self._follow(self._planner.deploy(ModelsDeployed(tuple(one for one, _ in models))))
 
     def withdraw(self, model: str) -> None:
         """Serve a model no more."""
         if self._digests.pop(model, None) is not None:
-            self._runtime.deliver(ModelWithdrawn(model))
+            self._planner.withdraw(model)
+            self._follow(())
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why models are not served, or not all that they ask for."""
+        return self._planner.reasons
+
+    def would_plan(
+        self,
+        rates_rows_per_s: Mapping[str, float],
+        without: Collection[str],
+        done: Callable[[PlannedFleet], None],
+    ) -> None:
+        """What would be planned now, for other rates of some models, without some nodes."""
+        nodes = {name: one for name, one in self._nodes.items() if name not in without}
+        fleet = Fleet(tuple(gpu for one in nodes.values() for gpu in one.gpus))
+        question = self._planner.what_if(fleet, rates_rows_per_s)
+
+        def solved(answer: PlanSolved) -> None:
+            there = {name: one.gpus for name, one in self._nodes.items()}
+            after = self._target if answer.failure else self._planner.aligned(answer.plan, fleet)
+            done(planned_fleet(self._target, after, there, answer.failure or ""))
+
+        self._solver(self._in_zones())(question, solved)
 
     def next_revision(self) -> Revision:
         """Of an order that comes after all that were given."""
@@ -139,31 +162,44 @@ class Controller:
         member = self._nodes.get(node)
         return None if member is None else member.assignment
 
-    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
-        """Plan with the zones of the nodes that are there now."""
-        zones = {name: member.zone for name, member in self._nodes.items()}
-        planner = ZonePlanner(self._system.planner, zones)
-        self._solver(replace(self._system, planner=planner))(question, done)
+    def _epoch(self) -> None:
+        self._follow(self._planner.tick(self._clock.now_ms()))
+        self.start()
 
-    def _seen(self, now_ms: float, event: object, commands: Sequence[object]) -> None:
-        """After each event: has the plan changed that is headed for?"""
-        target = self._engine.target
-        asked: Collection[str] = ()
-        if isinstance(event, PlanSolved):
-            asked, self.failure = self._asked.pop(event.ticket, ()), event.failure or ""
+    def _solve(self, question: SolvePlan) -> None:
+        """Plan with the zones of the nodes that are there now."""
+        self._asked = {gpu.id for gpu in question.fleet.gpus}
+        self._solver(self._in_zones())(question, self._solved)
+
+    def _in_zones(self) -> System:
+        zones = {name: member.zone for name, member in self._nodes.items()}
+        return replace(self._system, planner=ZonePlanner(self._system.planner, zones))
+
+    def _solved(self, solved: PlanSolved) -> None:
+        asked, self.failure = self._asked, solved.failure or ""
+        commands = self._planner.planned(solved, self._clock.now_ms())
+        if self._planner.target is not self._target:
+            for member in self._nodes.values():
+                member.planned |= any(gpu.id in asked for gpu in member.gpus)
+        self._follow(commands)
+
+    def _follow(self, commands: Sequence[Command]) -> None:
+        """Say what nodes have to do for the plan that is headed for, and ask what is asked."""
+        target = self._planner.target
+        if target is not self._target:
+            self._target = target
+            self._assign(target)
         for command in commands:
             if isinstance(command, SolvePlan):
-                self._asked = {command.ticket: {gpu.id for gpu in command.fleet.gpus}}
-        if target is self._target:
-            return
-        for member in self._nodes.values():
-            member.planned |= any(gpu.id in asked for gpu in member.gpus)
-        self._target = target
+                self._solve(command)
+
+    def _assign(self, target: Plan) -> None:
+        plans = plans_by_node(target, self._nodes)
         revision: Revision | None = None
         for node, member in self._nodes.items():
             if not member.planned:
                 continue  # that it has no part in a plan made without it says nothing
-            plan = node_plan(target, node)
+            plan = plans[node]
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             before = member.assignment
             if before is not None and (before.plan, before.models) == (plan, models):

@@ -22,18 +22,24 @@ def node_of(gpu: str) -> str:
     return gpu.partition(_SEPARATOR)[0]
 
 
-def node_plan(plan: Plan, node: str) -> Plan:
-    """A node's part of a plan for the fleet, in the node's own names."""
-    own = tuple(_own(part) for part in plan.partitions if node_of(part.gpu) == node)
-    return Plan(
-        own, session_ms=plan.session_ms, headroom=plan.headroom, overlapping=plan.overlapping
-    )
+def plans_by_node(plan: Plan, nodes: Iterable[str]) -> dict[str, Plan]:
+    """The part of a plan for the fleet that each of these nodes has, in the node's own names."""
+    own: dict[str, list[Partition]] = {node: [] for node in nodes}
+    for part in plan.partitions:
+        node, _, gpu = part.gpu.partition(_SEPARATOR)
+        if node in own:
+            own[node].append(replace(part, gpu=gpu))
+    return {
+        node: Plan(
+            tuple(parts),
+            session_ms=plan.session_ms,
+            headroom=plan.headroom,
+            overlapping=plan.overlapping,
+        )
+        for node, parts in own.items()
+    }
 
 
 def models_of(partitions: Iterable[Partition]) -> set[str]:
     """The models that have a turn in one of these."""
     return {slot.model for part in partitions for slot in part.slots}
-
-
-def _own(part: Partition) -> Partition:
-    return replace(part, gpu=part.gpu.partition(_SEPARATOR)[2])

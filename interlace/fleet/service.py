@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -22,6 +22,9 @@ from interlace.fleet.controller import Controller
 from interlace.fleet.lease import Lease
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.planned_fleet import PlannedFleet
+from interlace.fleet.presence import Presence
+from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 
@@ -89,6 +92,7 @@ class FleetService:
         self._source = source
         self._make = make
         self._lease = lease
+        self._presence = Presence()
         self._states: dict[str, NodeState] = {}
         self._described: dict[str, NodeDescription] = {}
         self._telling: dict[str, asyncio.Task[None]] = {}
@@ -159,6 +163,24 @@ class FleetService:
         self.known(node)
         self._drained.discard(node)
 
+    def drained(self, node: str) -> bool:
+        """Whether a node that is to be emptied takes nothing any more."""
+        state = self._states.get(node)
+        return node in self._drained and (state is None or not state.accepting)
+
+    async def plan(
+        self, rates_rows_per_s: Mapping[str, float], without: Collection[str]
+    ) -> PlannedFleet:
+        """What would be planned now, for other rates of some models, without some nodes.
+
+        Raises:
+            ServeError: there is no such model or node, none is left, or this controller does not
+                command.
+        """
+        for node in without:
+            self.known(node)
+        return await what_if(self._commanding(), rates_rows_per_s, without)
+
     async def down(self) -> list[str]:
         """Command no more, and have every node serve nothing once its queue is served.
 
@@ -202,7 +224,7 @@ class FleetService:
             self._files.digest,
             nodes,
             dict(plan.unserved_rows_per_s),
-            dict(plan.reasons),
+            {} if controller is None else dict(controller.reasons),
             "" if controller is None else controller.failure,
         )
 
@@ -266,21 +288,28 @@ class FleetService:
     async def _look(self) -> None:
         """Notice nodes that come and go."""
         while True:
-            there = self._directory.heard_lately()
-            for node in there - self._described.keys():
-                await self._describe(node)
-            for node in self._described.keys() - there:
+            heard_ms, refusing = self._directory.heard_ms(), self._directory.refusing()
+            lost = self._presence.lost(heard_ms, refusing, self._directory.now_ms())
+            for node in self._described.keys() - (heard_ms.keys() - lost):
                 _LOG.warning("node %s is lost: its models stand elsewhere from now on", node)
-                del self._described[node]
-                self._states.pop(node, None)
-                if self.controller is not None and node in self.controller.nodes:
-                    self.controller.left(node)
+                self._give_up(node)
+            for node in self._directory.heard_lately() - lost:
+                state, known = self._states.get(node), self._described.get(node)
+                if known is None or (state is not None and state.began != known.began):
+                    await self._describe(node)
             if self.controller is not None:
                 able = self._able()
                 for node in able.keys() - set(self.controller.nodes):
                     self.controller.joined(node, able[node])
                 await asyncio.gather(*map(self._empty, self._drained & self._described.keys()))
             await asyncio.sleep(_LOOK_S)
+
+    def _give_up(self, node: str) -> None:
+        """Plan without it from now on."""
+        del self._described[node]
+        self._states.pop(node, None)
+        if self.controller is not None and node in self.controller.nodes:
+            self.controller.left(node)
 
     async def _empty(self, node: str) -> None:
         """Let a drained node take nothing, if all others do what they are to do."""
@@ -304,18 +333,26 @@ class FleetService:
         except (ServeError, msgspec.MsgspecError) as error:
             self._complain(node, f"does not say what it is: {error}")
             return
-        twin = next((n for n, one in self._described.items() if one.began == found.began), None)
-        if twin is not None:
-            self._complain(node, f"is the same server as {twin}: name it once")
-        elif not found.assigned:
-            self._complain(node, "plans for itself: start it with --assigned")
-        elif found.version != __version__:
-            self._complain(
-                node, f"runs version {found.version}, this controller {__version__}: use one"
-            )
+        before = self._described.get(node)
+        if before is not None and replace(before, began=found.began) != found:
+            self._give_up(node)  # what began anew has other accelerators
+        if wrong := self._unfit(node, found):
+            self._complain(node, wrong)
         else:
             self.problems.pop(node, None)
             self._described[node] = found
+
+    def _unfit(self, node: str, found: NodeDescription) -> str:
+        """Why a node cannot be planned for, and what to do; "" if it can."""
+        others = {name: one for name, one in self._described.items() if name != node}
+        twin = next((n for n, one in others.items() if one.began == found.began), None)
+        if twin is not None:
+            return f"is the same server as {twin}: name it once"
+        if not found.assigned:
+            return "plans for itself: start it with --assigned"
+        if found.version != __version__:
+            return f"runs version {found.version}, this controller {__version__}: use one"
+        return ""
 
     async def _read(self) -> None:
         """Bring what is served in line with what is wanted and nodes have at hand."""

@@ -61,8 +61,21 @@ class NodeDirectory:
         """Nodes that are not lost."""
         return {believed.node.name for believed in self._routes.present(self.now_ms())}
 
-    def look(self) -> None:
-        """Give up what lost nodes have, and connections that are idle for long."""
+    def heard_ms(self) -> dict[str, float]:
+        """When each node that was ever heard said something last."""
+        heard = {believed.node.name: believed.heard_ms for believed in self._routes.nodes}
+        return {name: at_ms for name, at_ms in heard.items() if at_ms > -inf}
+
+    def refusing(self) -> set[str]:
+        """Nodes whose machine said at the last try that nobody listens there."""
+        return {name for name, links in self._links.items() if links.http.refused}
+
+    def look(self, late_ms: float = 0.0) -> None:
+        """Give up what lost nodes have, and connections that are idle for long.
+
+        ``late_ms`` is by how much later than it was to be this is called.
+        """
+        self._routes.stalled(late_ms)
         now_ms = self.now_ms()
         for believed in self._routes.silent(now_ms):
             silent_ms = now_ms - believed.heard_ms

@@ -46,7 +46,8 @@ class NodePoller:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._questions: dict[str, _Question] = {}
-        self._looking = self._loop.call_later(self.pause_s(), self._look)
+        self._look_s = self._loop.time() + self.pause_s()  # when it is looked next
+        self._looking = self._loop.call_at(self._look_s, self._look)
 
     def follow(self) -> None:
         """Ask the nodes that the directory knows now, and no others."""
@@ -67,11 +68,12 @@ class NodePoller:
         return self._limits.pause_ms(len(self._questions)) / 1000.0
 
     def _look(self) -> None:
-        self._looking = self._loop.call_later(self.pause_s(), self._look)
-        before_s = self._loop.time() - _PATIENCE_S
+        now_s = self._loop.time()
+        late_s, self._look_s = now_s - self._look_s, now_s + self.pause_s()
+        self._looking = self._loop.call_at(self._look_s, self._look)
         for question in self._questions.values():
-            question.give_up(before_s)
-        self._directory.look()
+            question.give_up(now_s - _PATIENCE_S)
+        self._directory.look(max(0.0, late_s) * 1000.0)
 
 
 class _Question:

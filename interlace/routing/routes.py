@@ -101,6 +101,11 @@ class Routes:
         before_ms = self._lost_before_ms(now_ms)
         return [n for n in self._nodes.values() if -inf < n.heard_ms <= before_ms]
 
+    def stalled(self, late_ms: float) -> None:
+        """This router stood still for so long: nodes were not silent, it did not listen."""
+        for known in self._nodes.values():
+            known.heard_ms += late_ms
+
     def serves(self, model: str, now_ms: float) -> bool:
         """Whether a node that can be asked answers this model; "" for any."""
         return bool(self._able(model, now_ms))

@@ -65,18 +65,19 @@ def unsendable(system: System) -> str | None:
     return None
 
 
-def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
+def solve_in_process(system: System, question: SolvePlan, yields: bool = True) -> PlanSolved:
     """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
 
     A search of seconds would otherwise hold the interpreter lock against every request. The
-    process lives as long as the search: plans are rare, and one that waits idle holds memory.
+    process lives as long as the search: plans are rare, and one that waits idle holds memory. It
+    ``yields`` its cores to requests, but for a first plan.
     """
     if reason := unsendable(system):
         return PlanSolved(question.ticket, Plan(), reason)
     sent = pickle.dumps((system.planner, system.packer, question))
     first = not question.current.partitions
     limit_s = _FIRST_LIMIT_S if first else LIMIT_S
-    argv = [sys.executable, "-c", _CHILD if first else _YIELDING]
+    argv = [sys.executable, "-c", _YIELDING if yields and not first else _CHILD]
     try:
         done = subprocess.run(argv, input=sent, capture_output=True, timeout=limit_s, check=True)
     except subprocess.TimeoutExpired:
@@ -118,16 +119,23 @@ class InlinePlanSolver:
 
 
 class ProcessPlanSolver:
-    """Plans in another process, so that a search never delays a request."""
+    """Plans in another process, so that a search never delays a request.
 
-    def __init__(self, system: System, clock: Clock, executor: Executor) -> None:
+    It ``yields`` its cores to all others. A fleet's does not: until it has an answer requests for
+    what was lost are refused on all machines, and its own machine serves at most as a router.
+    """
+
+    def __init__(
+        self, system: System, clock: Clock, executor: Executor, yields: bool = True
+    ) -> None:
+        self._yields = yields
         self._system = system
         self._clock = clock
         self._executor = executor
 
     def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
         try:
-            future = self._executor.submit(solve_in_process, self._system, question)
+            future = self._executor.submit(solve_in_process, self._system, question, self._yields)
         except RuntimeError as error:  # the executor is broken or shut down
             answer = PlanSolved(question.ticket, question.current, f"no planner runs: {error}")
             self._clock.call_soon(lambda: done(answer))

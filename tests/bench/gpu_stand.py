@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from bench.gpu.checks.mps import client_sms
+from bench.gpu.preflight.mps_client import client_sms
 from bench.gpu.switches import USUAL, Switches
 from interlace.core.model import Model
 from interlace.device.cuda.discovery import DiscoveredGpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,22 +13,10 @@ import pytest
 
 from bench.fidelity.measured import half_pct, slowdowns
 from bench.fidelity.stand import Stand, cores
-from bench.gpu import (
-    apart,
-    changing,
-    coruns,
-    ebird,
-    goodput,
-    loading,
-    percentages,
-    search,
-    sharing,
-    twin,
-)
+from bench.gpu import changing, coruns, goodput, layers, search, twin
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import (
     CONTESTANTS,
-    ON_MPS,
     OURS,
     STREAMS,
     WHOLE,
@@ -37,12 +25,9 @@ from bench.gpu.contestants import (
     side_by_side,
 )
 from bench.gpu.devices import board
-from bench.gpu.ebird import pool
-from bench.gpu.mechanisms import engines, gpu_dma, instances, pieces, sync_lite
-from bench.gpu.mechanisms.sides import Published, gained, side, versus
 from bench.gpu.opened import stand
 from bench.gpu.profiles import NO_PROFILE, keep, known, settings_of, store_of
-from bench.gpu.rows import Row, Verdict, as_json, seen
+from bench.gpu.rows import Row, Verdict, flow
 from bench.gpu.search import Busy, Race, Search, Trial, at_one_load, in_time, reached
 from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
 from interlace.core.hardware import Gpu
@@ -58,7 +43,6 @@ from interlace.core.messages import (
 from interlace.core.plan import Demand
 from interlace.core.profile import PowerDraw
 from interlace.core.request import Batch, Timing
-from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.green_contexts.gpu import green_gpu
 from interlace.packing.bounds import lower_bound
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
@@ -117,11 +101,10 @@ def test_streams_give_every_model_the_whole_and_protection_a_share() -> None:
 
 def test_every_contestant_has_a_plan_that_hosts_every_model() -> None:
     asked = demand(PROFILES, GPU, 0.3)
-    for one in (*CONTESTANTS, *ON_MPS, *ebird.SYSTEMS):
+    for one in CONTESTANTS:
         hosted = {s.model for p in one.plan(asked, GPU, PROFILES).partitions for s in p.slots}
         assert hosted == {"a", "b"}, one.name
     assert {one.name for one in CONTESTANTS} >= {"interlace", "temporal", "streams", "gpulet"}
-    assert {one.name for one in ON_MPS} == {"GSLICE", "gpulet", "D-STACK", "E-Ebird"}
 
 
 def test_everyone_meets_the_same_loads_and_three_are_halved(tmp_path: Path) -> None:
@@ -162,23 +145,20 @@ class Kept:
 
         monkeypatch.setattr(search, "trial", trial)
 
-    def search(self, one: Contestant, first: float | None = None) -> Search:
-        return Search(one, self, Race(PROFILES, 1.0, 6), first)  # type: ignore[arg-type]
+    def search(self, one: Contestant) -> Search:
+        return Search(one, self, Race(PROFILES, 1.0, 6))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("first", [None, 0.2, 0.7])
 def test_the_halving_goes_up_where_it_was_kept_and_down_where_not(
-    monkeypatch: pytest.MonkeyPatch, first: float | None
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = Kept(monkeypatch, {OURS.name: 0.5}).search(OURS, first)
+    found = Kept(monkeypatch, {OURS.name: 0.5}).search(OURS)
     while not found.settled:
         asyncio.run(found.step())
     assert found.best.kept
     assert found.best.load == pytest.approx(0.49, abs=0.03)
     assert found.low < 0.5 <= found.high
     assert found.high <= 1.06 * found.low
-    if first is not None:
-        assert found.trials[0].load == first
 
 
 def test_a_load_kept_by_luck_above_one_that_was_not_does_not_count(
@@ -294,22 +274,6 @@ def test_shares_change_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     assert len(gap.figures["gaps_us"]) >= 2
 
 
-def test_what_loads_cost_those_who_are_served_is_measured(tmp_path: Path) -> None:
-    async def ask(opened: Stand) -> list[Row]:
-        return [await loading.beside_loads(opened, "cores", 0.2, 2)]
-
-    (row,) = on_cores(tmp_path, ask, "little", "middle")
-    assert row.what == "p99 of little while middle comes and goes (cores)"
-    assert len(row.figures["load_ms"]) == 2
-    assert 0 < row.figures["alone_p99_ms"] <= row.figures["alone_worst_ms"]
-    assert row.figures["worst_ms"] >= row.figures["beside_p99_ms"] > 0
-
-
-def test_memory_is_read_when_it_changes_no_more() -> None:
-    readings = iter([1, 2, 3, 3, 9])
-    assert asyncio.run(sharing.settled(lambda: next(readings), 0.0)) == 3
-
-
 def test_gaps_are_between_begin_and_end_whoever_runs() -> None:
     ran = [
         changing.Ran("p", 0.0, 10.0),
@@ -334,124 +298,6 @@ def test_the_step_of_a_clock_is_found_in_what_it_says() -> None:
     assert gap.verdict is not Verdict.AS_EXPECTED
 
 
-def test_a_staged_batch_is_measured_beside_a_gathered_one(tmp_path: Path) -> None:
-    async def ask(opened: Stand) -> list[Row]:
-        return [await pool(opened, 3)]
-
-    (row,) = on_cores(tmp_path, ask, "little")
-    for seen_ in (row.figures["on"], row.figures["off"]):
-        assert {"p50_ms", "p99_ms", "rps", "cpu_ms"} <= set(seen_)
-        assert min(seen_["p50_ms"], seen_["rps"]) > 0
-
-
-def test_the_pool_as_a_system_meets_the_figures_of_the_paper(tmp_path: Path) -> None:
-    async def ask(opened: Stand) -> list[Row]:
-        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
-        race = Race(profiles, 0.2, 1, DRY_SLO_MS)
-        return await gathered(ebird.systems(bench(tmp_path), opened, race))
-
-    rows = on_cores(tmp_path, ask, "little")
-    assert [row.figures["figure"].partition(",")[2][:10] for row in rows] == [
-        *(" Figure 14",) * 3, *(" Figure 13",) * 3,
-    ]  # fmt: skip
-    assert rows[0].figures["published_gain"] == pytest.approx(1.344)
-    assert all(row.figures["on"]["mean_ms"] > 0 for row in rows)
-
-
-def test_plans_of_too_many_processes_are_not_begun_on_mps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(percentages, "_MOST_PROCESSES", 1)
-    monkeypatch.setattr(percentages, "ON_MPS", ON_MPS[:1] + ON_MPS[3:])
-
-    async def ask(opened: Stand) -> list[Row]:
-        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
-        race = Race(profiles, 0.2, 1, DRY_SLO_MS)
-        return await gathered(percentages.contest(bench(tmp_path), opened, race))
-
-    rows = on_cores(tmp_path, ask, "little")
-    assert [row.verdict for row in rows] == [Verdict.SKIPPED, Verdict.SEEN, Verdict.SEEN]
-    assert "E-Ebird" in rows[0].what
-    assert rows[1].what == "goodput of GSLICE (mps)"
-
-
-def test_mps_begins_at_the_load_that_was_kept_on_green_contexts(tmp_path: Path) -> None:
-    (gpulet,) = (one for one in ON_MPS if one.name == "gpulet")
-    made = replace(bench(tmp_path), dry=False)
-    assert percentages.green_load(made, gpulet) == 0.4
-    row = seen("goodput of gpulet (green)", "", kept=True, load=0.7, goodput_rps=10.0)
-    kept = {"dry": False, "finished": True, "rows": [row.plain()]}
-    (tmp_path / "goodput.json").write_text(as_json(kept))
-    assert percentages.green_load(made, gpulet) == 0.7
-
-
-# ------------------------------------------------------------------------------- mechanisms
-
-
-def mechanism(out: Path, ask: Callable[[Bench, CudaBackend], Iterable[Row]]) -> list[Row]:
-    made = bench(out)
-    with made.backend() as backend:
-        return list(ask(made, backend))
-
-
-@pytest.mark.parametrize("ask", [sync_lite.rows, gpu_dma.rows, instances.rows, engines.rows])
-def test_a_mechanism_has_both_sides_and_leaves_nothing(
-    tmp_path: Path, ask: Callable[[Bench, CudaBackend], Iterable[Row]]
-) -> None:
-    for row in mechanism(tmp_path, ask):
-        assert row.figures["on"].keys() == row.figures["off"].keys()
-        assert row.figures["measure"] in row.figures["on"]
-
-
-def test_what_is_published_of_each_mechanism_is_beside_it(tmp_path: Path) -> None:
-    rows = [*mechanism(tmp_path, sync_lite.rows), *mechanism(tmp_path, gpu_dma.rows)]
-    rows += [*mechanism(tmp_path, instances.rows), *mechanism(tmp_path, engines.rows)]
-    figures = " ".join(str(row.figures["figure"]) for row in rows)
-    for figure in ("Figure 6a", "Figure 6b", "CPU cycles", "Table IV", "Figure 17"):
-        assert figure in figures
-    flight = [row for row in rows if row.what.startswith("GPU-DMA") and "in flight" in row.what]
-    assert len(flight) == 3
-
-
-def test_a_gain_is_better_with_than_without_whatever_is_measured() -> None:
-    fast, slow = side([1.0] * 4, 8), side([2.0] * 4, 8)
-    for measure in ("p50_ms", "p99_ms", "rps"):
-        assert gained(fast, slow, measure) == pytest.approx(2.0)
-        row = versus("x", fast, slow, measure, Published("paper, Figure 1", 1.5))
-        assert row.verdict is Verdict.AS_EXPECTED
-        assert "2.00 times better" in row.found
-        assert "published 1.50 (paper, Figure 1)" in row.found
-    assert versus("x", slow, fast, "rps").verdict is Verdict.OTHER
-
-
-def test_what_a_piece_costs_is_laid_beside_figure_7(tmp_path: Path) -> None:
-    rows = mechanism(tmp_path, pieces.rows)
-    assert [row.figures["figure"] for row in rows] == ["E2bird, Figure 7"] * 3
-
-
-def test_shared_weights_leave_room_for_more_in_table_2() -> None:
-    mps = sharing.Found([1 << 30, 1 << 30], {"vgg19": [1 << 30, 1 << 20]}, {"vgg19": [900.0, 90.0]})
-    green = sharing.Found([2 << 30, 0], {"vgg19": [1 << 30, 1 << 27]}, {"vgg19": [900.0, 9.0]})
-    ipc, lane = sharing.told({"mps": mps, "green": green})
-    assert ipc.figures["on"]["nbytes"] < ipc.figures["off"]["nbytes"] == 2 << 30
-    assert (ipc.figures["own_in_16_gb"], ipc.figures["more_in_16_gb"]) == (7, 6)
-    assert lane.figures["more_in_16_gb"] > ipc.figures["more_in_16_gb"]
-    assert ipc.figures["published_more"] == 2
-    assert not list(sharing.told({"green": green}))
-
-
-def test_two_models_side_by_side_are_counted_together(tmp_path: Path) -> None:
-    async def ask(opened: Stand) -> list[Row]:
-        found = await sharing.looked(bench(tmp_path), opened, lambda: 0)
-        assert found.load_ms.keys() == {"little", "middle"}
-        assert found.beside is not None
-        assert found.beside["rps"] > 0
-        assert found.beside["p99_ms"] >= found.beside["p50_ms"] > 0
-        return []
-
-    on_cores(tmp_path, ask, "little", "middle")
-
-
 # --------------------------------------------------------------------------- more of profiles
 
 
@@ -468,9 +314,9 @@ def test_profiles_grow_and_come_in_the_form_of_the_package(tmp_path: Path) -> No
         return []
 
     on_cores(tmp_path, latencies, "little")
-    taken = [*apart.layers(made), *apart.pressure(made)]
+    taken = list(flow(layers.rows(made)))
     assert not [row for row in taken if row.verdict is Verdict.FAILED], taken
-    assert sum(row.found == NO_PROFILE for row in taken) == 2 * (len(taken) // 3)
+    assert sum(row.found == NO_PROFILE for row in taken) == len(taken) - 1
     (kind,) = set(packaged_kinds(tmp_path / "profiles"))
     grown = packaged(kind, tmp_path / "profiles")["little"]
     assert grown.points and grown.layers
@@ -494,15 +340,6 @@ def test_pairs_and_triples_are_kept_beside_the_profiles(tmp_path: Path) -> None:
         return []
 
     on_cores(tmp_path, ask, "little", "middle")
-
-
-def test_what_the_gpu_counted_goes_to_the_pressure(tmp_path: Path) -> None:
-    point = {"batch": 8, "share_pct": 48, "power_w": 1.0, "rows_per_s": 1.0, "dram": 0.25}
-    row = seen("power of little", "", points=[point, {**point, "batch": 1, "dram": None}])
-    kept = {"dry": True, "finished": True, "rows": [row.plain()]}
-    (tmp_path / "power.json").write_text(as_json(kept))
-    assert apart.counted(bench(tmp_path), "little") == {(8, 48): 0.25}
-    assert apart.counted(bench(tmp_path), "other") == {}
 
 
 def test_the_simulator_meets_the_device(tmp_path: Path) -> None:

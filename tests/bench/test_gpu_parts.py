@@ -44,10 +44,9 @@ FORBIDDEN = (
 
 #: What a test of a few seconds walks without a GPU, one process a part. The others start devices:
 #: test_gpu_comparisons.py walks what they do in one process, `scripts/gpu-check --dry-run` all.
-CHEAP = (*(part.name for part in PARTS if part.group == "checks"), "mechanisms", "cold-start")
+CHEAP = ("versions", "cold-start")
 COSTLY = (
-    "preflight", "contracts", "profiles", "power", "layers", "pressure", "coruns", "goodput",
-    "goodput-mps", "changing", "loading", "sharing", "ebird", "twin",
+    "preflight", "contracts", "profiles", "layers", "coruns", "goodput", "changing", "twin",
 )  # fmt: skip
 
 
@@ -61,9 +60,8 @@ def test_the_first_parts_fit_one_run_and_names_are_told_apart() -> None:
 
 def test_what_a_part_reads_comes_before_it() -> None:
     names = [part.name for part in PARTS]
-    read = {"profiles": ("goodput", "coruns"), "goodput": ("goodput-mps",), "power": ("pressure",)}
-    for name, readers in read.items():
-        assert all(names.index(name) < names.index(one) for one in readers), name
+    readers = ("goodput", "twin", "layers", "coruns")
+    assert all(names.index("profiles") < names.index(one) for one in readers)
 
 
 @given(
@@ -106,16 +104,16 @@ def test_the_plan_of_runs_names_parts_that_there_are() -> None:
     plan = page[page.index("### The plan of runs") :]
     named = [word for words in re.findall(r"--only ([a-z- ]+?)(?: --|$)", plan, re.M)
              for word in words.split()]  # fmt: skip
-    assert len(named) > 20
+    assert len(named) >= len(PARTS) - 2
     assert set(named) <= {part.name for part in PARTS}
 
 
 def test_parts_are_chosen_by_name_and_group_and_stay_in_order() -> None:
-    assert [one.name for one in chosen(["twin", "split"])] == ["split", "twin"]
+    assert [one.name for one in chosen(["twin", "goodput"])] == ["goodput", "twin"]
     assert {one.group for one in chosen(["comparisons"])} == {"comparisons"}
     assert chosen([]) == list(PARTS)
-    with pytest.raises(KeyError, match="did you mean split"):
-        chosen(["spilt"])
+    with pytest.raises(KeyError, match="did you mean twin"):
+        chosen(["twni"])
 
 
 def test_the_page_has_every_part_with_its_seconds() -> None:
@@ -263,7 +261,6 @@ def test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly
     assert sorted((*CHEAP, *COSTLY)) == sorted(part.name for part in PARTS)
     assert main(["--dry-run", "--only", *CHEAP, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "SMs of both sides: ran" in said
     assert "no figure above says anything of" in said
     for name in CHEAP:
         kept = json.loads((tmp_path / f"{name}.json").read_text())

@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
-from bench.gpu.checks import mps as mps_check
 from bench.gpu.devices import green_gpu, lacking, maker
-from bench.gpu.preflight import answers, green, part, tries
+from bench.gpu.preflight import answers, green, mps_client, part, tries
 from bench.gpu.preflight.green import basics, convolutions
 from bench.gpu.preflight.part import Seen, chosen
 from bench.gpu.preflight.tries import Opened, Try, tried
@@ -259,11 +258,11 @@ def test_a_daemon_that_cannot_be_had_is_found_once(
     choose(tmp_path, True, Switches("primary", None, {"mps": "no daemon"}))
     assert lacking(bench(tmp_path), "mps") == "no daemon"
     assert switches_of(tmp_path, True).lacking == {"mps": "no daemon"}
-    monkeypatch.setattr(mps_check, "_CLIENT", "print('CUDA_ERROR_MPS_CONNECTION_FAILED')")
+    monkeypatch.setattr(mps_client, "_CLIENT", "print('CUDA_ERROR_MPS_CONNECTION_FAILED')")
     with pytest.raises(ValueError, match="MPS_CONNECTION_FAILED"):
-        mps_check.client_sms({}, 50)
-    monkeypatch.setattr(mps_check, "_CLIENT", "print('66')")
-    assert mps_check.client_sms({}, 50) == 66
+        mps_client.client_sms({}, 50)
+    monkeypatch.setattr(mps_client, "_CLIENT", "print('66')")
+    assert mps_client.client_sms({}, 50) == 66
     assert failed("x", "y").broken
 
 

@@ -24,9 +24,12 @@ def _on_wall(script: Script) -> list[str]:
     seen: list[str] = []
 
     async def play() -> None:
-        script(WallClock(asyncio.get_running_loop()), seen)
+        clock, done = WallClock(asyncio.get_running_loop()), asyncio.Event()
+        script(clock, seen)
         assert seen == [], "no call may run inside call_at or call_soon"
-        await asyncio.sleep(0.15)
+        clock.call_at(clock.now_ms() + 150.0, done.set)
+        async with asyncio.timeout(30.0):
+            await done.wait()
 
     asyncio.run(play())
     return seen

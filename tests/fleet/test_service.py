@@ -47,6 +47,15 @@ class FakeNodes:
     def heard_lately(self) -> set[str]:
         return set(self.descriptions)
 
+    def heard_ms(self) -> dict[str, float]:
+        return dict.fromkeys(self.descriptions, self.now_ms())
+
+    def refusing(self) -> set[str]:
+        return set()
+
+    def now_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000.0
+
     async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
         if path == "/v2/node":
             return HttpResponse(msgspec.json.encode(self.descriptions[node]))
@@ -179,3 +188,29 @@ def test_a_refused_key_is_told(tmp_path: Path) -> None:
         assert "asks for its admin key" in stand.service.problems["a"]
 
     run(tmp_path, work, a=node("a", 1))
+
+
+def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        service, nodes = stand.service, stand.nodes
+        both = {("a", "/v2/node/assignment"), ("b", "/v2/node/assignment")}
+        await stand.until(lambda: both <= set(nodes.told))
+        told = list(nodes.told)
+        same = await service.plan({}, [])
+        assert (same.loads, same.moves.go, same.moves.appear) == (0, 0, 0)
+        assert not same.unserved_rows_per_s and not same.failure
+        less = await service.plan({}, ["a"])
+        assert not less.nodes["a"].models and less.nodes["a"].goes == ["m"]
+        assert less.nodes["b"].models["m"] > 0.0
+        more = await service.plan({"m": 1e9}, [])
+        assert more.unserved_rows_per_s["m"] > 0.0 and more.reasons["m"]
+        for asked, why in (
+            (({"k": 1.0}, []), "no model 'k'"),
+            (({}, ["c"]), "no node 'c'"),
+            (({}, ["a", "b"]), "none is left"),
+        ):
+            with pytest.raises(ServeError, match=why):
+                await service.plan(*asked)
+        assert nodes.told == told
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))

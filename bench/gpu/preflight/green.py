@@ -10,18 +10,16 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
-from bench.gpu.checks.completion import timed
-from bench.gpu.checks.layers import gemm
 from bench.gpu.lanes import (
     Lane,
     ask_sms,
     capture,
     captured,
     finish_setup,
-    middle,
     sms_of,
     warm,
 )
+from bench.gpu.preflight.batch_end import timed
 from bench.gpu.preflight.tries import Opened, Try
 from bench.gpu.rows import Row, failed, judged
 from interlace.device.cuda.backend.base import CudaBackend
@@ -141,8 +139,10 @@ def _arena(opened: Opened) -> Row:
 
 def _flag(opened: Opened) -> Row:
     """By the poller of flags; by a thread that waits where nothing can compile one."""
-    body = gemm(opened.bench, opened.backend.torch_device)
-    count = opened.bench.size(20, 2)
+    side, count = opened.bench.size(4096, 32), opened.bench.size(20, 2)
+    dtype = opened.bench.size(torch.float16, torch.float32)
+    one = torch.randn(side, side, device=opened.backend.torch_device, dtype=dtype)
+    body = partial(torch.mm, one, one, out=torch.empty_like(one))
     refused = ""
     for kind in _WAYS:
         try:
@@ -150,11 +150,10 @@ def _flag(opened: Opened) -> Row:
         except (ImportError, OSError) as error:
             refused += f"; {kind} refused: {error}"[:_CHARS]
             continue
-        took_ms = middle(known.took_ms)
         return judged(
             "the end of a batch is seen", f"all {count}, by {_WAYS[0]}",
-            f"all by {kind}, {took_ms:.3f} ms after the launch; {known.gpu_ms:.3f} ms of it the "
-            f"GPU's{refused}", not refused, kind=kind, took_ms=took_ms, gpu_ms=known.gpu_ms,
+            f"all by {kind}, {known.took_ms:.3f} ms after the launch; {known.gpu_ms:.3f} ms of it "
+            f"the GPU's{refused}", not refused, kind=kind, **known._asdict(),
         )  # fmt: skip
     return failed("the end of a batch is seen", refused.removeprefix("; "))
 

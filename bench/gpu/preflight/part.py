@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.checks.mps import client_sms
 from bench.gpu.devices import board, lacking
 from bench.gpu.preflight.answers import answers
 from bench.gpu.preflight.green import basics, convolutions
+from bench.gpu.preflight.mps_client import client_sms
 from bench.gpu.preflight.tries import tried
 from bench.gpu.rows import Row, Verdict, attempt, failed, flow, judged, seen, skipped
 from bench.gpu.switches import USUAL, Switches, choose

@@ -8,6 +8,7 @@ from typing import Final
 from interlace.core.messages import Deployment
 from interlace.core.node import Assignment, Node, NodeDescription, NodeState
 from interlace.fleet.controller import Controller
+from interlace.fleet.presence import Presence
 from interlace.fleet.simulation.node import SimulatedNode
 from interlace.fleet.simulation.polling import SimulatedPoller
 from interlace.fleet.simulation.scenario import FleetSimulation
@@ -49,6 +50,8 @@ class SimulatedService:
         self._poller = SimulatedPoller(clock, nodes, scenario.limits, news_ms, self._heard)
         self._states: dict[str, NodeState] = {}
         self._planned = dict.fromkeys(described)
+        self._presence = Presence()
+        self._suspected: set[str] = set()  # silent, or lost already
         self._asking: set[str] = set()
         self.told = 0  #: orders that nodes took
 
@@ -78,13 +81,18 @@ class SimulatedService:
     def _look(self) -> None:
         now_ms = self._clock.now_ms()
         there = {believed.node.name for believed in self._beliefs.present(now_ms)}
-        for node in sorted(there - self._planned.keys() - self._asking):
-            self._describe(node)
-        for node in sorted(self._planned.keys() - there):
+        heard_ms = {one.node.name: one.heard_ms for one in self._beliefs.nodes if one.heard_ms > 0}
+        silent = self._poller.refusing | (heard_ms.keys() - there)
+        for node in sorted(silent - self._suspected):
+            self._noticed(node, False)
+        self._suspected = silent
+        lost = self._presence.lost(heard_ms, self._poller.refusing, now_ms)
+        for node in sorted(self._planned.keys() & lost):
             del self._planned[node]
             self._states.pop(node, None)
-            self._noticed(node, False)
             self.controller.left(node)
+        for node in sorted(there - lost - self._planned.keys() - self._asking):
+            self._describe(node)
         self._clock.call_at(now_ms + _LOOK_MS, self._look)
 
     def _describe(self, node: str) -> None:

@@ -31,6 +31,7 @@ class SimulatedPoller:
         self._heard = heard
         self._asked = dict.fromkeys(nodes, 0)
         self._done = dict.fromkeys(nodes, 0)
+        self.refusing: set[str] = set()  #: nodes whose process had ended when they were asked last
 
     def start(self) -> None:
         """Ask every node, one after the other within a pause."""
@@ -44,8 +45,13 @@ class SimulatedPoller:
         self._asked[name] = number = self._asked[name] + 1
 
         def answered(state: NodeState) -> None:
+            self.refusing.discard(name)
             if self._end(name, number):
                 self._heard(name, state)
+
+        def broken(why: str) -> None:
+            self.refusing.add(name)
+            given_up()
 
         def given_up() -> None:
             self._end(name, number)
@@ -54,7 +60,7 @@ class SimulatedPoller:
             self._delay_ms,
             lambda server, back: back(server.state()),
             answered,
-            lambda why: given_up(),
+            broken,
         )
         self._clock.call_at(self._clock.now_ms() + _PATIENCE_MS, given_up)
 

@@ -56,7 +56,7 @@ class FleetRequest:
 class LossSeen:
     """What became of one loss, in ms of the run's clock; infinite for what did not happen.
 
-    ``noticed_ms``: it was planned for no more. ``replanned_ms``: every other node followed the plan
+    ``noticed_ms``: it is asked no more. ``replanned_ms``: every other node followed the plan
     without it, with all models loaded.
     """
 

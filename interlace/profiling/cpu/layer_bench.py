@@ -52,15 +52,12 @@ class LayeredModel(Protocol):
 
         Times of what is before the first use, and from each use to the next.
         """
-        ...
 
     def mapped_ms(self, takes: int) -> list[list[float]]:
         """The same with all weights left in the file, its pages found anew each time."""
-        ...
 
     def from_disk_ms(self) -> list[float]:
         """One execution of these, the file not in the page cache when it begins."""
-        ...
 
 
 class LayerBench:

@@ -56,6 +56,7 @@ class NodeConnections:
         self._heads = ReplyHeads(node.name)
         self._idle: deque[tuple[float, NodeConnection]] = deque()
         self._busy: dict[PendingReply, None] = {}
+        self.refused = False  #: nobody listened there when a connection was last asked for
 
     def send(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> PendingReply:
         """Send a request: now, or when a connection is made.
@@ -118,8 +119,10 @@ class NodeConnections:
             pending.taker.lost(f"no connection within {_CONNECT_S * 1000:.0f} ms", True)
             return
         except OSError as error:
+            self.refused = isinstance(error, ConnectionRefusedError)
             pending.taker.lost(f"no connection: {error.strerror or error}", True)
             return
+        self.refused = False
         pending.connection = connection
         connection.send(pending.parts, pending.taker)
 

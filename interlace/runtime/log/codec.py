@@ -10,7 +10,6 @@ import msgspec
 
 from interlace.core.errors import ServeError
 from interlace.core.messages import (
-    ArrivedElsewhere,
     Command,
     CopyInputs,
     CreatePartition,
@@ -65,7 +64,6 @@ _PLAIN: Final = {
     13: RefusedUpstream,
     14: TimedOut,
     15: PlanChanged,
-    16: ArrivedElsewhere,
     17: TierChanged,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}

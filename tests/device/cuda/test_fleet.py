@@ -151,7 +151,9 @@ def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often(
         absence.begin()
         absence._pause_s = 0.02
         absence.begin()  # it is away already
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(30.0):
+            while "back" not in told:
+                await asyncio.sleep(0.01)
         absence.close()
 
     asyncio.run(play())

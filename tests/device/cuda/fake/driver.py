@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,6 @@ from tests.device.cuda.fake.streams import Event, Stream
 IMAGE: Final = b"fake cubin"
 _GRANULE_SMS: Final = 8
 _THREADS_MAX: Final = 1024
-_HOST_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Resource(NamedTuple):
@@ -142,13 +140,13 @@ class FakeDriver(Core):
             find(self._greens, green.handle, "cuCtxFromGreenCtx")
         self._contexts.current = None if green is None else green.handle
 
-    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
+    def stream(self, green: GreenContext | None = None) -> int:
         self._enter("stream")
         sms = frozenset(range(self._board.sms))
         if green is not None:
             sms = find(self._greens, green.handle, "cuGreenCtxStreamCreate")
         handle = next(self._numbers)
-        self._streams.add(Stream(handle, sms, priority, None if green is None else green.handle))
+        self._streams.add(Stream(handle, sms, None if green is None else green.handle))
         return handle
 
     def destroy_stream(self, stream: int) -> None:
@@ -318,10 +316,6 @@ class FakeDriver(Core):
             return graph.ended == ticket and (over or self._streams.pace == "threads")
 
         self._submit(stream, "graph", execute, ready)
-
-    def host_call(self, stream: int, function: int, argument: int) -> None:
-        self._enter("host_call")
-        self._submit(stream, "host_call", lambda: _HOST_CALL(function)(argument))
 
 
 def _pass() -> None:

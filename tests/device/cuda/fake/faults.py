@@ -43,7 +43,6 @@ CALLS: Final = {
     "unload_kernels": "cuModuleUnload",
     "launch": "cuLaunchKernel",
     "launch_graph": "cuGraphLaunch",
-    "host_call": "cuLaunchHostFunc",
     "run": "kernel",
 }
 

@@ -1,0 +1,67 @@
+"""Which nodes are lost to a controller: by silence longer than they are known to survive."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a node may be silent until its models are planned for elsewhere, in ms.
+
+    Routers ask others long before. A node is given ``factor`` times the longest silence that it
+    survived within the last ``memory_ms``, at least ``least_ms`` and at most ``most_ms``: one that
+    is often late, or comes and goes, does not have all others change each time.
+    """
+
+    least_ms: float = 800.0
+    most_ms: float = 8000.0
+    factor: float = 2.0
+    memory_ms: float = 60_000.0
+
+
+class Presence:
+    """Judges losses by when nodes were heard last. Times are the controller's own."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+        self._heard_ms: dict[str, float] = {}
+        #: by node: silences that ended, and when; each is shorter than those before it
+        self._survived: dict[str, deque[tuple[float, float]]] = {}
+
+    def lost(
+        self, heard_ms: Mapping[str, float], refusing: AbstractSet[str], now_ms: float
+    ) -> set[str]:
+        """The nodes that are lost, of all that there are, each with when it was heard last.
+
+        Where a connection is refused (``refusing``) the process has ended. Else silence counts, but
+        not while nobody is heard: then it is the controller that is late or cut off.
+        """
+        for node in self._heard_ms.keys() - heard_ms.keys():
+            del self._heard_ms[node]
+            self._survived.pop(node, None)
+        for node, at_ms in heard_ms.items():
+            self._note(node, at_ms, now_ms)
+        late = {n for n, at_ms in heard_ms.items() if now_ms - at_ms > self.patience_ms(n)}
+        return {*(refusing & heard_ms.keys()), *(late if len(late) < len(heard_ms) else ())}
+
+    def patience_ms(self, node: str) -> float:
+        """For how long that node may be silent."""
+        limits, survived = self._patience, self._survived.get(node)
+        longest_ms = survived[0][1] if survived else 0.0
+        return min(max(limits.least_ms, limits.factor * longest_ms), limits.most_ms)
+
+    def _note(self, node: str, at_ms: float, now_ms: float) -> None:
+        survived = self._survived.setdefault(node, deque())
+        while survived and now_ms - survived[0][0] > self._patience.memory_ms:
+            survived.popleft()
+        silence_ms = at_ms - self._heard_ms.get(node, inf)
+        self._heard_ms[node] = at_ms
+        if silence_ms > 0.0:
+            while survived and survived[-1][1] <= silence_ms:
+                survived.pop()
+            survived.append((at_ms, silence_ms))

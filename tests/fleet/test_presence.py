@@ -1,0 +1,64 @@
+"""When a controller gives a node up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.fleet.presence import Patience, Presence
+
+NOBODY: frozenset[str] = frozenset()
+
+
+def test_a_node_is_lost_after_its_patience_while_others_speak() -> None:
+    judge = Presence(Patience(least_ms=800.0))
+    heard = {"a": 1000.0, "b": 1000.0}
+    assert judge.lost(heard, NOBODY, 1000.0) == set()
+    assert judge.lost({**heard, "b": 1790.0}, NOBODY, 1800.0) == set()
+    assert judge.lost({**heard, "b": 1790.0}, NOBODY, 1801.0) == {"a"}
+
+
+def test_a_node_that_refuses_connections_is_lost_at_once() -> None:
+    assert Presence().lost({"a": 1000.0}, {"a", "unheard"}, 1000.0) == {"a"}
+
+
+def test_nobody_is_lost_while_all_are_silent() -> None:
+    judge = Presence()
+    assert judge.lost({"a": 0.0, "b": 5.0}, NOBODY, 60_000.0) == set()
+    assert judge.lost({"a": 0.0, "b": 60_000.0}, NOBODY, 60_000.0) == {"a"}
+
+
+def test_a_node_that_survived_silence_is_given_more_until_that_is_long_ago() -> None:
+    limits = Patience(least_ms=800.0, most_ms=8000.0, factor=2.0, memory_ms=60_000.0)
+    judge = Presence(limits)
+    for at_ms in (0.0, 1500.0, 1600.0):
+        judge.lost({"a": at_ms}, NOBODY, at_ms)
+    assert judge.patience_ms("a") == 3000.0
+    judge.lost({"a": 61_400.0}, NOBODY, 61_400.0)
+    assert judge.patience_ms("a") == 8000.0  # silent for a minute
+    judge.lost({"a": 125_000.0 - 1.0}, NOBODY, 125_000.0)
+    assert judge.patience_ms("a") == 8000.0
+    assert judge.patience_ms("b") == 800.0
+
+
+@given(st.lists(st.floats(1.0, 5000.0), min_size=1, max_size=50))
+def test_patience_is_that_of_the_longest_silence_within_memory(silences: list[float]) -> None:
+    limits = Patience()
+    judge, now_ms = Presence(limits), 0.0
+    judge.lost({"a": 0.0}, NOBODY, 0.0)
+    ended: list[tuple[float, float]] = []
+    for silence_ms in silences:
+        before_ms, now_ms = now_ms, now_ms + silence_ms
+        judge.lost({"a": now_ms}, NOBODY, now_ms)
+        ended.append((now_ms, now_ms - before_ms))
+        longest = max(ms for at, ms in ended if now_ms - at <= limits.memory_ms)
+        expected = min(max(limits.least_ms, 2.0 * longest), limits.most_ms)
+        assert judge.patience_ms("a") == expected
+
+
+def test_a_node_that_left_is_forgotten() -> None:
+    judge = Presence()
+    judge.lost({"a": 0.0}, NOBODY, 0.0)
+    judge.lost({"a": 2000.0}, NOBODY, 2000.0)
+    judge.lost({}, NOBODY, 2000.0)
+    assert judge.patience_ms("a") == 800.0
