@@ -14,7 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
-_ANSWER = b'{"model_name": "tagger", "outputs": []}'
+#: What a client asks of the model before its requests, and as good an answer as any to those.
+_ANSWER = (
+    b'{"name": "tagger", "inputs": [{"name": "features", "datatype": "FP32", "shape": [-1, 16]}],'
+    b' "outputs": []}'
+)
 
 
 @serve.deployment(ray_actor_options={"num_cpus": 0}, max_ongoing_requests=64, logging_config=_QUIET)
