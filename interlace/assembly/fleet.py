@@ -20,6 +20,7 @@ from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.orders import fleet_routes
 from interlace.fleet.service import FleetService
@@ -85,7 +86,8 @@ class _FleetParts:
         """The router; its service commands from then on."""
         asked = self._settings
         files = FleetFiles(asked.models)
-        nodes = ChangingNodes(asked.router.nodes)
+        changes = KeptNodeChanges(asked.lease)
+        nodes = ChangingNodes(asked.router.nodes, changes)
         pages = fleet_routes(self._commanding, nodes, self._end)
         router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
@@ -102,7 +104,9 @@ class _FleetParts:
             source,
             self._controller,
             self._lease(),
+            changes,
         )
+        service.on_term = nodes.read
         router.on_heard = service.heard
         service.start()
         self._service = service

@@ -12,6 +12,7 @@ from math import inf
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeState, Revision
@@ -21,6 +22,7 @@ from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import Lease
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.presence import Presence
 from interlace.router.directory import NodeDirectory
@@ -81,6 +83,7 @@ class FleetService:
         source: Callable[[str], str],
         make: MakeController,
         lease: Lease,
+        changes: KeptNodeChanges,
     ) -> None:
         """``source`` says where a node reaches this controller, as HOST:PORT."""
         self._directory = directory
@@ -95,7 +98,8 @@ class FleetService:
         self._described: dict[str, NodeDescription] = {}
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._drained: set[str] = set()  # nodes that are to serve nothing
+        self._changes = changes
+        self.on_term: Callable[[], None] = lambda: None  #: this controller begins to command
         self.controller: Controller | None = None
         self.term = 0  #: 0 while another commands
         self.problems: dict[str, str] = {}  #: by node: why it does not do what it should
@@ -148,7 +152,8 @@ class FleetService:
                 Reason.BAD_INPUT,
                 f"no other node than {node} serves: add one first, or end the fleet (down)",
             )
-        self._drained.add(node)
+        now = self._changes.now
+        self._changes.keep(structs.replace(now, drained=now.drained | {node}))
         if node in controller.nodes:
             controller.left(node)
 
@@ -159,7 +164,8 @@ class FleetService:
             ServeError: there is no such node.
         """
         self.known(node)
-        self._drained.discard(node)
+        now = self._changes.now
+        self._changes.keep(structs.replace(now, drained=now.drained - {node}))
 
     async def down(self) -> list[str]:
         """Command no more, and have every node serve nothing once its queue is served.
@@ -194,7 +200,7 @@ class FleetService:
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
-                drained=node.name in self._drained,
+                drained=node.name in self._changes.now.drained,
             )
             for node in self._directory.nodes
         }
@@ -218,6 +224,7 @@ class FleetService:
             term = self._renewed(seen + 1)
             if term and term != self.term:
                 _LOG.info("this controller commands: term %d", term)
+                self.on_term()
                 self.controller, plans_s = None, loop.time() + _GATHER_S
             elif not term and self.term:
                 _LOG.warning("another controller commands; this one waits")
@@ -244,7 +251,7 @@ class FleetService:
             for name, described in self._described.items()
             if (state := self._states.get(name))
             and state.files == self._files.digest
-            and name not in self._drained
+            and name not in self._changes.now.drained
         }
 
     def _renewed(self, at_least: int) -> int:
@@ -281,7 +288,8 @@ class FleetService:
                 able = self._able()
                 for node in able.keys() - set(self.controller.nodes):
                     self.controller.joined(node, able[node])
-                await asyncio.gather(*map(self._empty, self._drained & self._described.keys()))
+                drained = self._changes.now.drained & self._described.keys()
+                await asyncio.gather(*map(self._empty, drained))
             await asyncio.sleep(_LOOK_S)
 
     def _give_up(self, node: str) -> None:

@@ -19,6 +19,7 @@ from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import LatestLease
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.service import FleetService
 from interlace.policy.catalog import resolve
@@ -79,7 +80,9 @@ class FakeNodes:
 class Stand:
     """A service, and its nodes."""
 
-    def __init__(self, root: Path, nodes: Mapping[str, NodeDescription]) -> None:
+    def __init__(
+        self, root: Path, nodes: Mapping[str, NodeDescription], kept: Path | None = None
+    ) -> None:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
 
@@ -90,6 +93,7 @@ class Stand:
         self.service = FleetService(
             fakes, fakes, NodeModels(fakes), FleetFiles(root),
             lambda node: "127.0.0.1:8000", make, LatestLease(),
+            KeptNodeChanges(kept),
         )  # fmt: skip
         self.service.start()
 

@@ -11,7 +11,7 @@ from interlace.core.errors import bad_input
 from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeModel, Revision
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import OCTETS
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route
+from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind
 
 _Asked = TypeVar("_Asked")
 
@@ -54,7 +54,12 @@ def node_routes(
         Route("/v2/node", respond={"GET": described_to}),
         Route("/v2/node/models", respond={"GET": at_hand}),
         Route("/v2/node/files", respond={"POST": files}, access=Access.CHANGE),
-        Route("/v2/node/assignment", respond={"POST": assigned}, access=Access.CHANGE),
+        Route(
+            "/v2/node/assignment",
+            RouteKind.PLAN,
+            respond={"POST": assigned},
+            access=Access.CHANGE,
+        ),
         Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),
     ]
 

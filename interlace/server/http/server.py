@@ -40,7 +40,8 @@ class HttpServer:
         """``trims`` gives unused pages of the arena back to the system; no driver locks them."""
         self._limits = limits or HttpLimits()
         admin = AdminHandler(self._limits)
-        handlers: dict[RouteKind, RequestHandler] = {RouteKind.ADMIN: admin, RouteKind.LOAD: admin}
+        orders = RouteKind.ADMIN, RouteKind.LOAD, RouteKind.PLAN
+        handlers: dict[RouteKind, RequestHandler] = dict.fromkeys(orders, admin)
         budget = HeapBudget(self._limits.heap_bytes)
         if inference is not None:
             handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
