@@ -195,7 +195,7 @@ def test_only_who_has_the_key_commands(client: Client) -> None:
 
 def test_an_assignment_may_name_thousands_of_models(client: Client) -> None:
     names = [f"model-with-a-long-name-{number}" for number in range(20_000)]
-    with pytest.raises(Answer, match="'model-with-a-long-name-0'.*not in its repository"):
+    with pytest.raises(Answer, match=r"'model-with-a-long-name-0'.*not in its repository"):
         client.assign(1, part("p", "gpu0", 48, *names))
 
 

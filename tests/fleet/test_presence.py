@@ -33,12 +33,10 @@ def test_a_node_that_survived_silence_is_given_more_until_that_is_long_ago() -> 
     for at_ms in (0.0, 700.0, 800.0):
         judge.lost({"a": at_ms}, NOBODY, at_ms)
     assert judge.patience_ms("a") == 1400.0
-    judge.lost({"a": 60_600.0}, NOBODY, 60_600.0)  # it was lost, and is back
-    assert judge.patience_ms("a") == 2800.0
-    judge.lost({"a": 120_000.0}, NOBODY, 120_000.0)
-    judge.lost({"a": 180_500.0}, NOBODY, 180_500.0)
-    assert judge.patience_ms("a") == 8000.0
-    for at_ms in range(181_000, 242_000, 100):
+    for at_ms, patience_ms in ((20_000.0, 2800.0), (30_000.0, 5600.0), (45_000.0, 8000.0)):
+        judge.lost({"a": at_ms}, NOBODY, at_ms)  # it was lost, and is back
+        assert judge.patience_ms("a") == patience_ms
+    for at_ms in range(45_100, 106_000, 100):
         judge.lost({"a": float(at_ms)}, NOBODY, float(at_ms))
     assert judge.patience_ms("a") == judge.patience_ms("b") == 800.0
 
