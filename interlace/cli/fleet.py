@@ -10,11 +10,21 @@ import typer
 
 from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
-from interlace.cli.fleet_table import show_fleet
+from interlace.cli.fleet_table import show_fleet, show_planned
 from interlace.cli.fleet_top import FleetWatch
-from interlace.cli.options import Json, KeyFile, Root, SystemName, positive, read_key
+from interlace.cli.options import (
+    NOT_KEPT,
+    Json,
+    KeyFile,
+    Root,
+    SystemName,
+    numbers,
+    positive,
+    read_key,
+)
 from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
+from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
 from interlace.fleet.membership import Membership, membership
 from interlace.fleet.node_keeper import NodeLaunch
@@ -30,6 +40,7 @@ Examples:
   interlace serve --assigned --admin-key-file key --host 0.0.0.0  # on each node
   interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --admin-key-file key
   interlace fleet status
+  interlace fleet plan --without a --admin-key-file key  # what would be done; nothing is
   interlace fleet drain a --admin-key-file key
 """
 
@@ -195,6 +206,42 @@ _Url = Annotated[
 _Key = Annotated[Path | None, typer.Option(help="Send the key in this file with the order.")]
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="Its name in the fleet.")]
 _HERE: Final = "http://127.0.0.1:8000"
+
+
+@fleet.command()
+def plan(
+    url: _Url = _HERE,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=RPS", help="Plan for other requests/s of a model."),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="Plan as if this node were not there.")
+    ] = None,
+    admin_key_file: _Key = None,
+    as_json: Json = False,
+) -> None:
+    """Show what would be planned now, and change nothing: what comes and goes on each node.
+
+    The controller plans for the rates that it sees, or for those given here, from what stands. It
+    says how many partitions stay and move, how many models are loaded anew, what is not served and
+    why, and by how much rates may grow. It ends with 3 if something is not served.
+
+    \b
+    Examples:
+      interlace fleet plan --admin-key-file key
+      interlace fleet plan --without a --admin-key-file key              # before draining it
+      interlace fleet plan --rate bert=900 --rate tagger=400 --admin-key-file key
+    """
+    asked = {"rates": numbers("--rate", rate or []), "without": without or []}
+    client = V2Client(url, read_key(admin_key_file, "--admin-key-file"))
+    found = client.post("/v2/fleet/plan", asked)
+    if as_json:
+        typer.echo(json_text(found))
+    else:
+        show_planned(console(), found)
+    if found["unserved_rows_per_s"] or found["failure"]:
+        raise typer.Exit(NOT_KEPT)
 
 
 @fleet.command()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from rich.console import Console
 
 from interlace.cli.screen import table
+from interlace.fleet.planned_fleet import PlannedFleet
 from interlace.fleet.service import FleetStatus, NodeStatus
 
 
@@ -16,13 +19,47 @@ def show_fleet(out: Console, text: str) -> None:
     for name, node in sorted(status.nodes.items()):
         made.add_row(*_line(name, node, status.files))
     out.print(made)
-    for model, rate in sorted(status.unserved_rows_per_s.items()):
-        why = status.reasons.get(model, "the accelerators are full")
-        out.print(f"not served of {model}: {rate:.1f} rows/s: {why}")
+    _show_unserved(out, status.unserved_rows_per_s, status.reasons)
     if status.failure:
         out.print(f"no newer plan: {status.failure}")
     if not status.term:
         out.print("another controller commands")
+
+
+def show_planned(out: Console, found: object) -> None:
+    """Print what would change, as the controller says it in plain values."""
+    planned = msgspec.convert(found, PlannedFleet)
+    if planned.failure:
+        out.print(f"no plan: {planned.failure}")
+        return
+    made = table(
+        ("node", "accelerators", "models", "comes", "goes"), ("used", "room for requests/s")
+    )
+    for name, node in sorted(planned.nodes.items()):
+        made.add_row(
+            name,
+            _kinds(node.accelerators),
+            ", ".join(node.models) or "-",
+            ", ".join(node.comes) or "-",
+            ", ".join(node.goes) or "-",
+            str(node.used),
+            f"{sum(node.models.values()):.1f}",
+        )
+    out.print(made)
+    out.print(f"{planned.moves.sentence()}; {planned.loads} loads of models")
+    _show_unserved(out, planned.unserved_rows_per_s, planned.reasons)
+    if planned.headroom is not None:
+        out.print(f"all rates may be {planned.headroom:.2f} times what they are")
+
+
+def _show_unserved(out: Console, rows_per_s: Mapping[str, float], why: Mapping[str, str]) -> None:
+    for model in sorted(rows_per_s.keys() | why.keys()):
+        reason = why.get(model, "the accelerators are full")
+        out.print(f"not served of {model}: {rows_per_s.get(model, 0.0):.1f} rows/s: {reason}")
+
+
+def _kinds(accelerators: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(accelerators.items()))
 
 
 def _line(name: str, node: NodeStatus, files: str) -> tuple[str, ...]:
@@ -32,7 +69,7 @@ def _line(name: str, node: NodeStatus, files: str) -> tuple[str, ...]:
     return (
         name,
         node.zone,
-        ", ".join(f"{count} {kind}" for kind, count in sorted(node.accelerators.items())),
+        _kinds(node.accelerators),
         ", ".join(told) or "-",
         node_state(node, files),
         str(term),

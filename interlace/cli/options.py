@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from interlace.core.byte_sizes import parse_bytes
 from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG
+
+#: The exit status of a plan that leaves demand unserved or breaks a promise.
+NOT_KEPT: Final = 3
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
 Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]

@@ -28,7 +28,13 @@ _Rate = Annotated[
 _Slo = Annotated[
     list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the file's.")
 ]
-_Kind = Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(GPU_KINDS)}.")]
+_Kind = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND[,KIND]",
+        help=f"Scenario: plan for {', '.join(GPU_KINDS)}; with commas, for the cheapest mix.",
+    ),
+]
 _Price = Annotated[
     list[str] | None,
     typer.Option(metavar="KIND=USD", help="Scenario: cost of one such GPU an hour."),
@@ -94,6 +100,7 @@ def plan(
     Examples:
       interlace plan examples/planning/nine.toml
       interlace plan examples/planning/nine.toml --compare
+      interlace plan examples/planning/kinds.toml --gpu 2080ti,a100   # which models on which
       interlace plan examples/planning/nine.toml --what-if rates=0.5,1,2,4 --draw sweep.svg
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 import typer
 
 from interlace.cli.memory_table import show_memory
-from interlace.cli.plan_tables import show, show_systems, show_what_ifs
+from interlace.cli.options import NOT_KEPT
+from interlace.cli.plan_tables import show, show_kinds, show_systems, show_what_ifs
 from interlace.cli.screen import console
 from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
@@ -22,14 +22,12 @@ from interlace.planning.advice import advice
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.drawing import draw_plan, draw_what_ifs
 from interlace.planning.explanation import explain
+from interlace.planning.kinds import plan_kinds
 from interlace.planning.memory_plan import MemoryPlan, tried_memory
 from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
 from interlace.policy.base import System
-
-#: The exit status of a plan that leaves demand unserved or breaks a promise.
-NOT_KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +69,15 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
             return found
         return replace(found, gpu=with_weights_memory(found.gpu, overrides.memory_bytes))
 
-    scenario = read(overrides.gpu)
+    kinds = list(dict.fromkeys((overrides.gpu or "").split(",")))
+    scenario = read(kinds[0] or None)
     for kind in overrides.prices:
         if kind not in GPU_KINDS and kind != scenario.gpu.kind:
             hint = did_you_mean(kind, GPU_KINDS)
             raise InputError(f"--price {kind}: no such kind of GPU{hint}")
-    if outputs.what_if:
+    if len(kinds) > 1:
+        _kinds([scenario, *map(read, kinds[1:])], system, outputs)
+    elif outputs.what_if:
         _what_if(scenario, system, outputs, read)
     elif outputs.compare:
         _compare(scenario, outputs)
@@ -145,6 +146,25 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     if outputs.save is not None:
         found.save(outputs.save)
         _say(f"kept: {outputs.save}")
+    if not found.kept:
+        raise typer.Exit(NOT_KEPT)
+
+
+def _kinds(scenarios: Sequence[Scenario], system: System, outputs: PlanOutputs) -> None:
+    one_kind = {
+        "--explain": bool(outputs.explain),
+        "--draw": bool(outputs.draw),
+        "--save": outputs.save is not None,
+        "--current": outputs.current is not None,
+        "--what-if": bool(outputs.what_if),
+        "--compare": outputs.compare,
+    }
+    _refuse("--gpu with several kinds", one_kind)
+    found = plan_kinds(scenarios, system)
+    if outputs.as_json:
+        typer.echo(json_text(found.to_dict()))
+    else:
+        show_kinds(console(), found)
     if not found.kept:
         raise typer.Exit(NOT_KEPT)
 

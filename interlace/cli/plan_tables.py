@@ -11,6 +11,7 @@ from rich.table import Table
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
 from interlace.planning.capacity_plan import CapacityPlan
+from interlace.planning.kinds import KindsPlan
 from interlace.planning.trial import ModelTrial
 from interlace.policy.catalog import resolve
 
@@ -22,6 +23,14 @@ def show(out: Console, found: CapacityPlan) -> None:
     if found.plan.partitions:
         out.print(_partitions(found))
         out.print(_models(found))
+    for sentence in found.sentences():
+        out.print(sentence, soft_wrap=True)
+
+
+def show_kinds(out: Console, found: KindsPlan) -> None:
+    """Print each kind's plan, then what all cost."""
+    for part in found.parts:
+        show(out, part)
     for sentence in found.sentences():
         out.print(sentence, soft_wrap=True)
 

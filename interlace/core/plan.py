@@ -23,7 +23,6 @@ class Demand:
     rows_per_s: float
     slo_ms: float
     max_batch: int = 32
-    seen_p99_ms: float | None = None
     attainment: float = 0.99
     cv: float = 1.0
 

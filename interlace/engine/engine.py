@@ -15,7 +15,6 @@ from interlace.core.messages import (
     Fetch,
     GpuJoined,
     GpuLeft,
-    Load,
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
@@ -54,7 +53,7 @@ class Engine:
         self._state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
         self._scheduler = RequestScheduler(self._state, system, self._rates)
-        self._quarantine = ModelQuarantine(self._state, self._scheduler.abandon)
+        self._quarantine = ModelQuarantine(self._state, self._scheduler)
         self._reconciler = Reconciler(self._state, self._scheduler, self._quarantine, self._rates)
         controller = FleetController(self._state, scaler)
         self._plans = PlanController(self._state, self._quarantine, self._rates, scaler, controller)
@@ -145,10 +144,9 @@ class Engine:
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
-            begun = isinstance(work, CreatePartition | Load) and finished.failure is None
-            if begun and self._reconciler.may_wait():
+            if finished.failure is None and self._reconciler.may_wait():
                 return commands
-        return commands + self._reconciler.reconcile(now_ms)
+        return commands + self._reconciler.reconcile(now_ms, ended=True)
 
     def _may_go_on(self, run: Run) -> bool:
         """True if a change of plan may have waited for the end of this batch."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Command,
     Deployment,
@@ -77,14 +79,29 @@ class PlanController:
             return []  # nowhere to plan for, until an accelerator comes
         self._ticket += 1
         self._open_ticket, self._stale = self._ticket, False
-        served = self._state.served()
-        models = [t for name, t in self._state.models.items() if name in served]
+        question = self.question(self._ticket, fleet, largest, self._state.served(), {})
+        self._trigger.asked(question.demand)
+        return [question]
+
+    def question(
+        self,
+        ticket: int,
+        fleet: Fleet,
+        largest: Fleet | None,
+        models: Collection[str],
+        rates_rows_per_s: Mapping[str, float],
+    ) -> SolvePlan:
+        """What is asked of a planner for these models, at the rates that were seen or are given."""
+        asked = [one for name, one in self._state.models.items() if name in models]
+        rates = [
+            rates_rows_per_s.get(one.demand.model, self._target_rows_per_s(one.demand))
+            for one in asked
+        ]
         demand = tuple(
-            replace(t.demand, rows_per_s=self._target_rows_per_s(t.demand)) for t in models
+            replace(one.demand, rows_per_s=rate) for one, rate in zip(asked, rates, strict=True)
         )
-        profiles = {t.demand.model: t.profile for t in models}
-        self._trigger.asked(demand)
-        return [SolvePlan(self._ticket, demand, self._current(), profiles, fleet, largest)]
+        profiles = {one.demand.model: one.profile for one in asked}
+        return SolvePlan(ticket, demand, self._current(), profiles, fleet, largest)
 
     def planned(self, planned: PlanSolved, now_ms: float) -> list[Command]:
         """Head for a new plan."""
@@ -155,13 +172,15 @@ class PlanController:
 
     def _head_for(self, plan: Plan) -> None:
         state = self._state
-        plan = keep_partition_ids(
-            match_gpus(plan, state.partitions, state.fleet),
-            state.partitions,
-            state.partition_serial,
-        )
+        plan = self.aligned(plan, state.fleet)
         state.partition_serial += len(plan.partitions)
         state.target = self._with_late_arrivals(plan)
+
+    def aligned(self, plan: Plan, fleet: Fleet) -> Plan:
+        """The plan with what stands on accelerators of ``fleet`` for what is like it."""
+        partitions = self._state.partitions
+        matched = match_gpus(plan, partitions, fleet)
+        return keep_partition_ids(matched, partitions, self._state.partition_serial)
 
     def _quarantine_unplaced(self, planned: PlanSolved, now_ms: float) -> list[Command]:
         """Quarantine what the planner finds no place for, with its reason."""

@@ -140,6 +140,8 @@ def _unload(
     evictions: Evictions,
     switched: bool,
 ) -> Iterator[PartitionWork]:
+    if not switched and not evictions.models:
+        return
     for live in partitions.values():
         if live.id not in wanted or not live.accepting:
             continue

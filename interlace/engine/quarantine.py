@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from interlace.core.errors import ServeError
 from interlace.core.messages import (
@@ -26,15 +25,20 @@ FIRST_QUARANTINE_MS: Final = 10_000.0
 LONGEST_QUARANTINE_MS: Final = 600_000.0
 
 
+class Waiting(Protocol):
+    """The requests that wait."""
+
+    def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
+        """Answer those of a model that is not served any more."""
+        ...
+
+
 class ModelQuarantine:
     """Counts crashes against models, and puts models into quarantine and out of it."""
 
-    def __init__(
-        self, state: EngineState, abandon: Callable[[DeployedModel, ServeError], list[Command]]
-    ) -> None:
-        """``abandon`` answers what waits for a model with an error."""
+    def __init__(self, state: EngineState, waiting: Waiting) -> None:
         self._state = state
-        self._abandon = abandon
+        self._waiting = waiting
 
     def worker_died(
         self, work: PartitionWork, failure: Failure | None, now_ms: float
@@ -95,7 +99,7 @@ class ModelQuarantine:
         self._state.drop_from_target(model)
         error = refusals.quarantined(deployed, now_ms)
         failed = ReportStatus(model, "failed", reason)
-        return [*self._abandon(deployed, error), failed]
+        return [*self._waiting.abandon(deployed, error), failed]
 
     def end_due(self, now_ms: float) -> bool:
         """End the quarantines that are over; true if there were any."""

@@ -31,9 +31,9 @@ from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
 
-#: Of more partitions and models than this that are on their way, the end of one is not looked at
-#: until this part of them has ended since the last look.
-_MANY: Final = 64
+#: Of more steps than this that are under way (partitions made and released, models loaded and
+#: unloaded), the end of one is not looked at until this part of them has ended since the last look.
+_MANY: Final = 32
 _PART: Final = 0.125
 
 
@@ -55,17 +55,17 @@ class Reconciler:
         self._scheduler = scheduler
         self._quarantine = quarantine
         self._rates = rates
-        self._coming = 0  #: partitions being created and models being loaded
-        self._coming_then = 0  #: when all was last looked at
+        self._under_way = 0  #: steps that were begun and have not ended
+        self._under_way_then = 0  #: when all was last looked at
         self._many = False  #: they have been many since there were none
 
     def may_wait(self) -> bool:
-        """True where so much is on its way that not each end is worth a look at all."""
-        return self._many and self._coming > (1.0 - _PART) * self._coming_then
+        """True where so much is under way that not each end is worth a look at all."""
+        return self._many and self._under_way > (1.0 - _PART) * self._under_way_then
 
     def finished(self, finished: WorkFinished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Note that a partition was created or released, or a model loaded or unloaded."""
-        self._coming -= isinstance(work, CreatePartition | Load)
+        self._under_way -= 1
         live = self._state.partitions.get(work.partition)
         if live is None:
             return []
@@ -91,22 +91,30 @@ class Reconciler:
             live.transition_to(PartitionState.GONE)
             self._state.partitions_lost += 1
 
-    def reconcile(self, now_ms: float) -> list[Command]:
-        """Begin every step towards the plan that can be taken now, and report what changed."""
+    def reconcile(self, now_ms: float, ended: bool = False) -> list[Command]:
+        """Begin every step towards the plan that can be taken now, and report what changed.
+
+        Where only work has ``ended``, rates have not moved: what goes by them stays for models
+        that are where they were.
+        """
         state = self._state
         self._empty_leavers()
-        self._begin_draining(self._eviction_order().evictions())
-        state.update_hosts()
-        commands: list[Command] = []
         order = self._eviction_order()
+        evictions = order.evictions()
+        if self._begin_draining(evictions):
+            order = self._eviction_order()
+            evictions = order.evictions()
+        moved = state.update_hosts()
+        commands: list[Command] = []
         # Each step is begun before the next is sought: memory that a load takes is no longer free.
-        for work in next_steps(state.partitions, state.target, order.evictions(), order.allows):
+        for work in next_steps(state.partitions, state.target, evictions, order.allows):
             self._begin(work)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
-        self._coming_then = self._coming
-        self._many = self._coming > _MANY or (self._many and self._coming > 0)
-        state.update_hosts()
-        update_sustaining_batches(state, self._rates)
+        self._under_way_then = self._under_way
+        self._many = self._under_way > _MANY or (self._many and self._under_way > 0)
+        if commands:
+            moved |= state.update_hosts()
+        update_sustaining_batches(state, self._rates, moved if ended else None)
         for model, reason in self._scheduler.fetching.update(now_ms):
             commands += self._quarantine.start(model, state.models[model], reason, now_ms)
         commands += self._scheduler.staging.fill_all()
@@ -135,18 +143,24 @@ class Reconciler:
         profiles = {name: deployed.profile for name, deployed in state.models.items()}
         return EvictionOrder(state.partitions, state.target, state.fleet.gpus, profiles)
 
-    def _begin_draining(self, evictions: Evictions) -> None:
-        """Drain unwanted partitions: once the plan stands, or before if they are in its way."""
+    def _begin_draining(self, evictions: Evictions) -> bool:
+        """Drain unwanted partitions: once the plan stands, or before if they are in its way.
+
+        True if there were any.
+        """
         switched = settled(self._state.partitions, self._state.target)
         wanted = {partition.id for partition in self._state.target.partitions}
+        begun = False
         for live in self._state.partitions.values():
             if live.id in wanted or live.state is not PartitionState.READY:
                 continue
             if switched or live.id in evictions.partitions:
                 live.transition_to(PartitionState.DRAINING)
+                begun = True
+        return begun
 
     def _begin(self, work: PartitionWork) -> None:
-        self._coming += isinstance(work, CreatePartition | Load)
+        self._under_way += 1
         match work:
             case CreatePartition(partition=name, gpu=gpu, share_pct=share_pct):
                 ahead_ms = self._state.fleet.gpu(gpu).ahead_ms
@@ -190,9 +204,12 @@ class Reconciler:
         return self._quarantine.start(model, deployed, reason, now_ms)
 
     def _empty_leavers(self) -> None:
-        for name, deployed in self._state.models.items():
-            if deployed.leaving and not deployed.waiting and self._state.wants(name):
-                self._state.drop_from_target(name)
+        leaving = [n for n, one in self._state.models.items() if one.leaving and not one.waiting]
+        if leaving:
+            wanted = {slot.model for part in self._state.target.partitions for slot in part.slots}
+            for name in leaving:
+                if name in wanted:
+                    self._state.drop_from_target(name)
 
     def _report_changes(self) -> list[Command]:
         reports: list[Command] = []

@@ -120,6 +120,7 @@ class EngineState:
     #: turns of each partition
     partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
     turns_of: dict[str, PartitionTurns] = field(default_factory=dict)
+    _indexed: set[str] = field(default_factory=set)  #: the models that these know
     #: models with requests that wait, and about as many with none any more, in all and by
     #: accelerator: what is done at an event does not grow with the models that nobody asks for
     waiting: dict[str, DeployedModel] = field(default_factory=dict)
@@ -204,63 +205,94 @@ class EngineState:
         """True if the plan has a slot for the model."""
         return any(slot.model == model for p in self.target.partitions for slot in p.slots)
 
-    def update_hosts(self) -> None:
-        """Work out slots of partitions and hosts of models from what is loaded and wanted."""
+    def update_hosts(self) -> set[str]:
+        """Work out slots of partitions and hosts of models from what is loaded and wanted.
+
+        Returns the models of which a turn, or where it is, has changed.
+        """
         wanted = {p.id: p for p in self.target.partitions}
         switched = settled(self.partitions, self.target)
+        there: dict[str, list[LivePartition]] = {gpu.id: [] for gpu in self.fleet.gpus}
+        moved: set[str] = set()
+        recut: set[str] = set()
+        before = {name: (one.hosts, one.lenders) for name, one in self.models.items()}
         for deployed in self.models.values():
-            deployed.hosts.clear()
-            deployed.lenders.clear()
+            deployed.hosts, deployed.lenders = [], []
         for live in self.partitions.values():
-            live.slots = _slots(live, wanted.get(live.id), switched)
-            live.own_turns = sum(not slot.guest for slot in live.slots)
+            there.setdefault(live.gpu, []).append(live)
+            slots = _slots(live, wanted.get(live.id), switched)
+            if slots != live.slots:
+                moved.update(slot.model for slot in live.slots)
+                moved.update(slot.model for slot in slots)
+                recut.add(live.gpu)
+                live.slots = slots
+                live.own_turns = sum(not slot.guest for slot in slots)
             if live.accepting:
-                for slot in live.slots:
+                for slot in slots:
                     if slot.model in self.models:
                         deployed = self.models[slot.model]
                         (deployed.lenders if slot.guest else deployed.hosts).append(live)
         self.settled = switched
-        self._index()
-
-    def _index(self) -> None:
-        """Find what is where, so that decisions need not search for it."""
-        self.partitions_on = {gpu.id: [] for gpu in self.fleet.gpus}
-        self.waiting_on = {gpu.id: {} for gpu in self.fleet.gpus}
-        self.turns_of = {}
-        for live in self.partitions.values():
-            self.partitions_on.setdefault(live.gpu, []).append(live)
-            turns: dict[str, list[tuple[int, Slot]]] = {}
-            for place, slot in enumerate(live.slots):
-                if slot.model in self.models:
-                    turns.setdefault(slot.model, []).append((place, slot))
-            waiting = self.waiting_on.setdefault(live.gpu, {})
-            self.turns_of[live.id] = PartitionTurns(turns, waiting)
-        self._find_rivals()
-        for deployed in self.models.values():
-            deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
-            crowded = any(host.own_turns > 1 for host in deployed.hosts)
-            deployed.alike = len(deployed.shares_pct) <= 1 and not crowded
-            places = (*deployed.hosts, *deployed.lenders)
-            deployed.gpus = tuple(dict.fromkeys(place.gpu for place in places))
+        for name, (hosts, lenders) in before.items():
+            deployed = self.models[name]
+            if not (_same(hosts, deployed.hosts) and _same(lenders, deployed.lenders)):
+                moved.add(name)
+        self._index(there, recut)
+        for name in moved & self.models.keys():
+            self._find_places(self.models[name])
         self._note_waiting(self.models.values())
+        return moved
 
-    def _find_rivals(self) -> None:
+    def _index(self, there: dict[str, list[LivePartition]], recut: set[str]) -> None:
+        """Find what is where, so that decisions need not search for it: where that has changed."""
+        names = set(self.models)
+        known, self.partitions_on = self.partitions_on, there
+        for gone in known.keys() - there.keys():
+            del self.waiting_on[gone], self.contests_on[gone]
+        self.turns_of = {
+            name: self.turns_of[name] for name in self.turns_of.keys() & self.partitions
+        }
+        for gpu, places in there.items():
+            old = known.get(gpu)
+            if old is None or gpu in recut or names != self._indexed or not _same(old, places):
+                waiting = self.waiting_on.setdefault(gpu, {})
+                for live in places:
+                    self.turns_of[live.id] = PartitionTurns(self._turns(live), waiting)
+                self.contests_on[gpu] = []
+        for one in self.fleet.gpus:
+            if not self.contests_on[one.id]:
+                self._find_rivals(one)
+        self._indexed = names
+
+    def _turns(self, live: LivePartition) -> dict[str, list[tuple[int, Slot]]]:
+        turns: dict[str, list[tuple[int, Slot]]] = {}
+        for place, slot in enumerate(live.slots):
+            if slot.model in self.models:
+                turns.setdefault(slot.model, []).append((place, slot))
+        return turns
+
+    def _find_places(self, deployed: DeployedModel) -> None:
+        deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
+        crowded = any(host.own_turns > 1 for host in deployed.hosts)
+        deployed.alike = len(deployed.shares_pct) <= 1 and not crowded
+        places = (*deployed.hosts, *deployed.lenders)
+        deployed.gpus = tuple(dict.fromkeys(place.gpu for place in places))
+
+    def _find_rivals(self, gpu: Gpu) -> None:
         """Models contend for a partition, or, where partitions overlap, for the accelerator."""
-        self.contests_on = {gpu: [] for gpu in self.partitions_on}
-        for gpu in self.fleet.gpus:
-            places, used = self.partitions_on[gpu.id], set[int]()
-            taken = {live.id: gpu.taken(live.share_pct) for live in places if live.slots}
-            whole = sum(taken.values()) > gpu.room
-            for group in [places] if whole else [[live] for live in places]:
-                tags = group[0].service_tags
-                if id(tags) in used:  # they overlapped before
-                    tags = ServiceTags()
-                used.add(id(tags))
-                for live in group:
-                    live.service_tags, live.rivals = tags, group
-                    live.room_part = taken.get(live.id, 0) / gpu.room if whole else 1.0
-                tags.plan(slot for live in group for slot in live.slots)
-                self.contests_on[gpu.id].append((tags, group))
+        places, used = self.partitions_on[gpu.id], set[int]()
+        taken = {live.id: gpu.taken(live.share_pct) for live in places if live.slots}
+        whole = sum(taken.values()) > gpu.room
+        for group in [places] if whole else [[live] for live in places]:
+            tags = group[0].service_tags
+            if id(tags) in used:  # they overlapped before
+                tags = ServiceTags()
+            used.add(id(tags))
+            for live in group:
+                live.service_tags, live.rivals = tags, group
+                live.room_part = taken.get(live.id, 0) / gpu.room if whole else 1.0
+            tags.plan(slot for live in group for slot in live.slots)
+            self.contests_on[gpu.id].append((tags, group))
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Take a model out of the plan, in one partition or everywhere."""
@@ -287,6 +319,11 @@ def _slots(live: LivePartition, wanted: Partition | None, switched: bool) -> Seq
     names = {slot.model for slot in now}
     old = [s for s in live.slots if s.model not in names and live.loaded(s.model)]
     return (*now, *old)
+
+
+def _same(one: Sequence[LivePartition], other: Sequence[LivePartition]) -> bool:
+    """Whether these are the same partitions: not only equal ones."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _without(partition: Partition, model: str) -> Partition:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from interlace.core.plan import Slot
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.live_partition import LivePartition
@@ -9,10 +11,14 @@ from interlace.engine.state import DeployedModel, EngineState
 from interlace.perf.service_round import AffineCost, line, round_ms
 
 
-def update_sustaining_batches(state: EngineState, rates: ArrivalRates) -> None:
-    """Compute parts and batches of every partition; called after each reconciliation."""
+def update_sustaining_batches(
+    state: EngineState, rates: ArrivalRates, models: Collection[str] | None = None
+) -> None:
+    """Compute parts and batches of every partition, or of those with a turn of these ``models``."""
     planned_rows_per_s = _planned_rows_per_s(state)
     for live in state.partitions.values():
+        if models is not None and live.slots and all(s.model not in models for s in live.slots):
+            continue
         live.parts = {
             slot.model: _part(slot, state.models[slot.model], planned_rows_per_s[slot.model])
             for slot in live.slots

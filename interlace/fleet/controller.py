@@ -17,13 +17,9 @@ from interlace.core.messages import (
 )
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
-from interlace.engine.arrival_rates import ArrivalRates
-from interlace.engine.fleet_controller import FleetController
-from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
-from interlace.engine.plan_controller import PlanController
-from interlace.engine.quarantine import ModelQuarantine
-from interlace.engine.state import EngineState
+from interlace.engine.fleet_planner import FleetPlanner
 from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
+from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
@@ -43,12 +39,10 @@ class _Member:
 
 
 class Controller:
-    """The planning half of an engine over the accelerators of all nodes.
+    """Has plans made for the accelerators of all nodes, and hands them out node by node.
 
-    It plans as in one server: when models or accelerators come and go, when rates move, with few
-    moves from what stands. Nothing is carried out here: a plan that is headed for becomes
-    assignments, which rise in ``revision`` within this controller's ``term``, and counts as what
-    stands. So a plan costs once what it is large, whatever nodes go through to get there.
+    A plan that is headed for becomes assignments, which rise in ``revision`` within this
+    controller's ``term``.
     """
 
     def __init__(
@@ -67,23 +61,14 @@ class Controller:
         self._clock = clock
         self._nodes = {name: _member(name, one) for name, one in nodes.items()}
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
-        scaler = system.scaler
-        self._state = state = EngineState(Fleet(tuple(gpus)))
-        self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
-        self._plans = PlanController(
-            state,
-            ModelQuarantine(state, lambda deployed, error: []),  # requests wait at nodes
-            self._rates,
-            scaler,
-            FleetController(state, scaler),
-        )
+        self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler)
         self._system, self._solver = system, solver
         self._term = term
         self._number = 0
         self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
         self._asked: Collection[str] = ()  # accelerators that the open question is about
-        self._target = state.target
+        self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
@@ -111,13 +96,13 @@ class Controller:
         member = self._nodes[node] = _member(node, description)
         for gpu in member.gpus:
             more = gpu is not member.gpus[-1]
-            self._follow(self._plans.joined(GpuJoined(gpu, more)))
+            self._follow(self._planner.joined(GpuJoined(gpu, more)))
 
     def left(self, node: str) -> None:
         """A node is gone, or to be emptied: its models stand elsewhere from now on."""
         gpus = self._nodes.pop(node).gpus
         for gpu in gpus:
-            self._follow(self._plans.left(GpuLeft(gpu.id, more=gpu is not gpus[-1])))
+            self._follow(self._planner.left(GpuLeft(gpu.id, more=gpu is not gpus[-1])))
 
     def heard(self, node: str, state: NodeState) -> None:
         """Count what a node was asked for since it was heard last."""
@@ -130,21 +115,42 @@ class Controller:
             new = outlook.arrived - member.arrived.get(model, outlook.arrived)
             member.arrived[model] = outlook.arrived
             if new > 0 and model in self._digests:
-                self._rates.count(model, new)
+                self._planner.count(model, new)
 
     def deploy(self, models: Sequence[tuple[Deployment, str]]) -> None:
         """Serve these models from now on, each with the digest of its files."""
         for one, digest in models:
             self._digests[one.demand.model] = digest
-        self._follow(self._plans.deploy(ModelsDeployed(tuple(one for one, _ in models))))
+        self._follow(self._planner.deploy(ModelsDeployed(tuple(one for one, _ in models))))
 
     def withdraw(self, model: str) -> None:
         """Serve a model no more."""
         if self._digests.pop(model, None) is not None:
-            self._state.drop_from_target(model)
-            self._state.forget(model)
-            self._rates.forget(model)
+            self._planner.withdraw(model)
             self._follow(())
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why models are not served, or not all that they ask for."""
+        return self._planner.reasons
+
+    def would_plan(
+        self,
+        rates_rows_per_s: Mapping[str, float],
+        without: Collection[str],
+        done: Callable[[PlannedFleet], None],
+    ) -> None:
+        """What would be planned now, for other rates of some models, without some nodes."""
+        nodes = {name: one for name, one in self._nodes.items() if name not in without}
+        fleet = Fleet(tuple(gpu for one in nodes.values() for gpu in one.gpus))
+        question = self._planner.what_if(fleet, rates_rows_per_s)
+
+        def solved(answer: PlanSolved) -> None:
+            there = {name: one.gpus for name, one in self._nodes.items()}
+            after = self._target if answer.failure else self._planner.aligned(answer.plan, fleet)
+            done(planned_fleet(self._target, after, there, answer.failure or ""))
+
+        self._solver(self._in_zones())(question, solved)
 
     def next_revision(self) -> Revision:
         """Of an order that comes after all that were given."""
@@ -157,49 +163,35 @@ class Controller:
         return None if member is None else member.assignment
 
     def _epoch(self) -> None:
-        self._follow(self._plans.tick(self._clock.now_ms()))
+        self._follow(self._planner.tick(self._clock.now_ms()))
         self.start()
 
     def _solve(self, question: SolvePlan) -> None:
         """Plan with the zones of the nodes that are there now."""
         self._asked = {gpu.id for gpu in question.fleet.gpus}
+        self._solver(self._in_zones())(question, self._solved)
+
+    def _in_zones(self) -> System:
         zones = {name: member.zone for name, member in self._nodes.items()}
-        planner = ZonePlanner(self._system.planner, zones)
-        self._solver(replace(self._system, planner=planner))(question, self._solved)
+        return replace(self._system, planner=ZonePlanner(self._system.planner, zones))
 
     def _solved(self, solved: PlanSolved) -> None:
         asked, self.failure = self._asked, solved.failure or ""
-        commands = self._plans.planned(solved, self._clock.now_ms())
-        if self._state.target is not self._target:
+        commands = self._planner.planned(solved, self._clock.now_ms())
+        if self._planner.target is not self._target:
             for member in self._nodes.values():
                 member.planned |= any(gpu.id in asked for gpu in member.gpus)
         self._follow(commands)
 
     def _follow(self, commands: Sequence[Command]) -> None:
-        """Let what is headed for stand, say what nodes have to do for it, and ask what is asked."""
-        target = self._state.target
+        """Say what nodes have to do for the plan that is headed for, and ask what is asked."""
+        target = self._planner.target
         if target is not self._target:
             self._target = target
-            self._stand(target)
             self._assign(target)
         for command in commands:
             if isinstance(command, SolvePlan):
                 self._solve(command)
-
-    def _stand(self, target: Plan) -> None:
-        self._state.partitions = {
-            part.id: LivePartition(
-                part.id,
-                part.gpu,
-                part.share_pct,
-                PartitionState.READY,
-                model_states={slot.model: ModelState.LOADED for slot in part.slots},
-            )
-            for part in target.partitions
-        }
-        self._state.update_hosts()
-        for deployed in self._state.models.values():
-            deployed.status_reported |= bool(deployed.hosts)
 
     def _assign(self, target: Plan) -> None:
         plans = plans_by_node(target, self._nodes)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from interlace.core.errors import bad_input
+from interlace.core.plan import as_rows_per_s
 from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.membership import parse_node
@@ -14,11 +16,20 @@ from interlace.fleet.service import FleetService
 from interlace.server.api_keys import Access
 from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route
 
+Form = TypeVar("Form")
+
 
 class _NodeOrder(msgspec.Struct, forbid_unknown_fields=True):
     """The node that an order is about."""
 
     node: str
+
+
+class _PlanQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Other requests/s of some models, and nodes to do without."""
+
+    rates: dict[str, Annotated[float, msgspec.Meta(ge=0.0)]] = {}
+    without: list[str] = []
 
 
 def fleet_routes(
@@ -68,19 +79,32 @@ def fleet_routes(
             Route(f"/v2/fleet/{name}", respond={"POST": _about_one(do)}, access=Access.CHANGE)
             for name, do in orders.items()
         ),
+        Route("/v2/fleet/plan", respond={"POST": _plan_of(service)}, access=Access.CHANGE),
         Route("/v2/fleet/down", respond={"POST": down}, access=Access.CHANGE),
     ]
 
 
-def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
+def _plan_of(service: Callable[[], FleetService]) -> Respond:
     async def respond(asked: AdminRequest) -> HttpResponse:
-        try:
-            node = msgspec.json.decode(asked.body, type=_NodeOrder).node
-        except msgspec.MsgspecError as error:
-            raise bad_input(f"failed to parse the order: {error}") from error
-        return _said(await do(node))
+        question = _read(asked, _PlanQuestion)
+        rates = {model: as_rows_per_s(rate) for model, rate in question.rates.items()}
+        return HttpResponse(msgspec.json.encode(await service().plan(rates, question.without)))
 
     return respond
+
+
+def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
+    async def respond(asked: AdminRequest) -> HttpResponse:
+        return _said(await do(_read(asked, _NodeOrder).node))
+
+    return respond
+
+
+def _read(asked: AdminRequest, form: type[Form]) -> Form:
+    try:
+        return msgspec.json.decode(asked.body, type=form)
+    except msgspec.MsgspecError as error:
+        raise bad_input(f"failed to parse the order: {error}") from error
 
 
 def _said(text: str) -> HttpResponse:

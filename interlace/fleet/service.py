@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -24,6 +24,7 @@ from interlace.fleet.lease import Lease
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.planned_fleet import PlannedFleet
 from interlace.fleet.presence import Presence
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
@@ -167,6 +168,32 @@ class FleetService:
         now = self._changes.now
         self._changes.keep(structs.replace(now, drained=now.drained - {node}))
 
+    async def plan(
+        self, rates_rows_per_s: Mapping[str, float], without: Collection[str]
+    ) -> PlannedFleet:
+        """What would be planned now, for other rates of some models, without some nodes.
+
+        Raises:
+            ServeError: there is no such model or node, none is left, or this controller does not
+                command.
+        """
+        controller = self._commanding()
+        for node in without:
+            self.known(node)
+        if not set(controller.nodes) - set(without):
+            raise ServeError(Reason.BAD_INPUT, "without these nodes none is left to plan for")
+        for model in rates_rows_per_s.keys() - controller.models.keys():
+            hint = did_you_mean(model, controller.models)
+            raise ServeError(Reason.BAD_INPUT, f"the fleet serves no model '{model}'{hint}")
+        found: asyncio.Future[PlannedFleet] = asyncio.get_running_loop().create_future()
+
+        def done(planned: PlannedFleet) -> None:
+            if not found.done():  # else whoever asked has gone
+                found.set_result(planned)
+
+        controller.would_plan(rates_rows_per_s, without, done)
+        return await found
+
     async def down(self) -> list[str]:
         """Command no more, and have every node serve nothing once its queue is served.
 
@@ -210,7 +237,7 @@ class FleetService:
             self._files.digest,
             nodes,
             dict(plan.unserved_rows_per_s),
-            dict(plan.reasons),
+            {} if controller is None else dict(controller.reasons),
             "" if controller is None else controller.failure,
         )
 

@@ -180,15 +180,17 @@ class _PartitionIds:
     """Ids of partitions: those of the current plan where they fit, fresh ones otherwise."""
 
     def __init__(self, current: Plan) -> None:
-        self._free = list(current.partitions)
+        self._free: dict[tuple[str, int], list[Partition]] = {}
+        for part in current.partitions:
+            self._free.setdefault((part.gpu, part.share_pct), []).append(part)
         self._used = {p.id for p in current.partitions}
 
     def take(self, gpu: str, share_pct: int, models: Sequence[str]) -> str:
         """An id for a partition of that share and those models."""
-        here = [p for p in self._free if p.gpu == gpu and p.share_pct == share_pct]
+        here = self._free.get((gpu, share_pct))
         if here:
             best = max(here, key=lambda p: len({s.model for s in p.slots} & set(models)))
-            self._free.remove(best)
+            here.remove(best)
             return best.id
         number = 0
         while f"{gpu}:{number}" in self._used:
@@ -202,24 +204,20 @@ def _kept(
 ) -> list[Pattern]:
     """Put patterns that the current plan has where it has them; the others."""
     names = [one.model for one in question.demand]
-    free = list(question.current.partitions)
     by_id = {home.gpu.id: home for home in homes}
+    free: dict[tuple[int, frozenset[str]], list[Partition]] = {}
+    for part in question.current.partitions:
+        if part.gpu in by_id:
+            models = frozenset(slot.model for slot in part.slots)
+            free.setdefault((part.share_pct, models), []).append(part)
     rest = []
     for pattern in patterns:
-        models = {names[m] for m, _ in pattern.turns}
-        same = (
-            p
-            for p in free
-            if p.share_pct == pattern.share_pct
-            and p.gpu in by_id
-            and {s.model for s in p.slots} == models
-            and _fits(by_id[p.gpu], pattern, question)
-        )
-        before = next(same, None)
+        same = free.get((pattern.share_pct, frozenset(names[m] for m, _ in pattern.turns)), [])
+        before = next((p for p in same if _fits(by_id[p.gpu], pattern, question)), None)
         if before is None:
             rest.append(pattern)
         else:
-            free.remove(before)
+            same.remove(before)
             by_id[before.gpu].put(pattern)
     return rest
 

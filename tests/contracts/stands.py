@@ -18,7 +18,6 @@ from interlace.core.request import Request
 from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Device
 from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
-from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import MECHANISMS, HostCost, Physics
@@ -214,7 +213,6 @@ def crowded_stand(folder: Path, ahead_ms: float = 0.0) -> Stand:
     physics = Physics(
         costs=MECHANISMS["mig"],
         interference=ConstantFactor(1.3),
-        contention=EqualRows(switch_part=0.01),
         link=HostLink(1_000.0),
         transfers={known.key: Transfer(100, 50) for known in (QUICK, SLOW)},
         host=HostCost(launch_ms=0.01, sync_ms=0.02),

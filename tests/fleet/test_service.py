@@ -192,3 +192,29 @@ def test_a_refused_key_is_told(tmp_path: Path) -> None:
         assert "asks for its admin key" in stand.service.problems["a"]
 
     run(tmp_path, work, a=node("a", 1))
+
+
+def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        service, nodes = stand.service, stand.nodes
+        both = {("a", "/v2/node/assignment"), ("b", "/v2/node/assignment")}
+        await stand.until(lambda: both <= set(nodes.told))
+        told = list(nodes.told)
+        same = await service.plan({}, [])
+        assert (same.loads, same.moves.go, same.moves.appear) == (0, 0, 0)
+        assert not same.unserved_rows_per_s and not same.failure
+        less = await service.plan({}, ["a"])
+        assert not less.nodes["a"].models and less.nodes["a"].goes == ["m"]
+        assert less.nodes["b"].models["m"] > 0.0
+        more = await service.plan({"m": 1e9}, [])
+        assert more.unserved_rows_per_s["m"] > 0.0 and more.reasons["m"]
+        for asked, why in (
+            (({"k": 1.0}, []), "no model 'k'"),
+            (({}, ["c"]), "no node 'c'"),
+            (({}, ["a", "b"]), "none is left"),
+        ):
+            with pytest.raises(ServeError, match=why):
+                await service.plan(*asked)
+        assert nodes.told == told
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))

@@ -11,7 +11,6 @@ import pytest
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import HostCost, Physics
@@ -77,7 +76,6 @@ def _everything_on(seed: int) -> RunRecord:
     )
     physics = Physics(
         interference=ConstantFactor(1.1),
-        contention=EqualRows(switch_part=0.02),
         link=HostLink(1_000.0),
         transfers={"a": Transfer(1_000, 100)},
         host=HostCost(launch_ms=0.05, sync_ms=0.1),

@@ -9,9 +9,9 @@ import pytest
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.device.simulated.boards import BOARDS, physics_of
-from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.contention import RunningBatch, equal_rows
 from interlace.device.simulated.host_link import Transfer
-from interlace.device.simulated.physics import MECHANISMS, NOTIFICATION
+from interlace.device.simulated.physics import MECHANISMS
 from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.latency import Surface, surface
 from interlace.runtime.clock import SimClock
@@ -27,10 +27,10 @@ def saturating(knee_pct: int, row_ms: float = 1.0) -> Surface:
     return surface(Profile("m", "digest", "test", 0, 0, points), "median_ms")
 
 
-def ends_ms(rule: EqualRows, batches: Sequence[RunningBatch]) -> list[float]:
+def ends_ms(batches: Sequence[RunningBatch]) -> list[float]:
     """When batches that begin together end."""
     clock = SimClock()
-    progress = RunningBatches(clock, None, rule)
+    progress = RunningBatches(clock, None, equal_rows)
     ends: dict[int, float] = {}
     for index, busy in enumerate(batches):
         alone_ms = busy.latency.latency_ms(busy.rows, busy.share_pct)
@@ -46,17 +46,7 @@ def test_workers_of_256_rows_in_all_take_what_one_batch_takes(workers: int) -> N
     """E2bird Figure 7: flat from one worker of 256 rows to 64 workers of 4."""
     latency = saturating(100)
     batches = [RunningBatch("m", 256 // workers, 100, latency)] * workers
-    assert ends_ms(EqualRows(), batches) == [pytest.approx(256.0)] * workers
-
-
-def test_switching_makes_too_many_workers_slow() -> None:
-    """E2bird Figure 12: single rows take up to four times as long as a few workers."""
-    latency = saturating(100)
-    rule = EqualRows(switch_part=0.1)
-    few = max(ends_ms(rule, [RunningBatch("m", rows, 100, latency) for rows in (8, 8, 16)]))
-    many = max(ends_ms(rule, [RunningBatch("m", 1, 100, latency)] * 32))
-    assert few < 1.3 * 32.0
-    assert 2.5 < many / few < 4.5
+    assert ends_ms(batches) == [pytest.approx(256.0)] * workers
 
 
 @pytest.mark.parametrize(("share_pct", "most"), [(25, 8), (40, 6)])
@@ -64,10 +54,10 @@ def test_beyond_100_percent_throughput_stays_and_latency_climbs(share_pct: int, 
     """Primitives paper, Figures 12a and 12b: instances of AlexNet at 25 %, ResNet-50 at 40 %."""
     latency = saturating(share_pct)
     full = 100 // share_pct
-    before = full / max(ends_ms(EqualRows(), [RunningBatch("m", 8, share_pct, latency)] * full))
+    before = full / max(ends_ms([RunningBatch("m", 8, share_pct, latency)] * full))
     last_ms = 0.0
     for count in range(full + 1, most + 1):
-        took_ms = max(ends_ms(EqualRows(), [RunningBatch("m", 8, share_pct, latency)] * count))
+        took_ms = max(ends_ms([RunningBatch("m", 8, share_pct, latency)] * count))
         assert count / took_ms <= before * (100 / share_pct / full) * 1.05
         assert took_ms > last_ms
         last_ms = took_ms
@@ -79,21 +69,10 @@ def test_models_on_default_mps_share_once_their_needs_exceed_the_gpu() -> None:
     took_ms = []
     for count in (2, 3, 4, 7):
         batches = [RunningBatch(f"m{i}", 16, 100, saturating(knees[i])) for i in range(count)]
-        took_ms.append(ends_ms(EqualRows(), batches)[0])
+        took_ms.append(ends_ms(batches)[0])
     assert took_ms[0] == pytest.approx(16.0)
     assert took_ms == sorted(took_ms)
     assert took_ms[-1] > 1.5 * took_ms[0]
-
-
-def test_what_synchronisation_costs_carries_over_to_another_model() -> None:
-    """Primitives paper, Figure 6a: Sync-lite is 10.5 % and 16.7 % faster on ResNet-50 too.
-
-    AlexNet's figures gave the costs. ResNet-50's latency follows from the callback's 10.5 %, and
-    the saving against a blocking synchronisation is then foretold.
-    """
-    callback, blocking = (NOTIFICATION[name].sync_ms for name in ("callback", "blocking"))
-    resnet_ms = callback * (1 - 0.105) / 0.105
-    assert blocking / (resnet_ms + blocking) == pytest.approx(0.167, abs=0.01)
 
 
 def test_gathering_on_the_host_is_what_gpu_dma_saves() -> None:

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.tables import Tables
 from interlace.policy.fewest import fewest
@@ -117,28 +117,6 @@ def test_gslice_starts_at_the_knee_and_gives_away_what_is_left() -> None:
     demand = [Demand("a", 10.0, 100.0), Demand("b", 10.0, 100.0)]
     plan = Gslice()(demand, gpus(1), profiles, Plan())
     assert sorted(p.share_pct for p in plan.partitions) == [50, 50]
-
-
-def test_gslice_follows_the_p99_that_was_seen() -> None:
-    profiles = {"a": profile("a", 1.0, 40.0), "b": profile("b", 1.0, 40.0)}
-    held = Plan(
-        tuple(
-            Partition(f"g0:{i}", "g0", 40, (Slot(model, 1, 10.0),), 50.0)
-            for i, model in enumerate("ab")
-        )
-    )
-
-    def shares(seen_a_ms: float, seen_b_ms: float) -> dict[str, int]:
-        demand = [
-            Demand("a", 10.0, 100.0, seen_p99_ms=seen_a_ms),
-            Demand("b", 10.0, 100.0, seen_p99_ms=seen_b_ms),
-        ]
-        plan = Gslice()(demand, gpus(1), profiles, held)
-        return {p.slots[0].model: p.share_pct for p in plan.partitions}
-
-    late = shares(150.0, 50.0)  # 40 % x 1.5 = 60 %; 40 % x 0.5 = 20 %
-    assert late["a"] >= 60 and late["b"] < late["a"]
-    assert shares(95.0, 95.0) == {"a": 50, "b": 50}  # near enough: kept, then the rest given out
 
 
 def test_whole_accelerators_are_as_few_as_do() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from bench.harness import Report, Row, curves, main
 from bench.papers.e2bird.published import COPY_START_MS, FLAT_UP_TO_WORKERS
 from bench.papers.e2bird.titan import PICTURE
-from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.contention import RunningBatch, equal_rows
 from interlace.perf.latency import Surface
 from interlace.shm.arena import Arena
 
@@ -57,7 +57,7 @@ def figure7(*, pictures: int = INFERENCES) -> Report:
 def computed_ms(workers: int) -> float:
     """Until all workers have ended; equal ones that share equally end together."""
     one = RunningBatch("fakenet", INFERENCES // workers, 100, FAKENET)
-    (speed, *_) = EqualRows()([one] * workers)
+    (speed, *_) = equal_rows([one] * workers)
     return FAKENET.latency_ms(one.rows, 100) / speed
 
 

@@ -28,7 +28,6 @@ class Lane:
     sms: int
     stream: int
     mask: int = 0
-    priority: int = 0
     green: GreenContext | None = None
     name: str | None = None
     capture_stream: CaptureStream | None = None
@@ -41,7 +40,7 @@ class Lane:
             CudaError: the driver refused.
         """
         if self.capture_stream is None:
-            made = CaptureStream(backend, self.green, self.priority, self._capture_ended)
+            made = CaptureStream(backend, self.green, self._capture_ended)
             self.capture_stream = made
         return self.capture_stream
 

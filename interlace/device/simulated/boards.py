@@ -49,8 +49,8 @@ def physics_of(gpu: Gpu, transfers: Mapping[str, Transfer] | None = None) -> Phy
     """What is known of a kind: its mechanism, and copies for models with ``transfers``.
 
     ``Trait.GATHER_DMA`` saves gathering inputs on the host. Host costs are left to profiles, which
-    hold those of the server they were measured in; ``NOTIFICATION`` has what others add. No
-    interference and no jitter: those are measured for models.
+    hold those of the server they were measured in. No interference and no jitter: those are
+    measured for models.
     """
     board = BOARDS.get(gpu.kind)
     if board is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from interlace.perf.latency import Surface
@@ -22,17 +21,19 @@ class RunningBatch(NamedTuple):
     latency: Surface
 
 
-@dataclass(frozen=True, slots=True)
-class EqualRows:
+#: Speeds, each in (0, 1] of that alone, of batches that run together.
+Contention = Callable[[Sequence[RunningBatch]], Sequence[float]]
+
+
+def equal_rows(running: Sequence[RunningBatch]) -> Sequence[float]:
     """Speeds, each in (0, 1] of that alone, of batches whose shares add up to more than 100.
 
     Every row in flight has an equal part of what its model gets; needs share the accelerator.
 
     Workers of one model without limits that run together take what one batch of all their rows
     takes: E2bird's hypothesis of equal resource sharing (section 7.2), confirmed by its Figure 7 up
-    to 64 workers. Each worker beyond the first costs ``switch_part`` of that more, for switching
-    between streams: the paper shows it (128 workers of Figure 7, single rows of Figure 12) without
-    a law, and its two figures differ, so it is a setting.
+    to 64 workers. What switching between more streams costs (128 workers there, single rows of
+    Figure 12) it shows without a law.
 
     Between models, and between partitions with limits, the hardware is first come, first served:
     each gets SMs in proportion to what it could use, the smallest share at which it is nearly as
@@ -40,21 +41,16 @@ class EqualRows:
     default MPS (Figure 11a); where limits exceed 100 % latency climbs and throughput does not, as
     in the primitives paper's Figures 12a and 12b.
     """
-
-    switch_part: float = 0.0
-
-    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
-        if len(running) == 1:
-            return (1.0,)
-        parts = _allotted(running)
-        slower = 1.0 + self.switch_part * (len(running) - 1)
-        speeds: list[float] = []
-        for index, one in enumerate(running):
-            group, share_pct = parts[_key(index, one)]
-            all_ms = _latency_ms(group.latency, group.rows, share_pct)
-            alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
-            speeds.append(min(1.0, alone_ms / (all_ms * slower)))
-        return speeds
+    if len(running) == 1:
+        return (1.0,)
+    parts = _allotted(running)
+    speeds: list[float] = []
+    for index, one in enumerate(running):
+        group, share_pct = parts[_key(index, one)]
+        all_ms = _latency_ms(group.latency, group.rows, share_pct)
+        alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
+        speeds.append(min(1.0, alone_ms / all_ms))
+    return speeds
 
 
 def _allotted(

@@ -26,11 +26,11 @@ class CopyEngines:
         self._physics = physics
         self._host, self._inward, self._outward = FifoResource(), FifoResource(), FifoResource()
         #: nothing goes before or after an execution
-        self.plain = physics.host is None and physics.link is None
+        self.plain = not any((physics.host.launch_ms, physics.host.sync_ms, physics.link))
 
     def launch(self, then: Callback) -> None:
         """The host launches a batch; ``then`` at once if that takes no time, as in all of these."""
-        self._host_ms(self._physics.host.launch_ms if self._physics.host else 0.0, then)
+        self._use(self._host, self._physics.host.launch_ms, then)
 
     def bring(self, run: Run, then: Callback) -> None:
         """Copy a batch's inputs in."""
@@ -42,7 +42,7 @@ class CopyEngines:
 
     def tell(self, then: Callback) -> None:
         """The host learns that a batch has ended."""
-        self._host_ms(self._physics.host.sync_ms if self._physics.host else 0.0, then)
+        self._use(self._host, self._physics.host.sync_ms, then)
 
     def staged_ms(self, stage: CopyInputs) -> float:
         """When a request's inputs lie in the pool."""
@@ -64,13 +64,6 @@ class CopyEngines:
         if link is None or transfer is None:
             return 0.0
         return link.copied_ms(transfer.output_bytes * run.batch.run_rows)
-
-    def _host_ms(self, for_ms: float, then: Callback) -> None:
-        host = self._physics.host
-        if for_ms > 0 and host is not None and not host.one_thread:
-            self._timer.call_at(self._timer.now_ms() + for_ms, then)
-        else:
-            self._use(self._host, for_ms, then)
 
     def _use(self, station: FifoResource, for_ms: float, then: Callback) -> None:
         """Take a turn at a station now, not ahead of time: others may come first till then."""

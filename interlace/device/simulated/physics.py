@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from interlace.core.profile import Profile, Profiles
-from interlace.device.simulated.contention import EqualRows
+from interlace.device.simulated.contention import Contention, equal_rows
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.perf.interference import Interference
 
@@ -88,26 +88,12 @@ class HostCost:
     """What the host does around each batch, beyond what profiles hold (``Profile.overhead``).
 
     ``launch_ms`` before it begins. ``sync_ms`` after it ended, until its end is known and the next
-    may be launched; one that was launched behind it (``Gpu.ahead_ms``) waits for neither. On
-    ``one_thread`` of the host both are done for one batch after the other; otherwise every
-    partition has a thread of its own, as processes under MPS have.
+    may be launched; one that was launched behind it (``Gpu.ahead_ms``) waits for neither. One
+    thread of the host does both, for one batch after the other.
     """
 
     launch_ms: float = 0.0
     sync_ms: float = 0.0
-    one_thread: bool = True
-
-
-#: Ways to learn of a batch's end, as the primitives paper compares them (Figure 6a, AlexNet of one
-#: row): 3.2 ms with Sync-lite, 3.8 with a callback, 4.17 with a blocking synchronisation; figures
-#: here are what each costs more than the first. Its models run one on each of four GPUs.
-NOTIFICATION: Final[Mapping[str, HostCost]] = MappingProxyType(
-    {
-        "sync-lite": HostCost(one_thread=False),
-        "callback": HostCost(sync_ms=0.6, one_thread=False),
-        "blocking": HostCost(sync_ms=0.97, one_thread=False),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +108,9 @@ class Physics:
 
     costs: MechanismCosts = field(default_factory=MechanismCosts)
     interference: Interference | None = None
-    contention: EqualRows = field(default_factory=EqualRows)
+    contention: Contention = equal_rows
     link: HostLink | None = None
     transfers: Mapping[str, Transfer] = field(default_factory=dict)
-    host: HostCost | None = None
+    host: HostCost = field(default_factory=HostCost)
     jitter: bool = False
     seed: int = 0

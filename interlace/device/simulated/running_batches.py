@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.contention import Contention, RunningBatch
 from interlace.perf.interference import CoRunner, Interference
 
 
@@ -37,7 +37,7 @@ class RunningBatches:
     """
 
     def __init__(
-        self, timer: Timer, interference: Interference | None, contention: EqualRows
+        self, timer: Timer, interference: Interference | None, contention: Contention
     ) -> None:
         self._timer = timer
         self._interference = interference

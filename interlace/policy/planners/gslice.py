@@ -1,9 +1,8 @@
-"""A partition of its own for each model, tuned by what was seen: GSLICE's planner (SoCC 2020)."""
+"""A partition of its own for each model: GSLICE's planner (SoCC 2020)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
 
 from interlace.core.hardware import Fleet
@@ -14,26 +13,18 @@ from interlace.packing.feasibility import feasible
 from interlace.perf.tables import Tables
 
 _ROUNDING = 1e-9
-_LEAST_PCT = 5
 
 
-@dataclass(frozen=True, slots=True)
 class Gslice:
-    """Shares start at the knee and follow the p99 that was seen and the rate that arrives.
+    """Shares are the knee, or more where the rate needs it.
 
-    The share a model has is multiplied by the larger of seen p99 / SLO and rate / what the share
-    serves, unless that is within ``near`` below 1 or moves it by less than ``step_pct``: from 5 to
-    100 %. Without a p99 it is the knee, or more where the rate needs it. What then is left of an
-    accelerator goes to its models in proportion to their knees; a model that comes when too little
-    is left gets what there is. No model shares a partition. Batches are the largest that keep
-    the SLO at the planned rate.
+    What then is left of an accelerator goes to its models in proportion to their knees; a model
+    that comes when too little is left gets what there is. No model shares a partition. Batches are
+    the largest that keep the SLO at the planned rate.
 
     GSLICE is made for one GPU. On more, models are put where they fit, the largest shares first,
     and one whose rate exceeds a whole GPU gets several.
     """
-
-    near: float = 0.1
-    step_pct: int = 3
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -41,7 +32,7 @@ class Gslice:
         tables = Tables(profiles)
         asked = feasible(demand, fleet, tables)
         shares = sorted({share for gpu in fleet.gpus for share in gpu.shares_pct})
-        wanted = [(self._wanted_pct(one, shares, tables, current), one) for one in asked.wanted]
+        wanted = [(_wanted_pct(one, shares, tables), one) for one in asked.wanted]
         every, served = cuts(fleet), dict.fromkeys((one.model for one in asked.wanted), 0.0)
         homes: list[tuple[Demand, GpuCut, Glet, float]] = []
         for share_pct, one in sorted(wanted, key=lambda w: (-w[0], w[1].model)):
@@ -61,36 +52,21 @@ class Gslice:
             partitions(every), short, dict.fromkeys(short, "the share left for it is too small")
         )
 
-    def _wanted_pct(
-        self, one: Demand, shares: Sequence[int], tables: Tables, current: Plan
-    ) -> float:
-        """The share that a model should have now, before it is rounded to what there is."""
-        knee_pct = tables.efficient_pct(one, shares) or shares[-1]
-        held = [
-            p.share_pct
-            for p in current.partitions
-            if p.share_pct in shares and [s.model for s in p.slots] == [one.model]
-        ]
-        if one.seen_p99_ms is None or not held:
-            return max(knee_pct, tables.required_pct(one, one.rows_per_s, shares) or shares[-1])
-        now_pct = max(held)
-        serves_rows_per_s = len(held) * tables.saturated_rows_per_s(one, now_pct)
-        arrival = one.rows_per_s / serves_rows_per_s if serves_rows_per_s > 0 else 1.0
-        change = max(one.seen_p99_ms / one.slo_ms, arrival)
-        if 1.0 - self.near <= change <= 1.0 or abs(change - 1.0) * now_pct < self.step_pct:
-            return now_pct
-        return min(100.0, max(_LEAST_PCT, now_pct * change))
+
+def _wanted_pct(one: Demand, shares: Sequence[int], tables: Tables) -> int:
+    knee_pct = tables.efficient_pct(one, shares) or shares[-1]
+    return max(knee_pct, tables.required_pct(one, one.rows_per_s, shares) or shares[-1])
 
 
 def _placed(
-    one: Demand, wanted_pct: float, shares: Sequence[int], every: Sequence[GpuCut], tables: Tables
+    one: Demand, wanted_pct: int, shares: Sequence[int], every: Sequence[GpuCut], tables: Tables
 ) -> list[tuple[Demand, GpuCut, Glet, float]]:
     """Partitions for a model: as many as its rate needs, each with an even part of it."""
     most_rows_per_s = tables.saturated_rows_per_s(one, shares[-1])
     count = max(1, ceil(one.rows_per_s / most_rows_per_s - _ROUNDING)) if most_rows_per_s > 0 else 0
     homes = []
     for _ in range(count):
-        room = [(cut, cut.share(ceil(wanted_pct))) for cut in every]
+        room = [(cut, cut.share(wanted_pct)) for cut in every]
         fitting = [(cut, share) for cut, share in room if share is not None]
         # Where none has the share, the one with most left.
         fitting = fitting or sorted(

@@ -23,7 +23,7 @@ from interlace.core.messages import (
 )
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Request
-from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.contention import RunningBatch, equal_rows
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import HostCost, Jitter, Physics
@@ -90,7 +90,7 @@ def test_workers_of_one_model_together_take_what_one_batch_of_all_rows_takes() -
 def test_contention_never_makes_anyone_faster(batches: list[tuple[str, int]]) -> None:
     surfaces = {name: surface(profile, "median_ms") for name, profile in PROFILES.items()}
     running = [RunningBatch(model, rows, 100, surfaces[model]) for model, rows in batches]
-    speeds = EqualRows(switch_part=0.01)(running)
+    speeds = equal_rows(running)
     assert len(speeds) == len(running)
     assert all(0.0 < speed <= 1.0 for speed in speeds)
     assert len(running) > 1 or speeds[0] == 1.0
@@ -189,15 +189,6 @@ def test_a_fatal_failure_takes_its_partition_along() -> None:
     assert [one.partition for one in lost] == ["p"]
     assert bench.ends[other][1].failure is None
     assert set(bench.device.partitions) == {"q"}
-
-
-def test_threads_of_their_own_do_not_wait_for_each_other() -> None:
-    alone = Bench(Physics(host=HostCost(sync_ms=1.0, one_thread=False)))
-    shared = Bench(Physics(host=HostCost(sync_ms=1.0)))
-    for bench, later_ms in ((alone, 7.0), (shared, 8.0)):
-        bench.ready(("p", 50, "a"), ("q", 50, "a"))
-        both = bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4))
-        assert both == [pytest.approx(7.0), pytest.approx(later_ms)]
 
 
 def test_copies_of_one_partition_overlap_with_executions_of_another() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.contention import RunningBatch, equal_rows
 from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.interference import CoRunner
 from interlace.perf.latency import surface
@@ -21,11 +21,6 @@ SURFACES = {
     "a": surface(line_profile("a"), "median_ms"),
     "b": surface(line_profile("b", 4.0, 2.0), "median_ms"),
 }
-RULES: dict[str, EqualRows] = {
-    "rows": EqualRows(),
-    "rows, switching": EqualRows(switch_part=0.05),
-}
-
 #: (model, rows, share, ms since the one before began)
 Batches = Sequence[tuple[str, int, int, float]]
 BATCHES = st.lists(
@@ -51,11 +46,11 @@ class ByRows:
 
 
 def spans_ms(
-    batches: Batches, rule: EqualRows, factor: float, stall: tuple[float, float] | None = None
+    batches: Batches, factor: float, stall: tuple[float, float] | None = None
 ) -> list[tuple[float, float]]:
     """When each batch begins and ends."""
     clock = SimClock()
-    progress = RunningBatches(clock, ByRows(factor) if factor else None, rule)
+    progress = RunningBatches(clock, ByRows(factor) if factor else None, equal_rows)
     begins: list[float] = []
     ends: dict[int, float] = {}
 
@@ -77,7 +72,7 @@ def spans_ms(
 
 
 def work_done_ms(
-    spans: Sequence[tuple[float, float]], batches: Batches, rule: EqualRows, factor: float
+    spans: Sequence[tuple[float, float]], batches: Batches, factor: float
 ) -> list[float]:
     """Speed times time, summed up from who ran beside whom: what each batch got."""
     done = [0.0] * len(batches)
@@ -86,26 +81,24 @@ def work_done_ms(
         there = [i for i, (begin, end) in enumerate(spans) if begin <= low and end >= high]
         busy = [RunningBatch(*batches[i][:3], SURFACES[batches[i][0]]) for i in there]
         over = sum(one.share_pct for one in busy) > 100
-        speeds = rule(busy) if over else [1.0] * len(busy)
+        speeds = equal_rows(busy) if over else [1.0] * len(busy)
         rows = sum(one.rows for one in busy)
         for i, one, speed in zip(there, busy, speeds, strict=True):
             done[i] += (high - low) * speed / (1.0 + factor * (rows - one.rows))
     return done
 
 
-@pytest.mark.parametrize("rule", RULES)
 @given(batches=BATCHES, factor=st.sampled_from((0.0, 0.05)))
-def test_every_batch_gets_the_work_it_asked_for(rule: str, batches: Batches, factor: float) -> None:
-    spans = spans_ms(batches, RULES[rule], factor)
+def test_every_batch_gets_the_work_it_asked_for(batches: Batches, factor: float) -> None:
+    spans = spans_ms(batches, factor)
     works = [SURFACES[m].latency_ms(rows, share) for m, rows, share, _ in batches]
-    assert work_done_ms(spans, batches, RULES[rule], factor) == pytest.approx(works, abs=1e-6)
+    assert work_done_ms(spans, batches, factor) == pytest.approx(works, abs=1e-6)
 
 
-@pytest.mark.parametrize("rule", RULES)
 @given(batches=BATCHES)
-def test_company_never_helps(rule: str, batches: Batches) -> None:
+def test_company_never_helps(batches: Batches) -> None:
     for (begin, end), (model, rows, share_pct, _) in zip(
-        spans_ms(batches, RULES[rule], 0.0), batches, strict=True
+        spans_ms(batches, 0.0), batches, strict=True
     ):
         assert end - begin >= SURFACES[model].latency_ms(rows, share_pct) - 1e-9
 
@@ -114,8 +107,8 @@ def test_company_never_helps(rule: str, batches: Batches) -> None:
 def test_a_stall_delays_all_by_its_length(batches: Batches, begins: float, lasts: float) -> None:
     """Batches that began before it end that much later, unless they had ended by then."""
     together = [(*batch[:3], 0.0) for batch in batches]
-    calm = spans_ms(together, EqualRows(), 0.0)
-    stalled = spans_ms(together, EqualRows(), 0.0, (begins, lasts))
+    calm = spans_ms(together, 0.0)
+    stalled = spans_ms(together, 0.0, (begins, lasts))
     for (_, end), (_, later) in zip(calm, stalled, strict=True):
         if abs(end - begins) > 1e-6:
             assert later == pytest.approx(end + (lasts if end > begins else 0.0))

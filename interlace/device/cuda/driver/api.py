@@ -175,8 +175,8 @@ class Driver(Protocol):
         ...
 
     # ----------------------------------------------------------------------- streams and events
-    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
-        """A non-blocking stream, of a green context or of all SMs. Lower runs before higher."""
+    def stream(self, green: GreenContext | None = None) -> int:
+        """A non-blocking stream, of a green context or of all SMs."""
         ...
 
     def destroy_stream(self, stream: int) -> None: ...

@@ -137,10 +137,10 @@ class BoundDriver:
         self._context.enter(None if green is None else self._context.of(green.handle))
 
     # ------------------------------------------------------------------------ streams and events
-    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
+    def stream(self, green: GreenContext | None = None) -> int:
         if green is None:
-            return int(self._call(cu.cuStreamCreateWithPriority, _NON_BLOCKING, priority))
-        made = int(self._call(cu.cuGreenCtxStreamCreate, green.handle, _NON_BLOCKING, priority))
+            return int(self._call(cu.cuStreamCreateWithPriority, _NON_BLOCKING, 0))
+        made = int(self._call(cu.cuGreenCtxStreamCreate, green.handle, _NON_BLOCKING, 0))
         self._greens[made] = green.handle
         return made
 

@@ -21,18 +21,14 @@ class CaptureStream:
     """
 
     def __init__(
-        self,
-        backend: CudaBackend,
-        green: GreenContext | None,
-        priority: int,
-        on_end: Callable[[], None],
+        self, backend: CudaBackend, green: GreenContext | None, on_end: Callable[[], None]
     ) -> None:
         self._backend = backend
         self._on_end = on_end
         self._graphs = 0
         self._pool: object | None = None
         self._open = True
-        self.handle = backend.driver.stream(green, priority)
+        self.handle = backend.driver.stream(green)
 
     def capture(self, body: Callable[[], None]) -> CapturedGraph:
         """

@@ -14,11 +14,12 @@ from interlace.device.cuda.graphs.program import (
     LaneContext,
     RunnableModel,
     TensorSlot,
+    addresses,
     input_slots,
     output_layout,
     slot,
 )
-from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
+from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory.parameters import BatchParameters
 from interlace.device.cuda.models.samples import sample_inputs
 
@@ -43,16 +44,12 @@ class EagerProgram:
         self.outputs = outputs
         self._context = context
         self._model = model
-        there = context.backend.driver, context.backend.kernels
-        self._turn, self._gather, self._publish = (
-            BatchBoundary(*there),
-            Gather(*there),
-            Publish(*there),
-        )
+        driver = context.backend.driver
+        self._transfer = TransferKernels(driver, context.backend.kernels)
         self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
         places = len(self.inputs), len(outputs)
-        self._parameters = BatchParameters(there[0], context.memory, *places, rows, model.tables)
+        self._parameters = BatchParameters(driver, context.memory, *places, rows, model.tables)
 
     def launch(
         self,
@@ -70,7 +67,7 @@ class EagerProgram:
         self._parameters.write(sequence, rows, sources, targets)
         context = self._context
         stream = context.lane.stream
-        self._turn.begin(stream, self._parameters)
+        self._transfer.begin(stream, self._parameters)
         turn = self._parameters.launched()
         try:
             context.backend.threads.run(context.lane.green, partial(self._run, stream))
@@ -101,26 +98,17 @@ class EagerProgram:
                     f"{[one.dims for one in self.outputs]}: on a GPU, sizes of outputs must follow "
                     f"from sizes of inputs"
                 )
-            self._send(stream)
+            kept = addresses(self._kept, self.outputs)
+            self._transfer.finish(stream, self._parameters, kept, self._context.flag)
 
     def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
         values = {}
         for place, one in enumerate(self.inputs):
             shape = (self.rows, *one.dims) if self.batched else one.dims
             value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
-            if one.row_bytes:
-                self._gather.launch(
-                    stream, self._parameters, place, value.data_ptr(), one.row_bytes
-                )
+            self._transfer.gather(stream, self._parameters, place, value.data_ptr(), one.row_bytes)
             values[one.name] = value
         return values
-
-    def _send(self, stream: int) -> None:
-        for place, tensor in enumerate(self._kept):
-            row_bytes = self.outputs[place].row_bytes
-            if row_bytes:
-                self._publish.launch(stream, self._parameters, place, tensor.data_ptr(), row_bytes)
-        self._turn.finish(stream, self._parameters, self._context.flag)
 
 
 def output_slots(

@@ -13,7 +13,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import TORCH_TYPES, tensor_at
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.graphs.capture_stream import CaptureStream
-from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
+from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters
@@ -197,20 +197,15 @@ class GraphProgram:
         self.outputs: tuple[TensorSlot, ...] = ()
         self._context = context
         self._model = model
-        there = context.backend.driver, context.backend.kernels
-        self._turn, self._gather, self._publish = (
-            BatchBoundary(*there),
-            Gather(*there),
-            Publish(*there),
-        )
+        driver = context.backend.driver
+        self._transfer = TransferKernels(driver, context.backend.kernels)
         self._addresses = inputs.addresses
         self._values = inputs.values(rows if self.batched else None, model.device)
         self._kept: Sequence[torch.Tensor] = ()
         count = len(model.signature.outputs)
         with ExitStack() as undo:
-            places = len(self.inputs), count
             self._parameters = BatchParameters(
-                there[0], context.memory, *places, rows, model.tables
+                driver, context.memory, len(self.inputs), count, rows, model.tables
             )
             undo.callback(self._parameters.close)
             self._captured = context.capture_stream.capture(self._body)
@@ -239,20 +234,14 @@ class GraphProgram:
 
     def _body(self) -> None:
         stream, parameters = self._context.capture_stream.handle, self._parameters
-        self._turn.begin(stream, parameters)
-        for place, one in enumerate(self.inputs):
-            if one.row_bytes:
-                self._gather.launch(
-                    stream, parameters, place, self._addresses[place], one.row_bytes
-                )
+        self._transfer.begin(stream, parameters)
+        for place, (one, address) in enumerate(zip(self.inputs, self._addresses, strict=True)):
+            self._transfer.gather(stream, parameters, place, address, one.row_bytes)
         # A test's graph calls this again for each launch: then what was made is kept meanwhile.
         self._kept = self._model.execute(self._values, stream, parameters)
         self.outputs = output_layout(self._model.signature, self._kept)
-        for place, tensor in enumerate(self._kept):
-            row_bytes = self.outputs[place].row_bytes
-            if row_bytes:
-                self._publish.launch(stream, parameters, place, tensor.data_ptr(), row_bytes)
-        self._turn.finish(stream, parameters, self._context.flag)
+        kept = addresses(self._kept, self.outputs)
+        self._transfer.finish(stream, parameters, kept, self._context.flag)
 
 
 def output_layout(signature: Signature, outputs: Sequence[torch.Tensor]) -> tuple[TensorSlot, ...]:
@@ -261,6 +250,13 @@ def output_layout(signature: Signature, outputs: Sequence[torch.Tensor]) -> tupl
         slot(spec.name, spec.datatype, tuple(tensor.shape)[1 if signature.batched else 0 :])
         for spec, tensor in zip(signature.outputs, outputs, strict=True)
     )
+
+
+def addresses(
+    tensors: Sequence[torch.Tensor], slots: Sequence[TensorSlot]
+) -> list[tuple[int, int]]:
+    """Where each tensor lies, and the bytes of a row."""
+    return [(tensor.data_ptr(), one.row_bytes) for tensor, one in zip(tensors, slots, strict=True)]
 
 
 class DefaultedProgram:

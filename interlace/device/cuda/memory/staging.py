@@ -11,7 +11,7 @@ from interlace.core.tensor import Span
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels
-from interlace.device.cuda.graphs.transfer import Gather, Publish
+from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import row_addresses
@@ -53,8 +53,7 @@ class DeviceRings:
         self._arenas = arenas
         self._lane = lane
         self._flag = flag
-        self._publish = Publish(driver, kernels)
-        self._gather = Gather(driver, kernels)
+        self._transfer = TransferKernels(driver, kernels)
         self._rings: dict[str, DeviceRing] = {}
         self._copied: list[_StagedRows] = []  #: and not told of
         self._on_their_way: deque[tuple[int, list[_StagedRows]]] = deque()
@@ -96,7 +95,7 @@ class DeviceRings:
         sequence = self._sequence + 1
         try:
             word = ring.sequence_word(slot, sequence)
-            self._publish.signal(self._lane.stream, self._flag, word)
+            self._transfer.signal(self._lane.stream, self._flag, word)
         except CudaError:
             _end(copied)
             raise
@@ -165,7 +164,7 @@ class DeviceRings:
         table, row_bytes = ring.source_words(place, slot, sources), ring.fields[place].row_bytes
         target, rows = ring.address(place, slot), len(sources)
         stream = self._lane.stream
-        self._gather.fetch(stream, table, ring.slots_word, target, row_bytes, rows)
+        self._transfer.fetch(stream, table, ring.slots_word, target, row_bytes, rows)
 
     def _sources(self, parts: Sequence[StagedPart], place: int, field: RingInput) -> list[int]:
         """Where each row of an input lies."""

@@ -10,7 +10,7 @@ from interlace.device.cuda.completion.base import Completions
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels
-from interlace.device.cuda.graphs.transfer import Publish
+from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.worker.wire import FetchWeights, GpuAnswer, WeightsMoved
@@ -42,7 +42,7 @@ class WeightFetcher:
         self.lane_index = lane_index
         self._completions = completions
         self._words = MappedWords(mapped, ON_THE_WAY)
-        self._publish = Publish(driver, kernels)
+        self._transfer = TransferKernels(driver, kernels)
         self._flag = completions.flag(lane_index).device
         self._sequence = 0
         self._begun: deque[tuple[int, str]] = deque()
@@ -123,7 +123,7 @@ class WeightFetcher:
         sequence = self._sequence + 1
         word = sequence % ON_THE_WAY
         self._words.put(word, sequence)
-        self._publish.signal(stream, self._flag, self._words.address(word))
+        self._transfer.signal(stream, self._flag, self._words.address(word))
         self._sequence = sequence
         self._completions.submitted(self.lane_index, sequence, stream)
 

@@ -212,6 +212,8 @@ def test_on_threads_that_end_by_themselves(way: Way) -> None:
             bench.submit(lane, round_ + 1)
     found = bench.drained(50 * LANES)
     assert sorted(found) == sorted((lane, r + 1) for lane in range(LANES) for r in range(50))
+    for stream in bench.streams:
+        bench.driver.synchronize(stream)  # the kernel that tells the end still runs meanwhile
     bench.close()
 
 

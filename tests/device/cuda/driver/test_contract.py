@@ -185,7 +185,7 @@ def test_events_follow_the_stream(rig: Rig) -> None:
     words = (2_000_000, turns.device)
     driver.launch(rig.kernels.spin, (1, 1, 1), (32, 1, 1), rig.stream, words)
     driver.record(end, rig.stream)
-    other = driver.stream(priority=-1)
+    other = driver.stream()
     driver.wait(other, end)
     driver.record(blocking, other)
     driver.wait_for(blocking)

@@ -140,13 +140,13 @@ class FakeDriver(Core):
             find(self._greens, green.handle, "cuCtxFromGreenCtx")
         self._contexts.current = None if green is None else green.handle
 
-    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
+    def stream(self, green: GreenContext | None = None) -> int:
         self._enter("stream")
         sms = frozenset(range(self._board.sms))
         if green is not None:
             sms = find(self._greens, green.handle, "cuGreenCtxStreamCreate")
         handle = next(self._numbers)
-        self._streams.add(Stream(handle, sms, priority, None if green is None else green.handle))
+        self._streams.add(Stream(handle, sms, None if green is None else green.handle))
         return handle
 
     def destroy_stream(self, stream: int) -> None:

@@ -37,7 +37,6 @@ class Stream:
 
     handle: int
     sms: frozenset[int]
-    priority: int
     green: int | None
     queue: deque[Operation] = field(default_factory=deque)
     busy: bool = False

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
-from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
+from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
 from tests.device.cuda.fake.capture import FakeCapturer
@@ -35,12 +35,11 @@ class Bench:
         self.row_bytes = row_bytes
 
     def body(self) -> None:
-        gather, publish = Gather(self.driver, self.kernels), Publish(self.driver, self.kernels)
-        turn = BatchBoundary(self.driver, self.kernels)
-        turn.begin(self.stream, self.block)
-        gather.launch(self.stream, self.block, 0, self.static, self.row_bytes)
-        publish.launch(self.stream, self.block, 0, self.static, self.row_bytes)
-        turn.finish(self.stream, self.block, self.flag.device)
+        transfer = TransferKernels(self.driver, self.kernels)
+        transfer.begin(self.stream, self.block)
+        transfer.gather(self.stream, self.block, 0, self.static, self.row_bytes)
+        outputs = [(self.static, self.row_bytes)]
+        transfer.finish(self.stream, self.block, outputs, self.flag.device)
 
     def write(self, sequence: int, sources: Sequence[int]) -> None:
         self.block.write(sequence, len(sources), [sources], [self.replies.device])

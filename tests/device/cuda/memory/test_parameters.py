@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
-from interlace.device.cuda.graphs.transfer import BatchBoundary
+from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
 from interlace.device.cuda.memory.pooled import Slabs
@@ -131,7 +131,7 @@ class Block:
 
     def begin(self) -> int:
         """A batch begins; returns its turn."""
-        BatchBoundary(self.driver, self.kernels).begin(self.stream, self.made)
+        TransferKernels(self.driver, self.kernels).begin(self.stream, self.made)
         return self.made.launched()
 
     @property
