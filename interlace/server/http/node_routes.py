@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -35,7 +36,8 @@ def node_routes(
     """
 
     def described_to(asked: AdminRequest) -> HttpResponse:
-        return HttpResponse(msgspec.json.encode(described()))
+        told = msgspec.to_builtins(described(), str_keys=True)
+        return HttpResponse(msgspec.json.encode({**told, "clock_s": time.time()}))
 
     def at_hand(asked: AdminRequest) -> HttpResponse:
         return HttpResponse(msgspec.msgpack.encode(dict(models())), media=OCTETS)

@@ -19,6 +19,7 @@ from interlace.server.http.request_head import RequestHeadReader
 from interlace.server.http.routes import Route, RouteKind, RouteTable
 from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
+from interlace.server.listening import cannot_listen
 
 BACKLOG: Final = 1024
 #: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
@@ -71,8 +72,7 @@ class HttpServer:
                 lambda: HttpConnection(self._state), host, port, backlog=BACKLOG
             )
         except OSError as error:
-            text = f"cannot listen on {host} port {port}: {error.strerror or error}"
-            raise OSError(error.errno, text) from error
+            raise cannot_listen("HTTP", host, port, error) from error
         self._listeners.append(listener)
         if self._timer is None:
             self._sweep()
