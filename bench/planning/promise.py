@@ -1,19 +1,23 @@
-"""How much of what the engine keeps our packer promises: one model, from tight SLOs to loose.
+"""How much of what the dispatcher keeps our packer promises: one model, from tight SLOs to loose.
 
-Planned is the highest rate that it serves with so many GPUs; kept is the highest at which the
-engine answers the promised part of the requests in time, the model on all of them, on average over
-seeds.
+Planned is the highest rate that it serves with one GPU; kept is the highest at which the promised
+part of the requests ends in time, played request by request by the compiled partition
+(`bench.planning.one_partition`) on arrivals that the planner's table has not seen, with an interval
+of 95 %. What is planned is played by the engine itself, too: the part in time, and its interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import fmean
+from dataclasses import replace
 from typing import Annotated, Final
+
+import numpy as np
 
 from bench.harness import Report, Table, main
 from bench.harness.bisection import highest
-from bench.planning.a100 import attainment as played
+from bench.planning.a100 import attainment as engine_attainment
+from bench.planning.one_partition import Floats, Hosted, played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -24,36 +28,40 @@ from interlace.policy.planners.patterns import Patterns
 _MODEL: Final = "m"
 _SHARE_PCT: Final = 100
 _GPU: Final = Gpu("", "k", 100, 10**12, (_SHARE_PCT,))
-_EXACTLY: Final = 1.01
+_EXACTLY: Final = 1.003
 _LEAST_RPS: Final = 1e-2
 _START_RPS: Final = 100.0
 _REQUESTS: Final = 10_000  #: in one run of the engine
+_ARRIVALS: Final = 150_000  #: in one run of the compiled partition
+_FIRST_SEED: Final = 1000
+_NORMAL_95: Final = 1.96
 
 
 def promise(
     *,
     fixed_ms: float = 2.0,
     row_ms: float = 0.1,
-    cv: float = 1.0,
+    cvs: Annotated[tuple[float, ...], "of gaps"] = (0.3, 1, 2, 3, 4),
     attainment: float = 0.99,
     max_batch: int = 32,
-    slos: Annotated[tuple[float, ...], "times L(1)"] = (1.3, 2.1, 2.3, 2.5, 3, 4, 6, 10, 20),
-    gpus: int = 1,
-    seeds: int = 3,
+    slos: Annotated[tuple[float, ...], "times L(1)"] = (2.1, 2.3, 2.5, 3, 4, 6, 10, 20),
+    seeds: int = 8,
+    engine_seeds: Annotated[int, "runs of the engine at what is planned"] = 5,
 ) -> Report:
     """Planned and kept rates for L(b) = fixed + row b."""
     profiles = {_MODEL: affine(_MODEL, fixed_ms, row_ms, max_batch)}
     cells = []
-    for slo in slos:
-        asked = Demand(
-            _MODEL, 1.0, slo * (fixed_ms + row_ms), max_batch, attainment=attainment, cv=cv
-        )
-        planned = planned_rps(asked, profiles, gpus)
-        kept = kept_rps(asked, profiles, gpus, seeds, planned or _START_RPS)
-        part = planned / kept if kept else 0.0
-        cells.append((slo, round(planned, 1), round(kept, 1), f"{part:.1%}"))
+    for cv, slo in ((cv, slo) for cv in cvs for slo in slos):
+        slo_ms = slo * (fixed_ms + row_ms)
+        asked = Demand(_MODEL, 1.0, slo_ms, max_batch, attainment=attainment, cv=cv)
+        planned = planned_rps(asked, profiles)
+        kept, low, high = kept_rps(asked, fixed_ms, row_ms, seeds)
+        part = f"{planned / kept:.1%}" if kept else "-"
+        interval = f"{low:.4g} to {high:.4g}"
+        seen = _in_engine(asked, planned, profiles, engine_seeds) if planned else "-"
+        cells.append((cv, slo, f"{planned:.4g}", f"{kept:.4g}", interval, part, seen))
         print(*cells[-1], flush=True)
-    heads = ("SLO / L(1)", "planned /s", "kept /s", "planned / kept")
+    heads = ("cv", "SLO / L(1)", "planned /s", "kept /s", "95 %", "planned / kept", "in the engine")
     return Report(tables=[Table(heads, cells)])
 
 
@@ -66,9 +74,9 @@ def affine(model: str, fixed_ms: float, row_ms: float, max_batch: int) -> Profil
     return Profile(model, "d", _GPU.kind, 1, 1, points)
 
 
-def planned_rps(asked: Demand, profiles: Mapping[str, Profile], gpus: int = 1) -> float:
-    """The highest rate that our packer serves with so many GPUs."""
-    there = uniform_fleet(_GPU, gpus)
+def planned_rps(asked: Demand, profiles: Mapping[str, Profile]) -> float:
+    """The highest rate that our packer serves with one GPU."""
+    there = uniform_fleet(_GPU, 1)
 
     def serves(rate_rps: float) -> bool:
         demand = [_at(asked, rate_rps)]
@@ -78,26 +86,48 @@ def planned_rps(asked: Demand, profiles: Mapping[str, Profile], gpus: int = 1) -
 
 
 def kept_rps(
-    asked: Demand,
-    profiles: Mapping[str, Profile],
-    gpus: int = 1,
-    seeds: int = 3,
-    start_rps: float = _START_RPS,
-) -> float:
-    """The highest rate at which the engine keeps the promise with a partition on every GPU."""
-    there = uniform_fleet(_GPU, gpus)
+    asked: Demand, fixed_ms: float, row_ms: float, seeds: int = 8
+) -> tuple[float, float, float]:
+    """The highest rate at which one host keeps the promise, and the interval of 95 % around it.
 
-    def keeps(rate_rps: float) -> bool:
-        one = _at(asked, rate_rps)
-        seconds = max(1.0, _REQUESTS / rate_rps)
-        plan, scenario = everywhere(one, there), Scenario((one,), _GPU, profiles)
-        parts = (
-            played(plan, there, scenario, "interlace", seconds, seed)[_MODEL]
-            for seed in range(seeds)
-        )
-        return fmean(parts) >= asked.attainment
+    0 where it keeps next to none.
+    """
+    latency_ms = (fixed_ms + row_ms * np.arange(asked.max_batch + 1))[None, :]
+    hosted = Hosted(latency_ms, np.array([asked.slo_ms]), np.array([asked.max_batch]))
+    which = np.zeros(_ARRIVALS, np.int64)
 
-    return _largest(keeps, start_rps)
+    def of_seed(seed: int) -> float:
+        shape = 1.0 / asked.cv**2
+        random = np.random.default_rng(_FIRST_SEED + seed)
+        times = np.cumsum(random.gamma(shape, 1.0 / shape, _ARRIVALS))
+
+        def keeps(rate_rps: float) -> bool:
+            per_ms = rate_rps / 1000.0
+            in_time = played(times / per_ms, which, *hosted, np.array([per_ms]))
+            return bool(in_time[0] >= asked.attainment * _ARRIVALS)
+
+        return _largest(keeps, _START_RPS)
+
+    return _mean_and_95(np.array([of_seed(seed) for seed in range(seeds)]))
+
+
+def _mean_and_95(found: Floats) -> tuple[float, float, float]:
+    """The mean of some runs, and the interval in which the true one lies with 95 %."""
+    mean = float(found.mean())
+    spread = _NORMAL_95 * float(found.std(ddof=1)) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    return mean, mean - spread, mean + spread
+
+
+def _in_engine(asked: Demand, rate_rps: float, profiles: Mapping[str, Profile], seeds: int) -> str:
+    """The part in time at that rate, in per cent, as the engine plays it, and its 95 %."""
+    there, one = uniform_fleet(_GPU, 1), _at(asked, rate_rps)
+    plan, scenario = everywhere(one, there), Scenario((one,), _GPU, profiles)
+    parts = [
+        engine_attainment(plan, there, scenario, "interlace", _REQUESTS / rate_rps, seed)[_MODEL]
+        for seed in range(_FIRST_SEED, _FIRST_SEED + seeds)
+    ]
+    mean, low, high = _mean_and_95(100.0 * np.array(parts))
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
 
 
 def everywhere(asked: Demand, fleet: Fleet) -> Plan:
@@ -107,14 +137,7 @@ def everywhere(asked: Demand, fleet: Fleet) -> Plan:
 
 
 def _at(asked: Demand, rate_rps: float) -> Demand:
-    return Demand(
-        asked.model,
-        rate_rps,
-        asked.slo_ms,
-        asked.max_batch,
-        attainment=asked.attainment,
-        cv=asked.cv,
-    )
+    return replace(asked, rows_per_s=rate_rps)
 
 
 def _largest(holds: Callable[[float], bool], start: float) -> float:

@@ -27,6 +27,7 @@ from interlace.fleet.node_models import NodeModels
 from interlace.fleet.planned_fleet import PlannedFleet
 from interlace.fleet.presence import Presence
 from interlace.fleet.status import FleetStatus, NodeStatus
+from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 
@@ -143,6 +144,11 @@ class FleetService:
         now = self._changes.now
         self._changes.keep(structs.replace(now, drained=now.drained - {node}))
 
+    def drained(self, node: str) -> bool:
+        """Whether a node that is to be emptied takes nothing any more."""
+        state = self._states.get(node)
+        return node in self._changes.now.drained and (state is None or not state.accepting)
+
     async def plan(
         self, rates_rows_per_s: Mapping[str, float], without: Collection[str]
     ) -> PlannedFleet:
@@ -152,22 +158,9 @@ class FleetService:
             ServeError: there is no such model or node, none is left, or this controller does not
                 command.
         """
-        controller = self._commanding()
         for node in without:
             self.known(node)
-        if not set(controller.nodes) - set(without):
-            raise ServeError(Reason.BAD_INPUT, "without these nodes none is left to plan for")
-        for model in rates_rows_per_s.keys() - controller.models.keys():
-            hint = did_you_mean(model, controller.models)
-            raise ServeError(Reason.BAD_INPUT, f"the fleet serves no model '{model}'{hint}")
-        found: asyncio.Future[PlannedFleet] = asyncio.get_running_loop().create_future()
-
-        def done(planned: PlannedFleet) -> None:
-            if not found.done():  # else whoever asked has gone
-                found.set_result(planned)
-
-        controller.would_plan(rates_rows_per_s, without, done)
-        return await found
+        return await what_if(self._commanding(), rates_rows_per_s, without)
 
     async def down(self) -> list[str]:
         """Command no more, and have every node serve nothing once its queue is served.

@@ -66,11 +66,31 @@ def demand_arrays(demand: Sequence[Demand], replicas: Floats | None = None) -> D
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """Batches (models x choices) and their latency in ms at one share; infinite where not legal."""
+    """Batches (models x choices) and their latency in ms at one share; infinite where not legal.
+
+    ``largest`` is each model's largest batch, be it longer than the SLO.
+    """
 
     share_pct: int
     rows: Floats
     latency_ms: Floats
+    largest: Floats
+
+    @property
+    def last(self) -> Ints:
+        """The index of each model's largest legal batch; -1 where none is."""
+        found: Ints = np.isfinite(self.latency_ms).sum(axis=1) - 1
+        return found
+
+    @property
+    def limits(self) -> Floats:
+        """Models x choices: the batch by which admission counts those that wait.
+
+        A model that may take all that fits is counted by its largest batch (``limit_rows``).
+        """
+        takes_all = np.arange(self.rows.shape[1]) == self.last[:, None]
+        found: Floats = np.where(takes_all, self.largest[:, None], self.rows)
+        return found
 
     def choice(self, model: int, batch: int) -> int | None:
         """The index of a batch among a model's choices, if it is legal."""
@@ -92,6 +112,7 @@ def batch_options(
     widest = max((len(batches(most)) for _, most in alike), default=1)
     rows = np.ones((len(demand), widest))
     latency_ms = np.full((len(demand), widest), np.inf)
+    largest = np.ones(len(demand))
     for (measured, most), models in alike.items():
         asked = batches(most)
         known = np.array([[ms for _, ms in curves[index]] for index in models])
@@ -99,8 +120,9 @@ def batch_options(
         slo_ms = np.array([demand[m].slo_ms for m in models])[:, None]
         legal = np.logical_and.accumulate(found <= slo_ms, axis=1)
         here = np.array(models), slice(len(asked))
+        largest[here[0]] = most
         rows[here], latency_ms[here] = np.where(legal, asked, 1), np.where(legal, found, np.inf)
-    return BatchOptions(share_pct, rows, latency_ms)
+    return BatchOptions(share_pct, rows, latency_ms, largest)
 
 
 def _on_lines(measured: Sequence[int], known: Floats, asked: Sequence[int]) -> Floats:

@@ -117,7 +117,7 @@ class DeadlinePricing:
         first_ms = options.latency_ms[models, 0]
         row_ms = slope(options.latency_ms[models, which], first_ms, rows)
         if len(turns) == 1:
-            which[:] = np.isfinite(options.latency_ms[models]).sum(axis=1) - 1
+            which[:] = options.last[models]
         alone = self.alone_rows_per_s[share_pct][models, which] / 1000.0
         arrays = self.arrays
         each = Turns(
@@ -179,7 +179,7 @@ class DeadlinePricing:
         """Each share's most valuable models alone."""
         found = []
         for share, most in self.alone_rows_per_s.items():
-            last = np.isfinite(self.options[share].latency_ms).sum(axis=1) - 1
+            last = self.options[share].last
             most_rows_per_s = most[np.arange(len(most)), last]
             value = price * np.minimum(most_rows_per_s, left_rows_per_s)
             for model in np.argsort(-value, kind="stable")[:count].tolist():

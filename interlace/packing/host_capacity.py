@@ -5,7 +5,9 @@ the rate up to which a given part of the requests ends in time depends on the SL
 one row, on a row's part of that latency, on the largest batch and on ``cv``.
 ``bench.planning.capacity_table`` plays every cell and writes the table; between cells it is
 interpolated in logarithms; over the square of ``cv``, since where a gap below x makes someone
-late, that has a probability of nearly (rate x)^(1 / cv^2) under gamma gaps.
+late, that has a probability of nearly (rate x)^(1 / cv^2) under gamma gaps. Of a burst behind a
+running batch as many rows are admitted as the SLO has time for, and with each what is kept jumps:
+so SLOs are told by how many may wait (``waiting``), with cells on both sides of the first jumps.
 """
 
 from __future__ import annotations
@@ -20,12 +22,30 @@ import numpy as np
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.queueing import Floats
 
-#: The axes: SLO over L(1); a row's part of L(1); largest batch; cv of gaps; part not in time.
-SLOS: Final = (
-    *(1.0, 1.05, 1.1, 1.25, 1.35, 1.5, 1.65, 1.75, 1.85, 1.9, 1.94, 1.97, 2.0, 2.025, 2.05, 2.1),
-    *(2.15, 2.25, 2.35, 2.5, 2.75, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0),
+#: From this SLO on, in L(1), a row behind a running one is admitted: two of them, and the least
+#: margin of ``engine.admission_margin``.
+BEHIND_ONE: Final = 2.0 / 0.98
+#: Rows that wait are counted up to so many.
+COUNTED: Final = 13
+#: The longest SLO that is told, in L(1).
+LONGEST: Final = 40.0
+_BELOW: Final = (
+    *(1.0, 1.05, 1.1, 1.25, 1.35, 1.5, 1.65, 1.75, 1.85, 1.9, 1.94, 1.97, 2.0, 2.025, 2.039),
 )
-ROW_PARTS: Final = (0.0, 0.01, 0.03, 0.08, 0.15, 0.27, 0.5, 1.0)
+#: Between two counts of rows that may wait; the more may, the less there is between.
+_PARTS: Final = (
+    *((0.02, 0.25, 0.5, 0.75, 0.98),) * 2,
+    *((0.02, 0.5, 0.75, 0.98),) * 5,
+    (0.02, 0.98),
+)
+_BEYOND: Final = (0.03, 0.08, 0.15, 0.22, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0)
+#: The axes: ``waiting``; a row's part of L(1); largest batch; cv of gaps; part not in time.
+WAITS: Final = (
+    *(slo - BEHIND_ONE for slo in _BELOW),
+    *(rows + part for rows in range(COUNTED) for part in _PARTS[min(rows, len(_PARTS) - 1)]),
+    *(COUNTED + part for part in _BEYOND),
+)
+ROW_PARTS: Final = (0.0, 0.01, 0.03, 0.05, 0.08, 0.15, 0.27, 0.5, 1.0)
 LIMITS: Final = (1, 2, 4, 8, 16, 32, 64)
 CVS: Final = (0.3, 0.7, 1.0, 1.4, 2.0, 2.5, 3.2, 4.0)
 LOSSES: Final = (0.1, 0.03, 0.01, 0.003, 0.001)
@@ -57,7 +77,7 @@ def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
     tight = (hosts > 1.0) & (arrays.slo_ms[:, None] < 2.0 * first_ms)
     row = np.where(tight, np.maximum(row, _TIGHT_ROW), row)
     slo = np.where(np.isfinite(first_ms), slo_ms / first_ms, 0.0)
-    given = most_rows(slo, row, rows, arrays.cv[:, None], arrays.attainment[:, None])
+    given = most_rows(slo, row, options.limits, arrays.cv[:, None], arrays.attainment[:, None])
     # Hosts in turn wait for larger batches; where rows of those cost more, that is lost.
     end = np.minimum((2.0 * run_ms <= slo_ms).sum(axis=1, keepdims=True), np.arange(rows.shape[1]))
     pace = np.where(np.isfinite(run_ms), rows / run_ms, 0.0)
@@ -116,7 +136,7 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
     slo, row, limit, cv, attainment = np.broadcast_arrays(slo, row, limit, cv, attainment)
     loss = np.clip(1.0 - attainment, _LEAST_LOSS, _MOST_LOSS)
     places = [
-        _place(np.log(slo.clip(1.0)), np.log(SLOS)),
+        _place(waiting(slo, row, limit), np.array(WAITS)),
         _place(np.sqrt(row), np.sqrt(ROW_PARTS)),
         _place(np.log(limit), np.log(LIMITS)),
         _place(np.maximum(cv, CVS[0]) ** 2, np.square(CVS), beyond=True),
@@ -133,6 +153,26 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
     rows = np.minimum(np.exp(found) * fluid(slo, row, limit), full)
     there: Floats = np.where(slo >= 1.0 - _ROUNDING, rows, 0.0)
     return there
+
+
+def waiting(slo: Floats, row: Floats, limit: Floats) -> Floats:
+    """How many rows may wait behind a running one within an SLO in L(1), as admission counts them.
+
+    Below ``BEHIND_ONE`` what the SLO is short of that (negative); from ``COUNTED`` on the part of
+    the way to ``LONGEST``, in logarithms.
+    """
+    each = waiting_row(row, limit)
+    counted = BEHIND_ONE + COUNTED * each
+    beyond = np.log(np.maximum(slo, counted) / counted) / np.log(LONGEST / counted)
+    rows = np.minimum((slo - BEHIND_ONE) / each, COUNTED + beyond)
+    found: Floats = np.where(slo < BEHIND_ONE, slo - BEHIND_ONE, rows)
+    return found
+
+
+def waiting_row(row: Floats, limit: Floats) -> Floats:
+    """The SLO that one more waiting row takes, in L(1): its part of the largest batch."""
+    each: Floats = ((1.0 - row) / limit + row) * BEHIND_ONE / 2.0
+    return each
 
 
 def _place(at: Floats, axis: Floats, beyond: bool = False) -> tuple[Ints, Floats]:

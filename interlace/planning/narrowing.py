@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Plan
-from interlace.planning.tried_plan import AS_ASKED, WITH_SPARE, PlanTrials, TriedPlan
+from interlace.core.plan import Demand, Plan
+from interlace.packing.fluid_pools import FluidPools
+from interlace.planning.tried_plan import (
+    AS_ASKED,
+    WITH_SPARE,
+    Confirmation,
+    PlanTrials,
+    TriedPlan,
+)
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
 _FEWER, _STEPS = 0.97, 12
@@ -17,12 +25,16 @@ _FEWER, _STEPS = 0.97, 12
 _LIKELY: Final = (3, 6, _STEPS)
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.05
-_ATTEMPTS: Final = 20
+#: Attempts at a cut into pools, then by the packer.
+_POOLED, _PACKED = 4, 12
+
+#: Proposes a cut in which models count for so much; ``None`` if they do not fit.
+Proposal = Callable[[Mapping[str, float]], Plan | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Narrowing:
-    """Cuts of fewer accelerators than ``before`` has, each packed for a part of the rates.
+    """Cuts of fewer accelerators than ``before`` has.
 
     What cannot be served is left out as ``before``; a ``current`` plan is moved little.
     """
@@ -45,89 +57,96 @@ class Narrowing:
         return found
 
     def cut(self, gpus: int) -> TriedPlan | None:
-        """So many accelerators, packed for a part of the rates, that keep every promise.
+        """So many accelerators that keep every promise.
 
-        The part is the largest that the packer serves on them. Models whose promise breaks count
-        for more in the next attempt; a plan that is as one before is not tried again.
+        Cut into pools, then as the packer cuts them for the largest part of the rates that it
+        serves there.
         """
-        packing = _PartPacking(self, uniform_fleet(self.trials.scenario.gpu, gpus))
-        if not packing.first():
-            return None
-        how = WITH_SPARE if gpus < self.trials.scenario.limit else AS_ASKED
+        known = self.trials.scenario
+        fleet = uniform_fleet(known.gpu, gpus)
+        pools = FluidPools(self._wanted, fleet, known.busy_profiles, self.current)
+        how = WITH_SPARE if gpus < known.limit else AS_ASKED
+        found = self._kept(pools.plan, _POOLED, fleet, how)
+        return found or self._kept(_PartPacking(self, fleet).plan, _PACKED, fleet, how)
+
+    def _kept(
+        self, proposal: Proposal, attempts: int, fleet: Fleet, how: Confirmation
+    ) -> TriedPlan | None:
+        """The first cut that keeps every promise.
+
+        Models whose promise breaks count for more in the next attempt; a plan that is as one before
+        is not tried again.
+        """
+        weight = {one.model: 1.0 for one in self._wanted}
         seen: dict[Hashable, frozenset[str]] = {}
-        while len(seen) < _ATTEMPTS:
-            plan = packing.told()
+        for _ in range(attempts):
+            proposed = proposal(weight) if weight else None
+            if proposed is None:
+                return None
+            plan = self._told(proposed, fleet)
             alike = _alike(plan)
             if alike not in seen:
-                found = self.trials.confirmed(plan, packing.fleet, how)
+                found = self.trials.confirmed(plan, fleet, how)
                 seen[alike] = found.trial.short.union(found.trial.broken)
             short = seen[alike]
             if not short:
                 return found
-            if len(short) > max(2, len(packing.weight) / 2):
+            if len(short) > max(2, len(weight) / 2):
                 return None  # it is not one model or another that has too little
-            if not packing.with_more(short):
-                return None
+            for model in short:
+                weight[model] *= _MORE
         return None
+
+    @cached_property
+    def _wanted(self) -> Sequence[Demand]:
+        hopeless = self.trials.hopeless
+        demand = self.trials.scenario.demand
+        return [one for one in demand if one.rows_per_s > 0 and one.model not in hopeless]
+
+    def _told(self, proposed: Plan, fleet: Fleet) -> Plan:
+        """The plan with nothing left idle, for the rates that are asked."""
+        lost = self.before.unserved_rows_per_s
+        return replace(
+            self.trials.spread(proposed, fleet),
+            unserved_rows_per_s={m: r for m, r in lost.items() if m in self.trials.hopeless},
+            reasons=self.before.reasons,
+        )
 
 
 @dataclass(slots=True, eq=False)
 class _PartPacking:
-    """Rates packed on some accelerators: a part of them, in which some models count for more."""
+    """Rates packed on some accelerators: the largest part of them that fits."""
 
     asked: Narrowing
     fleet: Fleet
-    weight: dict[str, float] = field(default_factory=dict)
-    step: int = 0
-    plan: Plan = field(default_factory=Plan)
+    step: int | None = None
 
-    def first(self) -> bool:
-        """Pack for the largest part that fits; false if none does."""
-        trials = self.asked.trials
-        names = [one.model for one in trials.scenario.demand if one.model not in trials.hopeless]
-        self.weight = dict.fromkeys(names, 1.0)
+    def plan(self, weight: Mapping[str, float]) -> Plan | None:
+        """The packer's plan; after the first no larger part is tried than the last."""
         plans: dict[int, Plan] = {}
 
         def fits(step: int) -> bool:
-            plans[step] = self._packed(step)
+            plans[step] = self._packed(step, weight)
             return not plans[step].underserved
 
-        found = _first(_LIKELY, fits)
-        if found is not None:
-            self.step, self.plan = found, plans[found]
-        return found is not None
-
-    def with_more(self, short: frozenset[str]) -> bool:
-        """Pack again with more for those models; false if that does not fit."""
-        for model in short:
-            self.weight[model] *= _MORE
-        for step in range(self.step, _STEPS + 1):
-            self.step, self.plan = step, self._packed(step)
-            if not self.plan.underserved:
-                return True
-        return False
-
-    def told(self) -> Plan:
-        """The plan with nothing left idle, for the rates that are asked."""
-        before, trials = self.asked.before, self.asked.trials
-        lost = before.unserved_rows_per_s
+        if self.step is None:
+            self.step = _first(_LIKELY, fits)
+        else:
+            self.step = next((s for s in range(self.step, _STEPS + 1) if fits(s)), None)
+        if self.step is None:
+            return None
         said = (
             f"on {len(self.fleet.gpus)} accelerators the packer promises {_FEWER**self.step:.0%} "
             "of the rates, the trial all of them"
         )
-        return replace(
-            trials.spread(self.plan, self.fleet),
-            unserved_rows_per_s={m: rate for m, rate in lost.items() if m in trials.hopeless},
-            reasons=before.reasons,
-            notes=(said,),
-        )
+        return replace(plans[self.step], notes=(said,))
 
-    def _packed(self, step: int) -> Plan:
+    def _packed(self, step: int, weight: Mapping[str, float]) -> Plan:
         known = self.asked.trials.scenario
         asked = [
-            replace(one, rows_per_s=one.rows_per_s * _FEWER**step * self.weight[one.model])
+            replace(one, rows_per_s=one.rows_per_s * _FEWER**step * weight[one.model])
             for one in known.demand
-            if one.model in self.weight
+            if one.model in weight
         ]
         packer = self.asked.trials.system.packer
         return packer(asked, self.fleet, known.busy_profiles, self.asked.current)

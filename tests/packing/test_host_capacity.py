@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -73,11 +74,13 @@ def test_what_a_model_may_be_asked_for(first_ms: float, slo: float, hosts: int) 
     rows = np.array([[1.0, 2.0, 4.0, 8.0]])
     demand = [Demand("m", 1.0, slo * first_ms, 8)]
     run_ms = first_ms * (0.7 + 0.3 * rows)
-    options = BatchOptions(100, rows, np.where(run_ms <= slo * first_ms, run_ms, np.inf))
+    options = BatchOptions(
+        100, rows, np.where(run_ms <= slo * first_ms, run_ms, np.inf), np.array([8.0])
+    )
     known = alone_rows_per_s(options, demand_arrays(demand))[0]
     there = known[known > 0]
     assert (np.diff(there) >= -0.05 * there[:-1]).all()
     pooled = alone_rows_per_s(options, demand_arrays(demand, np.array([float(hosts)])))[0]
     assert (pooled * ROUGH >= known).all()
-    moved = BatchOptions(100, rows, options.latency_ms * (1 - 1e-7))
+    moved = replace(options, latency_ms=options.latency_ms * (1 - 1e-7))
     assert alone_rows_per_s(moved, demand_arrays(demand))[0] == pytest.approx(known, rel=1e-3)

@@ -1,0 +1,197 @@
+"""A fleet cut into pools of alike partitions, with time for as much of the rates as can be.
+
+Rates are fluid: every pool's batches are as large as its SLOs allow, and queues are not looked at.
+So what is found here is a proposal, and trials decide. In a pool no batch is longer than a given
+time, and no request waits longer than that before its own; a model that has no time for both has
+partitions of its own, in which it may be asked for what `packing.host_capacity` says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
+from interlace.packing.batch_options import BatchOptions, batch_options, demand_arrays
+from interlace.packing.host_capacity import alone_rows_per_s
+from interlace.packing.layouts import Layout, layouts, shares
+from interlace.packing.pattern import Pattern
+from interlace.packing.placement import PlacementInput, partitions, place
+from interlace.packing.queueing import Floats
+from interlace.packing.solver import Constraint, LinearProgram, solve
+from interlace.perf.memory import needed_bytes, room_bytes
+from interlace.perf.tables import Tables
+
+#: Lengths of batches that are told apart.
+_MOST_LENGTHS: Final = 4
+#: Where branch and bound ends: after so many nodes, or so near the optimum.
+_NODES, _GAP = 20, 0.01
+#: Hosts of a pool that are kept idle: arrivals are random, and the more so the fewer host them.
+_IDLE: Final = 0.2
+#: Part of the time that is none.
+_NOTHING: Final = 1e-6
+
+
+class _PoolKind(NamedTuple):
+    """Partitions of one share: each model's rows/s if it has all the time there, and its batch.
+
+    ``idle`` hosts of it serve nothing.
+    """
+
+    share_pct: int
+    rows_per_s: Floats
+    batch: Floats
+    idle: float
+
+
+class _Filling(NamedTuple):
+    """How many hosts each pool has, the time of each model in all of them, and the layouts."""
+
+    hosts: Sequence[int]
+    busy: Floats  #: pools x models, in hosts
+    layouts: Sequence[Layout]
+    part: float  #: of the rates, weighted, that there is time for
+
+
+@dataclass(frozen=True)
+class FluidPools:
+    """Cuts of the accelerators of a fleet, all alike, into pools for a demand at rates above 0."""
+
+    demand: Sequence[Demand]
+    fleet: Fleet
+    profiles: Profiles
+    current: Plan
+
+    def plan(self, weight: Mapping[str, float]) -> Plan | None:
+        """The cut with time for the largest part of the rates, each times its ``weight``.
+
+        ``None`` if there is no time for all rates, or no memory for all models of a pool.
+        """
+        filling = self._filled([weight[one.model] for one in self.demand])
+        if filling is None or filling.part < 1.0:
+            return None
+        patterns = Counter(dict(self._patterns(filling)))
+        known = PlacementInput(self.demand, self.profiles, self.current)
+        homes, lost = place(patterns, self.fleet.gpus, filling.layouts, known)
+        if lost:
+            return None
+        said = (
+            f"{len(self.fleet.gpus)} accelerators in {len(patterns)} pools of alike partitions: "
+            f"without queues there is time for {filling.part:.0%} of the rates"
+        )
+        rates = [one.rows_per_s for one in self.demand]
+        return Plan(partitions(homes, self.demand, rates, self.current), notes=(said,))
+
+    def _patterns(self, filling: _Filling) -> Iterable[tuple[Pattern, int]]:
+        """Each pool's partition, the busiest model first, and how many there are."""
+        for pool, hosts, busy in zip(self._pools, filling.hosts, filling.busy, strict=True):
+            models = [m for m in np.argsort(-busy, kind="stable").tolist() if busy[m] > _NOTHING]
+            if hosts and models:
+                turns = tuple((m, int(pool.batch[m])) for m in models)
+                rates = tuple((pool.rows_per_s * busy / hosts)[models].tolist())
+                yield Pattern(pool.share_pct, turns, rates), hosts
+
+    def _filled(self, weight: Sequence[float]) -> _Filling | None:
+        """The optimum of the program, if there is one: an integer for each pool and each layout."""
+        pools, shapes = self._pools, self._layouts
+        able = [(p, m) for p, one in enumerate(pools) for m in one.rows_per_s.nonzero()[0].tolist()]
+        hosts, cuts = len(able), len(able) + len(pools)
+        part = cuts + len(shapes)
+        opened, gpus = part + 1, float(len(self.fleet.gpus))
+        most, every = gpus * max(map(len, shapes)), opened + len(pools)
+        rows = []
+        for model, one in enumerate(self.demand):
+            at = [i for i, (_, m) in enumerate(able) if m == model]
+            given = [pools[able[i][0]].rows_per_s[model] / one.rows_per_s for i in at]
+            rows.append(Constraint((*at, part), (*given, -weight[model]), 0.0, inf))
+        for pool, known in enumerate(pools):
+            at = [i for i, (p, _) in enumerate(able) if p == pool]
+            there = hosts + pool, opened + pool
+            rows.append(Constraint((*at, *there), (*[1.0] * len(at), -1.0, known.idle), -inf, 0.0))
+            rows.append(Constraint(there, (1.0, -most), -inf, 0.0))
+        for share in self._options:
+            at = [hosts + p for p, one in enumerate(pools) if one.share_pct == share]
+            offered = {cuts + i: -float(one.count(share)) for i, one in enumerate(shapes)}
+            rows.append(
+                Constraint((*at, *offered), (*[1.0] * len(at), *offered.values()), -inf, 0.0)
+            )
+        rows.append(Constraint(tuple(range(cuts, part)), (1.0,) * len(shapes), gpus, gpus))
+        found = solve(
+            LinearProgram(
+                [*[_NOTHING] * part, -1.0, *[0.0] * len(pools)],
+                [0.0] * every,
+                [*[inf] * opened, *[1.0] * len(pools)],
+                [hosts <= i < part or i >= opened for i in range(every)],
+                rows,
+            ),
+            nodes=_NODES,
+            gap=_GAP,
+        )
+        if not found.feasible:
+            return None
+        busy = np.zeros((len(pools), len(self.demand)))
+        for (pool, model), value in zip(able, found.values[:hosts], strict=True):
+            busy[pool, model] = value
+        whole = [round(value) for value in found.values[hosts:part]]
+        chosen = zip(shapes, whole[len(pools) :], strict=True)
+        layouts = [one for one, times in chosen for _ in range(times)]
+        return _Filling(whole[: len(pools)], busy, layouts, found.values[part])
+
+    @cached_property
+    def _pools(self) -> list[_PoolKind]:
+        """Each share with each length of batch; with a model of its own where none is short."""
+        found: list[_PoolKind] = []
+        slo_ms = np.array([one.slo_ms for one in self.demand])
+        for share, options in self._options.items():
+            for length_ms in self._lengths_ms:
+                limit_ms = np.minimum(length_ms, slo_ms - length_ms)
+                usable = options.latency_ms <= limit_ms[:, None]
+                pace = np.where(usable, options.rows / options.latency_ms, 0.0)
+                found.append(_pool(share, options, 1000.0 * pace, _IDLE))
+        together = np.any([pool.rows_per_s > 0.0 for pool in found], axis=0)
+        arrays = demand_arrays(self.demand)
+        for share, options in self._options.items():
+            alone = alone_rows_per_s(options, arrays)
+            for model in (~together).nonzero()[0].tolist():
+                own = np.where(np.arange(len(slo_ms))[:, None] == model, alone, 0.0)
+                found.append(_pool(share, options, own, 0.0))
+        return [pool for pool in found if pool.rows_per_s.any()]
+
+    @cached_property
+    def _lengths_ms(self) -> list[float]:
+        """Halves of SLOs, evenly chosen where there are many."""
+        halves = sorted({one.slo_ms / 2.0 for one in self.demand})
+        at = np.linspace(0, len(halves) - 1, min(len(halves), _MOST_LENGTHS)).round().astype(int)
+        return [halves[i] for i in at]
+
+    @cached_property
+    def _options(self) -> Mapping[int, BatchOptions]:
+        """By share; of models that the memory of such a partition holds."""
+        tables, gpu = Tables(self.profiles), self.fleet.gpus[0]
+        surfaces = [tables.surface(one.model) for one in self.demand]
+        needed = np.array([needed_bytes([one.model], self.profiles, gpu) for one in self.demand])
+        found = {}
+        for share in shares(gpu, surfaces):
+            held = needed <= dict(gpu.walls).get(share, room_bytes(gpu))
+            each = batch_options(self.demand, surfaces, share)
+            latency_ms = np.where(held[:, None], each.latency_ms, inf)
+            found[share] = replace(each, latency_ms=latency_ms)
+        return found
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        return layouts(self.fleet.gpus[0], tuple(self._options))
+
+
+def _pool(share_pct: int, options: BatchOptions, rows_per_s: Floats, idle: float) -> _PoolKind:
+    """Each model in the batch of which most rows are served."""
+    at = np.arange(len(rows_per_s)), rows_per_s.argmax(axis=1)
+    return _PoolKind(share_pct, rows_per_s[at], options.rows[at], idle)

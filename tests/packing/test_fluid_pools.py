@@ -1,0 +1,69 @@
+"""Fleets cut into pools: what every proposal is, whatever is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.planning.kept import gpulet_scenario, held, random_scenario
+from interlace.core.gpu_kinds import uniform_fleet
+from interlace.core.plan import Plan
+from interlace.packing.fluid_pools import FluidPools
+from interlace.perf.latency import surface
+from interlace.perf.memory import holds
+from interlace.planning.scenario import Scenario
+from interlace.planning.tried_plan import PlanTrials
+from interlace.policy.catalog import CATALOG
+
+OURS = CATALOG["interlace"]
+
+
+def _proposed(known: Scenario, gpus: int, rates: float = 1.0) -> Plan | None:
+    demand = [replace(one, rows_per_s=one.rows_per_s * rates) for one in known.demand]
+    fleet = uniform_fleet(known.gpu, gpus)
+    pools = FluidPools(demand, fleet, known.busy_profiles, Plan())
+    return pools.plan({one.model: 1.0 for one in demand})
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 4))
+def test_a_proposal_is_a_plan_for_all_rates(seed: int, gpus: int) -> None:
+    known = random_scenario(seed)
+    plan = _proposed(known, gpus)
+    if plan is None:
+        return
+    asked = {one.model: one for one in known.demand}
+    served = dict.fromkeys(asked, 0.0)
+    for part in plan.partitions:
+        for slot in part.slots:
+            run_ms = surface(known.profiles[slot.model]).latency_ms(slot.batch, part.share_pct)
+            assert run_ms <= asked[slot.model].slo_ms
+            served[slot.model] += slot.rows_per_s
+    assert served == pytest.approx({m: one.rows_per_s for m, one in asked.items()})
+    for gpu in uniform_fleet(known.gpu, gpus).gpus:
+        here = [part for part in plan.partitions if part.gpu == gpu.id]
+        assert gpu.legal([part.share_pct for part in here])
+        hosted = [(part.share_pct, [slot.model for slot in part.slots]) for part in here]
+        assert holds(gpu, hosted, known.profiles)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_no_more_is_proposed_than_there_is_time_for(gpus: int) -> None:
+    known = gpulet_scenario(0, 4)
+    parts = [part for part in (0.01, 0.1, 0.4, 1.0, 100.0) if _proposed(known, gpus, part)]
+    assert parts and 100.0 not in parts
+    assert parts == [0.01, 0.1, 0.4, 1.0][: len(parts)]
+    assert all(_proposed(known, 2 * gpus, part) for part in parts)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_the_engine_keeps_proposals(seed: int) -> None:
+    """Two scenarios that duty cycles, and patterns with all their queues, are too careful for."""
+    known = gpulet_scenario(seed, 4)
+    plan, fleet = _proposed(known, 4), uniform_fleet(known.gpu, 4)
+    assert plan is not None
+    told = PlanTrials(known, OURS).spread(plan, fleet)
+    assert held(told, fleet, known, 2, 4.0, 0.001)[0]
