@@ -22,6 +22,7 @@ from interlace.fleet.lease import FileLease, LatestLease, Lease
 from interlace.fleet.machine_pool import MachineScaler
 from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.orders import fleet_routes
 from interlace.fleet.ray_nodes import RayNodes
@@ -89,7 +90,8 @@ class _FleetParts:
         """The router; its service commands from then on."""
         asked = self._settings
         files = FleetFiles(asked.models)
-        nodes = ChangingNodes(asked.router.nodes)
+        changes = KeptNodeChanges(asked.lease)
+        nodes = ChangingNodes(asked.router.nodes, changes)
         pages = fleet_routes(self._commanding, nodes, self._end)
         router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
@@ -106,7 +108,9 @@ class _FleetParts:
             source,
             self._controller,
             self._lease(),
+            changes,
         )
+        service.on_term = nodes.read
         router.on_heard = service.heard
         service.start()
         self._service = service

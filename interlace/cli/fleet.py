@@ -291,7 +291,7 @@ def add(
     url: _Url = _HERE,
     admin_key_file: _Key = None,
 ) -> None:
-    """Have one more node, until this controller ends.
+    """Have one more node: until this controller ends, or for good where it has a --lease.
 
     \b
     Examples:
