@@ -65,7 +65,7 @@ def _rounds(model: Model, folder: str, takes: int, threads: int, disk: bool) -> 
     with layered(model, threads, folder) as opened:
         cold, file = opened.cold, opened.cold.file
         bench = LayerBench(opened, min(takes, 5))
-        layers = bench.layers()
+        layers, _ = bench.as_started(bench.layers())
         known = layers, HostLinks(takes_cores=True)
         if disk:
             known = on_disk(layers, takes_cores=True), DISK_LINK

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from types import TracebackType
 from typing import Any, Final
 
 from bench.attack.calls import BAD
@@ -39,12 +38,7 @@ class Bystander:
         self._process.stdout.readline()  # it has begun
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         said, _ = self._process.communicate(timeout=120)
         self.figures = json.loads(said.splitlines()[-1])
 

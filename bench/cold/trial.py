@@ -43,7 +43,7 @@ def trial(
     seconds: Annotated[float, "of traffic"] = 90.0,
     rate_rps: Annotated[float, "of all models"] = 8.0,
     hidden: Annotated[int, "units of a layer"] = 64,
-    folder: Annotated[str, "for models, profiles and weights; else a temporary one"] = "",
+    folder: Annotated[str, "for models, made anew, and profiles; else a temporary one"] = "",
     fill: Annotated[bool, "the file system of the folder, for a while"] = False,
 ) -> Report:
     """Requests, what became of them, and what the server said of each step."""
@@ -54,6 +54,8 @@ def trial(
 class _Trial:
     def __init__(self, folder: Path, count: int, hidden: int) -> None:
         self.models, self._folder, self._hidden = folder / "models", folder, hidden
+        for made in (self.models, folder / "large", folder / f"v{count:04d}"):
+            shutil.rmtree(made, ignore_errors=True)  # an earlier trial left some of them changed
         variants(self.models, count + 1, hidden, slo_ms=2000.0)
         self._late = f"v{count:04d}"  # comes while traffic runs
         shutil.move(self.models / self._late, folder / self._late)

@@ -39,9 +39,9 @@ def moves(
     models: int = 10_000,
     gpus: Annotated[int, "accelerators, eight on a node"] = 2_000,
     routers: int = 2,
-    seconds: Annotated[float, "of requests; rates move after one"] = 6.0,
+    seconds: Annotated[float, "of requests; rates move after one"] = 4.0,
     spread: Annotated[float, "rates move by a factor of up to so much, or its inverse"] = 1.25,
-    slow: Annotated[float, "so many times as long a batch takes"] = 20.0,
+    slow: Annotated[float, "so many times as long a batch takes"] = 200.0,
     seed: int = 0,
 ) -> Report:
     """Seconds, moves, and promises broken before and while the plan is changed."""

@@ -2,6 +2,8 @@
 
 In one run, in turns, on the same node and send times. Added is the difference of quantiles of
 latency; CPU is what the router's own process used for each call, of which one core's most follows.
+Ray Serve beside does less than all others: its replica answers at once, and is counted with its
+proxy.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
-from bench.fleet.stands import haproxy, node, router, running
+from bench.fleet.stands import haproxy, node, ray_serve, ray_workers, router, running
 from bench.harness import Report, Table, main, percentile, spread
 from bench.harness.processes import cpu_s
 from interlace.core.user_errors import UserError
 from interlace.load.open_loop import ArrivalProcess, OpenLoop, merged, send_times
 from interlace.load.v2_client import V2Client, make_call
 
-_NODE, _ROUTER, _HAPROXY = 18_410, 18_420, 18_430
+_NODE, _ROUTER, _HAPROXY, _RAY = 18_410, 18_420, 18_430, 18_440
 
 
 def road(
@@ -28,21 +30,25 @@ def road(
     seconds: Annotated[float, "of each turn"] = 5.0,
     turns: Annotated[int, "of each way"] = 5,
     model: Annotated[str, "of examples/fleet"] = "tagger",
+    ray: Annotated[str, "a Python that has ray[serve], to put Ray Serve beside"] = "",
 ) -> Report:
     """Latency and CPU of each way."""
     with ExitStack() as ends, tempfile.TemporaryDirectory() as folder:
         ends.enter_context(running(*node(_NODE)))
-        ways = {"straight": (_NODE, 0)}
-        ways["router"] = _ROUTER, ends.enter_context(running(*router(_ROUTER, [_NODE])))
+        ways: dict[str, tuple[int, Sequence[int]]] = {"straight": (_NODE, ())}
+        ways["router"] = _ROUTER, [ends.enter_context(running(*router(_ROUTER, [_NODE])))]
         try:
             other = running(*haproxy(_HAPROXY, [_NODE], Path(folder)))
-            ways["HAProxy"] = _HAPROXY, ends.enter_context(other)
+            ways["HAProxy"] = _HAPROXY, [ends.enter_context(other)]
         except UserError as error:
             print(error)
+        if ray:
+            pid = ends.enter_context(running(*ray_serve(_RAY, ray)))
+            ways["Ray Serve"] = _RAY, ray_workers(pid)
         found = {way: _Way() for way in ways}
         for turn in range(turns):
-            for way, (port, pid) in ways.items():
-                found[way].measure(port, pid, model, rate, seconds, turn)
+            for way, (port, pids) in ways.items():
+                found[way].measure(port, pids, model, rate, seconds, turn)
     return _report(found)
 
 
@@ -56,19 +62,19 @@ class _Way:
         self.failed = 0
 
     def measure(
-        self, port: int, pid: int, model: str, rate: float, seconds: float, seed: int
+        self, port: int, pids: Sequence[int], model: str, rate: float, seconds: float, seed: int
     ) -> None:
         """One turn."""
         call = make_call(V2Client(f"http://127.0.0.1:{port}", None), model, {}, None)
         times_s = send_times(ArrivalProcess.POISSON, rate, seconds, seed)
-        before_s = cpu_s([pid]) if pid else 0.0
+        before_s = cpu_s(pids)
         run = OpenLoop([call.encoded], merged([times_s]), 64, 16).run(5.0)
         good = [s.latency_s * 1e3 for s in run.samples if s.status == 200]
         self.failed += len(run.samples) - len(good)
         self.p50_ms.append(percentile(good, 50) or 0.0)
         self.p99_ms.append(percentile(good, 99) or 0.0)
-        if pid:
-            self.cpu_us.append((cpu_s([pid]) - before_s) / len(run.samples) * 1e6)
+        if pids:
+            self.cpu_us.append((cpu_s(pids) - before_s) / len(run.samples) * 1e6)
 
 
 def _report(found: Mapping[str, _Way]) -> Report:

@@ -19,9 +19,13 @@ from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
+from interlace.fleet.machine_pool import MachineScaler
+from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.orders import fleet_routes
+from interlace.fleet.ray_nodes import RayNodes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
 from interlace.repository import folder_names
@@ -80,12 +84,14 @@ class _FleetParts:
         self._clock = WallClock(asyncio.get_running_loop())
         self._solver_executor = planner
         self._service: FleetService | None = None
+        self._scaling: asyncio.Future[None] | None = None
 
     def router(self) -> Router:
         """The router; its service commands from then on."""
         asked = self._settings
         files = FleetFiles(asked.models)
-        nodes = ChangingNodes(asked.router.nodes)
+        changes = KeptNodeChanges(asked.lease)
+        nodes = ChangingNodes(asked.router.nodes, changes)
         pages = fleet_routes(self._commanding, nodes, self._end)
         router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
         orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
@@ -102,10 +108,16 @@ class _FleetParts:
             source,
             self._controller,
             self._lease(),
+            changes,
         )
+        service.on_term = nodes.read
         router.on_heard = service.heard
         service.start()
         self._service = service
+        pool = asked.router.nodes
+        if isinstance(pool, RayNodes) and pool.most_machines:
+            scaler = MachineScaler(service, pool, MachineScaling(pool.most_machines))
+            self._scaling = asyncio.ensure_future(scaler.run())
         return router
 
     def _commanding(self) -> FleetService:
@@ -114,6 +126,8 @@ class _FleetParts:
 
     def close(self) -> None:
         """Command no more."""
+        if self._scaling is not None:
+            self._scaling.cancel()
         if self._service is not None:
             self._service.close()
 

@@ -83,6 +83,14 @@ _Ray = Annotated[
 _NodeOptions = Annotated[
     str, typer.Option(metavar="OPTIONS", help="With --ray: options for each interlace serve.")
 ]
+_Most = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="With --ray: have its autoscaler bring up to N machines under load, and take them "
+        "away again; without, those that there are.",
+    ),
+]
 _AdminFile = Annotated[
     Path | None,
     typer.Option(
@@ -106,6 +114,7 @@ def serve(
     nodes: _Nodes = None,
     ray: _Ray = None,
     node_options: _NodeOptions = "",
+    max_machines: _Most = None,
     host: Host = "127.0.0.1",
     http_port: Http = 8000,
     grpc_port: Grpc = 8001,
@@ -130,12 +139,13 @@ def serve(
       interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
       interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
+      interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
     """
-    positive({"--request-memory-mb": request_memory_mb})
+    positive({"--request-memory-mb": request_memory_mb, "--max-machines": max_machines})
     show_logs(out := console(stderr=True), log_level)
     keys = read_key(admin_key_file, "--admin-key-file") or "", read_key(api_key_file) or ""
     launch = NodeLaunch(str(models_dir.resolve()), tuple(shlex.split(node_options)), *keys)
-    found = _found(nodes, ray, launch)
+    found = _found(nodes, ray, launch, max_machines)
     router = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(keys[1], keys[0]),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
@@ -146,7 +156,9 @@ def serve(
     )
 
 
-def _found(nodes: str | None, ray: str | None, launch: NodeLaunch) -> Membership:
+def _found(
+    nodes: str | None, ray: str | None, launch: NodeLaunch, most_machines: int | None
+) -> Membership:
     """Who is there, as one of both options says.
 
     Raises:
@@ -154,7 +166,11 @@ def _found(nodes: str | None, ray: str | None, launch: NodeLaunch) -> Membership
     """
     if (nodes is None) == (ray is None):
         raise InputError("who is there? Give --nodes HOST:PORT,... or --ray auto, one of them")
-    return membership((nodes or "").split(",")) if ray is None else RayNodes(ray, launch)
+    if ray is not None:
+        return RayNodes(ray, launch, most_machines)
+    if most_machines is not None:
+        raise InputError("--max-machines: only Ray's autoscaler brings machines: give --ray auto")
+    return membership((nodes or "").split(","))
 
 
 @fleet.command()
@@ -275,7 +291,7 @@ def add(
     url: _Url = _HERE,
     admin_key_file: _Key = None,
 ) -> None:
-    """Have one more node, until this controller ends.
+    """Have one more node: until this controller ends, or for good where it has a --lease.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from interlace.cli.screen import table
 from interlace.fleet.planned_fleet import PlannedFleet
-from interlace.fleet.service import FleetStatus, NodeStatus
+from interlace.fleet.status import FleetStatus, NodeStatus
 
 
 def show_fleet(out: Console, text: str) -> None:
@@ -94,4 +94,5 @@ def node_state(node: NodeStatus, files: str) -> str:
         return "brings the models"
     if node.assigned is None:
         return "waits for a plan"
-    return "serves" if state.settled and state.models else "changes"
+    does = "serves" if state.settled and state.models else "changes"
+    return f"{does}; {node.remark}" if node.remark else does

@@ -12,7 +12,7 @@ from rich.text import Text
 from interlace.cli.fleet_table import node_state
 from interlace.cli.screen import table
 from interlace.core.node import NodeState
-from interlace.fleet.service import FleetStatus
+from interlace.fleet.status import FleetStatus
 
 
 class FleetWatch:

@@ -12,7 +12,6 @@ from interlace.server.statistics.snapshot import (
     CpuGauges,
     ModelGauges,
     ServerSnapshot,
-    WeightsGauges,
 )
 from interlace.shm.arena import Arena
 
@@ -106,12 +105,12 @@ def _gauges(key: str, engine: EngineSnapshot) -> ModelGauges:
     )
 
 
-def _weights(places: Collection[WeightsSnapshot]) -> WeightsGauges | None:
+def _weights(places: Collection[WeightsSnapshot]) -> WeightsSnapshot | None:
     """All places together, in the best of their states."""
     if not places:
         return None
     states = {one.state for one in places}
-    return WeightsGauges(
+    return WeightsSnapshot(
         next(state for state in ("resident", "loading", "cold") if state in states),
         sum(one.held_bytes for one in places),
         sum(one.total_bytes for one in places),

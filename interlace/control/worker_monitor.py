@@ -33,7 +33,6 @@ class WorkerDevice(Protocol):
     def workers(self) -> Mapping[str, int]: ...
     def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
         """Replace a worker, for a reason; the crash counts against the blamed models."""
-        ...
 
 
 @dataclass(slots=True)

@@ -19,11 +19,9 @@ class Registers(Protocol):
 
     def register(self, model: Model) -> None:
         """Make a deployment key known, before any ``Load`` of it."""
-        ...
 
     def forget(self, key: str) -> None:
         """Drop what ``register`` kept; the model is loaded nowhere."""
-        ...
 
 
 class Device(Registers, Protocol):
@@ -43,13 +41,10 @@ class Device(Registers, Protocol):
     def do(self, work: Work, done: Done) -> None: ...
     def free(self, batch: int) -> None:
         """The replies of that batch are delivered: its output bytes may be reused."""
-        ...
 
     def cancel_fetch(self, model: str) -> None:
         """Nobody waits for the model's fetch any more; it ends early, with a failure, or well."""
-        ...
 
     def on_event(self, heard: Callable[[DeviceEvent], None]) -> None: ...
     def close(self) -> None:
         """Stop everything; what is unfinished finishes with a failure."""
-        ...

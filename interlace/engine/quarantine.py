@@ -30,7 +30,6 @@ class Waiting(Protocol):
 
     def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
         """Answer those of a model that is not served any more."""
-        ...
 
 
 class ModelQuarantine:

@@ -15,7 +15,9 @@ class Patience:
 
     Routers ask others long before. A node is given ``factor`` times the longest silence that it
     survived within the last ``memory_ms``, at least ``least_ms`` and at most ``most_ms``: one that
-    is often late, or comes and goes, does not have all others change each time.
+    is often late does not have all others change each time. Of one that came back after it was
+    lost the silence counts until it was, so one that comes and goes is given twice as long each
+    time.
     """
 
     least_ms: float = 800.0
@@ -44,8 +46,11 @@ class Presence:
         for node in self._heard_ms.keys() - heard_ms.keys():
             del self._heard_ms[node]
             self._survived.pop(node, None)
-        for node, at_ms in heard_ms.items():
-            self._note(node, at_ms, now_ms)
+        for node in refusing:
+            self._heard_ms.pop(node, None)  # what begins there next is another process
+            self._survived.pop(node, None)
+        for node in heard_ms.keys() - refusing:
+            self._note(node, heard_ms[node], now_ms)
         late = {n for n, at_ms in heard_ms.items() if now_ms - at_ms > self.patience_ms(n)}
         return {*(refusing & heard_ms.keys()), *(late if len(late) < len(heard_ms) else ())}
 
@@ -59,7 +64,7 @@ class Presence:
         survived = self._survived.setdefault(node, deque())
         while survived and now_ms - survived[0][0] > self._patience.memory_ms:
             survived.popleft()
-        silence_ms = at_ms - self._heard_ms.get(node, inf)
+        silence_ms = min(at_ms - self._heard_ms.get(node, inf), self.patience_ms(node))
         self._heard_ms[node] = at_ms
         if silence_ms > 0.0:
             while survived and survived[-1][1] <= silence_ms:

@@ -43,8 +43,10 @@ class RayNodes:
     goes through Ray.
     """
 
-    def __init__(self, address: str, launch: NodeLaunch) -> None:
+    def __init__(self, address: str, launch: NodeLaunch, most_machines: int | None = None) -> None:
         """``address`` is that of the cluster, or "auto". One in a process.
+
+        Ray's autoscaler may be asked for ``most_machines``; without, it is left alone.
 
         Raises:
             ModuleNotFoundError: Ray is not installed.
@@ -62,6 +64,7 @@ class RayNodes:
         except ConnectionError as error:
             why = str(error).partition("\n")[0]
             raise InputError(f"--ray {address}: {why}: start a cluster with: ray start") from error
+        self.most_machines = most_machines
         self._ray: Any = ray
         self._launch = launch
         self._address = address
@@ -69,6 +72,9 @@ class RayNodes:
         self._asked: dict[Machine, Any] = {}
         self._nodes: dict[Machine, Node] = {}
         self._problems: dict[Machine, str] = {}
+        self._wanted = 0  #: machines that the autoscaler is to bring; 0 to leave it alone
+        self._told: tuple[int, float] | None = None
+        self._given_back: set[str] = set()  #: nodes whose machines may be taken away
 
     def __str__(self) -> str:
         return f"the machines of Ray at {self._address}"
@@ -100,6 +106,8 @@ class RayNodes:
             del self._keepers[gone]
             self._asked.pop(gone, None)
             self._nodes.pop(gone, None)
+        self._scale(machines)
+        machines = [one for one in machines if one.name not in self._given_back]
         for machine in machines:
             if machine not in self._keepers:
                 self._keepers[machine] = self._keep(machine)
@@ -113,13 +121,33 @@ class RayNodes:
             self._take(machine, self._asked.pop(machine))
         return tuple(self._nodes[one] for one in machines if one in self._nodes)
 
-    def _answered(self) -> list[Machine]:
-        """The machines whose keepers have answered what they were asked."""
-        asked = list(self._asked.values())
-        if not asked:
-            return []
-        done = set(self._ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE_S)[0])
-        return [machine for machine, answer in self._asked.items() if answer in done]
+    def want(self, machines: int) -> None:
+        """Have Ray's autoscaler bring as many machines as there are to be, all in all.
+
+        Where more are wanted than before, those that were given back and are still there count.
+        """
+        if machines > self._wanted:
+            self._given_back.clear()
+        self._wanted = machines
+
+    def give_back(self, node: str) -> None:
+        """Keep a node no more, so that its machine is idle and the autoscaler may take it away."""
+        self._given_back.add(node)
+
+    def _scale(self, machines: list[Machine]) -> None:
+        """Say what is wanted, and end what is kept on machines that are given back."""
+        from ray.autoscaler.sdk import request_resources
+
+        for machine in [one for one in machines if one.name in self._given_back]:
+            self._nodes.pop(machine, None)
+            self._asked.pop(machine, None)
+            if (keeper := self._keepers.pop(machine, None)) is not None:
+                self._ray.kill(keeper, no_restart=True)
+        gpus = max((one.gpus for one in machines), default=1.0)
+        wanted = self._wanted, gpus
+        if self._wanted and wanted != self._told:
+            request_resources(bundles=[{"GPU": gpus}] * self._wanted)
+            self._told = wanted
 
     def _keep(self, machine: Machine) -> Any:
         """The actor on that machine: the one that is there, else a new one."""

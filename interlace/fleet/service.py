@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
-from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
+from interlace.fleet.fit_nodes import clock_remark, read_description, unfit
 from interlace.fleet.lease import Lease
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.planned_fleet import PlannedFleet
 from interlace.fleet.presence import Presence
+from interlace.fleet.status import FleetStatus, NodeStatus
+from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 
@@ -33,33 +37,6 @@ _LOOK_S: Final = 0.05
 _GATHER_S: Final = 3.0
 _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """One node; ``accelerators`` are counted by kind, what is ``None`` is not known."""
-
-    zone: str
-    accelerators: dict[str, int]
-    state: NodeState | None
-    assigned: Assignment | None
-    problem: str
-    drained: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FleetStatus:
-    """The whole fleet as one controller sees it; ``term`` is 0 while another one commands.
-
-    Nodes with other ``files`` in their state have not yet at hand what is wanted.
-    """
-
-    term: int
-    files: str
-    nodes: dict[str, NodeStatus]
-    unserved_rows_per_s: dict[str, float]
-    reasons: dict[str, str]
-    failure: str  #: why there is no newer plan
 
 
 #: Makes a controller of a term, for the nodes that are there.
@@ -82,6 +59,7 @@ class FleetService:
         source: Callable[[str], str],
         make: MakeController,
         lease: Lease,
+        changes: KeptNodeChanges,
     ) -> None:
         """``source`` says where a node reaches this controller, as HOST:PORT."""
         self._directory = directory
@@ -96,10 +74,12 @@ class FleetService:
         self._described: dict[str, NodeDescription] = {}
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._drained: set[str] = set()  # nodes that are to serve nothing
+        self._changes = changes
+        self.on_term: Callable[[], None] = lambda: None  #: this controller begins to command
         self.controller: Controller | None = None
         self.term = 0  #: 0 while another commands
         self.problems: dict[str, str] = {}  #: by node: why it does not do what it should
+        self.remarks: dict[str, str] = {}  #: by node: what is odd and keeps it from nothing
 
     def heard(self, node: str, state: NodeState) -> None:
         """A node has said how it is."""
@@ -149,7 +129,8 @@ class FleetService:
                 Reason.BAD_INPUT,
                 f"no other node than {node} serves: add one first, or end the fleet (down)",
             )
-        self._drained.add(node)
+        now = self._changes.now
+        self._changes.keep(structs.replace(now, drained=now.drained | {node}))
         if node in controller.nodes:
             controller.left(node)
 
@@ -160,7 +141,13 @@ class FleetService:
             ServeError: there is no such node.
         """
         self.known(node)
-        self._drained.discard(node)
+        now = self._changes.now
+        self._changes.keep(structs.replace(now, drained=now.drained - {node}))
+
+    def drained(self, node: str) -> bool:
+        """Whether a node that is to be emptied takes nothing any more."""
+        state = self._states.get(node)
+        return node in self._changes.now.drained and (state is None or not state.accepting)
 
     async def plan(
         self, rates_rows_per_s: Mapping[str, float], without: Collection[str]
@@ -171,22 +158,9 @@ class FleetService:
             ServeError: there is no such model or node, none is left, or this controller does not
                 command.
         """
-        controller = self._commanding()
         for node in without:
             self.known(node)
-        if not set(controller.nodes) - set(without):
-            raise ServeError(Reason.BAD_INPUT, "without these nodes none is left to plan for")
-        for model in rates_rows_per_s.keys() - controller.models.keys():
-            hint = did_you_mean(model, controller.models)
-            raise ServeError(Reason.BAD_INPUT, f"the fleet serves no model '{model}'{hint}")
-        found: asyncio.Future[PlannedFleet] = asyncio.get_running_loop().create_future()
-
-        def done(planned: PlannedFleet) -> None:
-            if not found.done():  # else whoever asked has gone
-                found.set_result(planned)
-
-        controller.would_plan(rates_rows_per_s, without, done)
-        return await found
+        return await what_if(self._commanding(), rates_rows_per_s, without)
 
     async def down(self) -> list[str]:
         """Command no more, and have every node serve nothing once its queue is served.
@@ -221,7 +195,8 @@ class FleetService:
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
-                drained=node.name in self._drained,
+                remark=self.remarks.get(node.name, ""),
+                drained=node.name in self._changes.now.drained,
             )
             for node in self._directory.nodes
         }
@@ -245,6 +220,7 @@ class FleetService:
             term = self._renewed(seen + 1)
             if term and term != self.term:
                 _LOG.info("this controller commands: term %d", term)
+                self.on_term()
                 self.controller, plans_s = None, loop.time() + _GATHER_S
             elif not term and self.term:
                 _LOG.warning("another controller commands; this one waits")
@@ -271,7 +247,7 @@ class FleetService:
             for name, described in self._described.items()
             if (state := self._states.get(name))
             and state.files == self._files.digest
-            and name not in self._drained
+            and name not in self._changes.now.drained
         }
 
     def _renewed(self, at_least: int) -> int:
@@ -305,10 +281,12 @@ class FleetService:
                 if known is None or (state is not None and state.began != known.began):
                     await self._describe(node)
             if self.controller is not None:
+                self._directory.unplaced(self.controller.reasons)
                 able = self._able()
                 for node in able.keys() - set(self.controller.nodes):
                     self.controller.joined(node, able[node])
-                await asyncio.gather(*map(self._empty, self._drained & self._described.keys()))
+                drained = self._changes.now.drained & self._described.keys()
+                await asyncio.gather(*map(self._empty, drained))
             await asyncio.sleep(_LOOK_S)
 
     def _give_up(self, node: str) -> None:
@@ -334,32 +312,23 @@ class FleetService:
             await self._reader.ask(node, "POST", "/v2/node/drain", body)
 
     async def _describe(self, node: str) -> None:
+        asked_s = time.time()
         try:
             answer = await self._reader.ask(node, "GET", "/v2/node")
-            found = _description(answer.body)
+            found, clock_s = read_description(answer.body)
         except (ServeError, msgspec.MsgspecError) as error:
             self._complain(node, f"does not say what it is: {error}")
             return
         before = self._described.get(node)
         if before is not None and replace(before, began=found.began) != found:
             self._give_up(node)  # what began anew has other accelerators
-        if wrong := self._unfit(node, found):
+        others = {name: one for name, one in self._described.items() if name != node}
+        if wrong := unfit(found, others):
             self._complain(node, wrong)
         else:
+            self.remarks[node] = clock_remark(clock_s, asked_s, time.time())
             self.problems.pop(node, None)
             self._described[node] = found
-
-    def _unfit(self, node: str, found: NodeDescription) -> str:
-        """Why a node cannot be planned for, and what to do; "" if it can."""
-        others = {name: one for name, one in self._described.items() if name != node}
-        twin = next((n for n, one in others.items() if one.began == found.began), None)
-        if twin is not None:
-            return f"is the same server as {twin}: name it once"
-        if not found.assigned:
-            return "plans for itself: start it with --assigned"
-        if found.version != __version__:
-            return f"runs version {found.version}, this controller {__version__}: use one"
-        return ""
 
     async def _read(self) -> None:
         """Bring what is served in line with what is wanted and nodes have at hand."""
@@ -425,20 +394,6 @@ class FleetService:
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.error("this controller is broken and commands no more", exc_info=error)
-
-
-def _description(body: bytes) -> NodeDescription:
-    """What a node says that it is. JSON has no infinity: a link without bound comes as null.
-
-    Raises:
-        MsgspecError: it is no such thing.
-    """
-    found = msgspec.json.decode(body)
-    if isinstance(found, dict):
-        for gpu in found.get("gpus", ()):
-            links = gpu.get("links", {})
-            links.update({key: inf for key, value in links.items() if value is None})
-    return msgspec.convert(found, NodeDescription)
 
 
 def _error(body: bytes) -> str:

@@ -37,12 +37,10 @@ class ComingWeights(Protocol):
     @property
     def nbytes(self) -> tuple[int, ...]:
         """The memory that each use takes."""
-        ...
 
     @property
     def file(self) -> ExtentsFile:
         """Where they come from."""
-        ...
 
     def place(self, places: Mapping[int, int], memory: memoryview) -> None: ...
     def leave(self, indices: Iterable[int]) -> None: ...
@@ -61,27 +59,22 @@ class ModelRunner(Protocol):
 
         ``max_batch`` is the largest row count that the model itself allows, 0 if it names none.
         """
-        ...
 
     @property
     def resident_bytes(self) -> int:
         """Weights and constants the model holds in this process, those it shares included."""
-        ...
 
     @property
     def shared_bytes(self) -> int:
         """The part of ``resident_bytes`` that all processes running this model have in common."""
-        ...
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What an operator should know, such as why the weights are not shared."""
-        ...
 
     @property
     def cold(self) -> ComingWeights | None:
         """Its weights, where they can come and go."""
-        ...
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name for one batch; the inputs are only read and may be read-only.
@@ -92,11 +85,9 @@ class ModelRunner(Protocol):
             Exception: whatever the model raises; ``ValueError`` if a result contradicts the
                 signature.
         """
-        ...
 
     def close(self) -> None:
         """Let go of the model's memory; ``run`` must not be called again."""
-        ...
 
 
 @runtime_checkable
@@ -106,7 +97,6 @@ class TakesTurns(Protocol):
     @property
     def architecture(self) -> str:
         """As ``formats.shared_architecture``; empty if it shares with none."""
-        ...
 
     def of_another(self, model: Model, weights_dir: str) -> ModelRunner:
         """A model of the same architecture, without opening it.
@@ -114,4 +104,3 @@ class TakesTurns(Protocol):
         Raises:
             OSError, ValueError: its weights are not in that folder as this one's are.
         """
-        ...

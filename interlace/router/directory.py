@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
@@ -88,6 +88,10 @@ class NodeDirectory:
             if not links.in_flight:
                 links.close()
         self._leaving = [one for one in self._leaving if one[0].in_flight]
+
+    def unplaced(self, reasons: Mapping[str, str]) -> None:
+        """These models have no place in the plan, and why: callers are told."""
+        self._routes.unplaced = reasons
 
     def serves(self, model: str) -> bool:
         """Whether a node that can be asked answers this model; "" for any."""

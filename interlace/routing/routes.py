@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -61,6 +61,7 @@ class Routes:
         """``draw`` picks one of several that are equal."""
         self.limits = limits
         self._draw = draw
+        self.unplaced: Mapping[str, str] = {}  #: models that a plan has no place for, and why
         self._nodes: dict[str, BelievedNode] = {}
         self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
 
@@ -183,6 +184,11 @@ class Routes:
             why = f"{_listed(tried)} did not answer, and there is no other"
         elif having:
             why = "; ".join(_state(node, now_ms) for node in having)
+        elif model in self.unplaced:
+            why = (
+                f"the fleet has no room for it: {self.unplaced[model]}: add a node, or take out "
+                "another model"
+            )
         elif self._nodes and not unheard:
             return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
         else:

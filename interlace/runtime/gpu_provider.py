@@ -18,15 +18,12 @@ class GpuHost(Protocol):
     @property
     def gpus(self) -> Sequence[Gpu]:
         """The accelerators that are there."""
-        ...
 
     def join(self, device: Device) -> None:
         """An accelerator joined."""
-        ...
 
     def leave(self, gpu: str) -> None:
         """An accelerator is gone; what it still held fails."""
-        ...
 
 
 class GpuProvider(Protocol):
@@ -34,11 +31,9 @@ class GpuProvider(Protocol):
 
     def scale(self, wanted: Mapping[str, int], host: GpuHost) -> None:
         """From now on this many accelerators of each kind are wanted in total."""
-        ...
 
     def dismiss(self, gpu: str, host: GpuHost) -> None:
         """This accelerator is empty and may be taken away."""
-        ...
 
 
 class FixedGpuProvider:

@@ -32,12 +32,9 @@ class ModelControl(Protocol):
         Raises:
             ServeError: what failed, as the repository or the device reports it.
         """
-        ...
 
     async def unload(self, name: str) -> None:
         """Take a model out of service: queued requests are answered first. Unknown names pass."""
-        ...
 
     def ready(self) -> bool:
         """True once every model that can be served at start is, and until draining."""
-        ...

@@ -193,6 +193,12 @@ def test_only_who_has_the_key_commands(client: Client) -> None:
     assert stranger.state()["revision"] == [0, 0]
 
 
+def test_an_assignment_may_name_thousands_of_models(client: Client) -> None:
+    names = [f"model-with-a-long-name-{number}" for number in range(20_000)]
+    with pytest.raises(Answer, match=r"'model-with-a-long-name-0'.*not in its repository"):
+        client.assign(1, part("p", "gpu0", 48, *names))
+
+
 @pytest.mark.parametrize(
     ("partitions", "expected"),
     [

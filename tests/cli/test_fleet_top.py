@@ -11,7 +11,7 @@ from interlace.cli import fleet_top
 from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.screen import console
 from interlace.core.node import ModelOutlook, NodeState
-from interlace.fleet.service import FleetStatus, NodeStatus
+from interlace.fleet.status import FleetStatus, NodeStatus
 
 
 def status(arrived: int, began: int = 1) -> str:

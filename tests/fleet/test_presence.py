@@ -29,16 +29,25 @@ def test_nobody_is_lost_while_all_are_silent() -> None:
 
 
 def test_a_node_that_survived_silence_is_given_more_until_that_is_long_ago() -> None:
-    limits = Patience(least_ms=800.0, most_ms=8000.0, factor=2.0, memory_ms=60_000.0)
-    judge = Presence(limits)
-    for at_ms in (0.0, 1500.0, 1600.0):
+    judge = Presence(Patience(least_ms=800.0, most_ms=8000.0, factor=2.0, memory_ms=60_000.0))
+    for at_ms in (0.0, 700.0, 800.0):
         judge.lost({"a": at_ms}, NOBODY, at_ms)
-    assert judge.patience_ms("a") == 3000.0
-    judge.lost({"a": 61_400.0}, NOBODY, 61_400.0)
-    assert judge.patience_ms("a") == 8000.0  # silent for a minute
-    judge.lost({"a": 125_000.0 - 1.0}, NOBODY, 125_000.0)
-    assert judge.patience_ms("a") == 8000.0
-    assert judge.patience_ms("b") == 800.0
+    assert judge.patience_ms("a") == 1400.0
+    for at_ms, patience_ms in ((20_000.0, 2800.0), (30_000.0, 5600.0), (45_000.0, 8000.0)):
+        judge.lost({"a": at_ms}, NOBODY, at_ms)  # it was lost, and is back
+        assert judge.patience_ms("a") == patience_ms
+    for at_ms in range(45_100, 106_000, 100):
+        judge.lost({"a": float(at_ms)}, NOBODY, float(at_ms))
+    assert judge.patience_ms("a") == judge.patience_ms("b") == 800.0
+
+
+def test_a_process_that_began_anew_is_not_blamed_for_the_one_before() -> None:
+    judge = Presence()
+    for at_ms in (0.0, 700.0):
+        judge.lost({"a": at_ms}, NOBODY, at_ms)
+    judge.lost({"a": 700.0}, {"a"}, 800.0)
+    judge.lost({"a": 9000.0}, NOBODY, 9000.0)
+    assert judge.patience_ms("a") == 800.0
 
 
 @given(st.lists(st.floats(1.0, 5000.0), min_size=1, max_size=50))
@@ -50,7 +59,9 @@ def test_patience_is_that_of_the_longest_silence_within_memory(silences: list[fl
     for silence_ms in silences:
         before_ms, now_ms = now_ms, now_ms + silence_ms
         judge.lost({"a": now_ms}, NOBODY, now_ms)
-        ended.append((now_ms, now_ms - before_ms))
+        within = [ms for at, ms in ended if now_ms - at <= limits.memory_ms]
+        patience_ms = min(max(limits.least_ms, 2.0 * max(within, default=0.0)), limits.most_ms)
+        ended.append((now_ms, min(now_ms - before_ms, patience_ms)))
         longest = max(ms for at, ms in ended if now_ms - at <= limits.memory_ms)
         expected = min(max(limits.least_ms, 2.0 * longest), limits.most_ms)
         assert judge.patience_ms("a") == expected

@@ -17,8 +17,10 @@ from interlace.core.node import Node, NodeDescription, NodeModel, NodeState, Rev
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
+from interlace.fleet.fit_nodes import clock_remark
 from interlace.fleet.lease import LatestLease
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.service import FleetService
 from interlace.policy.catalog import resolve
@@ -39,6 +41,8 @@ class FakeNodes:
         self.states = {name: NodeState(one.began, 0, {}) for name, one in self.descriptions.items()}
         self.told: list[tuple[str, str]] = []
         self.refusal = b""
+        self.models = MODELS
+        self.without_room: dict[str, str] = {}
 
     @property
     def nodes(self) -> list[Node]:
@@ -50,6 +54,9 @@ class FakeNodes:
     def heard_ms(self) -> dict[str, float]:
         return dict.fromkeys(self.descriptions, self.now_ms())
 
+    def unplaced(self, reasons: Mapping[str, str]) -> None:
+        self.without_room = dict(reasons)
+
     def refusing(self) -> set[str]:
         return set()
 
@@ -60,7 +67,7 @@ class FakeNodes:
         if path == "/v2/node":
             return HttpResponse(msgspec.json.encode(self.descriptions[node]))
         if path == "/v2/node/models":
-            return HttpResponse(msgspec.msgpack.encode(MODELS))
+            return HttpResponse(msgspec.msgpack.encode(self.models))
         if self.refusal:
             return HttpResponse(self.refusal, 400)
         self.told.append((node, path))
@@ -79,7 +86,9 @@ class FakeNodes:
 class Stand:
     """A service, and its nodes."""
 
-    def __init__(self, root: Path, nodes: Mapping[str, NodeDescription]) -> None:
+    def __init__(
+        self, root: Path, nodes: Mapping[str, NodeDescription], kept: Path | None = None
+    ) -> None:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
 
@@ -90,6 +99,7 @@ class Stand:
         self.service = FleetService(
             fakes, fakes, NodeModels(fakes), FleetFiles(root),
             lambda node: "127.0.0.1:8000", make, LatestLease(),
+            KeptNodeChanges(kept),
         )  # fmt: skip
         self.service.start()
 
@@ -179,6 +189,21 @@ def test_what_is_wrong_with_a_node_is_told_and_others_serve(
         assert len(stand.serving()) == 1
 
     run(tmp_path, work, a=node("a", 1), b=other)
+
+
+def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        hasty = Demand("m", 2000.0, slo_ms=0.01)
+        stand.nodes.models = {"m": replace(MODELS["m"], demand=hasty)}
+        await stand.until(lambda: stand.nodes.without_room.keys() == {"m"})
+
+    run(tmp_path, work, a=node("a", 1))
+
+
+def test_a_clock_that_differs_is_told_and_the_node_serves() -> None:
+    assert clock_remark(100.0, 99.9, 100.2) == clock_remark(None, 99.9, 100.2) == ""
+    assert re.match("its clock is 20 s behind this .*NTP", clock_remark(80.0, 99.9, 100.1))
+    assert re.match("its clock is 20 s ahead of this .*NTP", clock_remark(120.0, 99.9, 100.1))
 
 
 def test_a_refused_key_is_told(tmp_path: Path) -> None:

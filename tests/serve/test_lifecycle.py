@@ -198,7 +198,7 @@ def test_a_busy_port_is_a_plain_error(root: Path, cache: Path, start: Start) -> 
     argv = Server(root, cache, "--http-port", str(server.port))
     try:
         assert argv.process.wait(60.0) == 1
-        argv.wait_for(rf"error: cannot listen on 127.0.0.1 port {server.port}", 5.0)
+        argv.wait_for(rf"error: cannot listen for HTTP on 127.0.0.1:{server.port}", 5.0)
         assert "Traceback" not in argv.text
     finally:
         argv.kill()

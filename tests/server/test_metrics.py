@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.metrics import Metrics, MetricsPage, number
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
@@ -19,12 +20,11 @@ from interlace.server.statistics.snapshot import (
     GpuGauges,
     ModelGauges,
     ServerSnapshot,
-    WeightsGauges,
 )
 from tests.server.fakes import one_to_one
 
 GPU = GpuGauges("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)
-WEIGHTS = WeightsGauges("loading", 1 << 20, 1 << 22, 5, 125.5)
+WEIGHTS = WeightsSnapshot("loading", 1 << 20, 1 << 22, 5, 125.5)
 SNAPSHOT = ServerSnapshot(
     models={"ident/1#0": ModelGauges(50.0, 1 << 30, 7, 123.5, WEIGHTS)},
     headroom_ratio=1.25,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.driver.api import GreenContext
+from interlace.device.cuda.driver.api import Driver, GreenContext
 from interlace.device.cuda.graphs.capture_stream import CaptureStream
 
 
@@ -54,16 +55,13 @@ class Lanes(Protocol):
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """All that exist, idle ones too, without the staging lane."""
-        ...
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Into how many blocks of how many SMs the GPU is cut; (0, 0) if it is not."""
-        ...
 
     def aside(self) -> Lane:
         """The staging lane: for work that belongs to no partition, such as copying inputs."""
-        ...
 
     def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
         """A lane for a partition. It may overlap partitions that are ``leaving``.
@@ -72,7 +70,6 @@ class Lanes(Protocol):
             ValueError: no such share, or a partition of that name exists.
             CudaError: the driver refused; what was made for it is given back.
         """
-        ...
 
     def release(self, name: str) -> None:
         """The partition is gone and nothing runs on its lane, which is idle now.
@@ -80,7 +77,6 @@ class Lanes(Protocol):
         Raises:
             ValueError: no such partition.
         """
-        ...
 
     def retire(self, lane: Lane) -> None:
         """Destroy an idle lane; what was captured on it is destroyed before.
@@ -89,7 +85,6 @@ class Lanes(Protocol):
             ValueError: it is in use, or destroyed already.
             CudaError: the driver refused; the lane is forgotten all the same.
         """
-        ...
 
     def close(self) -> None:
         """Destroy all lanes: first the streams, then what they belong to. Nothing runs any more.
@@ -97,52 +92,55 @@ class Lanes(Protocol):
         Raises:
             CudaError: the driver refused at least once; everything was tried.
         """
-        ...
 
 
 class LaneTable:
-    """Which lanes there are, and which partition has which."""
+    """What all ``Lanes`` have in common: which lanes there are, and which partition has which."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._lanes: dict[int, Lane] = {}
+        self._aside: Lane | None = None
 
-    def __iter__(self) -> Iterator[Lane]:
-        return iter(tuple(self._lanes.values()))
-
-    def index(self) -> int:
-        """The smallest number from 1 on that no lane has."""
-        return next(number for number in count(1) if number not in self._lanes)
-
-    def add(self, lane: Lane) -> Lane:
-        self._lanes[lane.index] = lane
-        return lane
-
-    def idle(self) -> list[Lane]:
-        return [lane for lane in self if lane.name is None]
-
-    def check_new(self, name: str) -> None:
-        """Raises ValueError if a partition of that name exists."""
-        if any(lane.name == name for lane in self):
-            raise ValueError(f"partition '{name}' exists already")
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return tuple(self._lanes.values())
 
     def release(self, name: str) -> None:
-        """Make the partition's lane idle, or raise ValueError."""
-        for lane in self:
+        for lane in self.lanes:
             if lane.name == name:
                 lane.name = None
                 return
         raise ValueError(f"no partition '{name}'")
 
-    def remove(self, lane: Lane) -> None:
-        """Forget an idle lane, or raise ValueError."""
+    def retire(self, lane: Lane) -> None:
         if self._lanes.get(lane.index) is not lane:
             raise ValueError(f"lane {lane.index} does not exist any more")
         if lane.name is not None:
             raise ValueError(f"lane {lane.index} is in use by partition '{lane.name}'")
         del self._lanes[lane.index]
+        self._driver.destroy_stream(lane.stream)
 
-    def clear(self) -> list[Lane]:
-        """Forget all lanes; returns them."""
-        lanes = list(self)
+    def close(self) -> None:
+        aside, self._aside = self._aside, None
+        lanes = [*self.lanes, *([aside] if aside else [])]
         self._lanes.clear()
-        return lanes
+        with ExitStack() as steps:  # every step is tried
+            for lane in lanes:
+                steps.callback(self._driver.destroy_stream, lane.stream)
+
+    def _index(self) -> int:
+        """The smallest number from 1 on that no lane has."""
+        return next(number for number in count(1) if number not in self._lanes)
+
+    def _add(self, lane: Lane) -> Lane:
+        self._lanes[lane.index] = lane
+        return lane
+
+    def _idle(self) -> list[Lane]:
+        return [lane for lane in self.lanes if lane.name is None]
+
+    def _check_new(self, name: str) -> None:
+        """Raises ValueError if a partition of that name exists."""
+        if any(lane.name == name for lane in self.lanes):
+            raise ValueError(f"partition '{name}' exists already")

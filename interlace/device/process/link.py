@@ -27,7 +27,6 @@ class ProcessSpawner(Protocol):
 
     def spawn(self, name: str, descriptor: int, callbacks: SpawnCallbacks) -> None:
         """One that talks over ``descriptor``, which must stay open until it is there."""
-        ...
 
 
 class FrameProtocol(NamedTuple, Generic[From, A]):

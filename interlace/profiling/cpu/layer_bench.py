@@ -18,9 +18,10 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-from interlace.core.loading import HostLinks, LoadStep, WeightPath
+from interlace.core.loading import DISK_LINK, HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.formats.runner import Arrived, ComingWeights
+from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
 
 #: Weights that the sample's execution did not read.
@@ -52,15 +53,12 @@ class LayeredModel(Protocol):
 
         Times of what is before the first use, and from each use to the next.
         """
-        ...
 
     def mapped_ms(self, takes: int) -> list[list[float]]:
         """The same with all weights left in the file, its pages found anew each time."""
-        ...
 
     def from_disk_ms(self) -> list[float]:
         """One execution of these, the file not in the page cache when it begins."""
-        ...
 
 
 class LayerBench:
@@ -83,22 +81,21 @@ class LayerBench:
         self._cold.place(self.places(range(len(file.uses))), self.memory)
         run()
         resident = self._model.resident_ms(self.memory, self._takes)
-        whole_ms = min(took_ms(run) for _ in range(self._takes))
         copy_ms, run_ms, host_ms = (
             [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
         )
+        least = min(range(len(copy_ms)), key=lambda index: copy_ms[index])
+        left_ms, one_ms, loaded_ms, whole_ms = self._alternating_ms(least)
         scale = whole_ms / sum(run_ms)  # watching takes time, too
         added_ms = [max(0.0, there - here) for here, there in zip(run_ms, host_ms, strict=True)]
-        left_ms = min(self.start_ms(()) for _ in range(self._takes))
         added = max(0.0, left_ms - whole_ms) / max(sum(added_ms), _LEAST_MS)
         parts = [
             (here * scale, here * scale + more * added)
             for here, more in zip(run_ms, added_ms, strict=True)
         ]
-        # A layer that is copied is waited for, too, which a load of all of them shows.
-        everything = [LoadStep("", WeightPath.COPY)] * (1 + len(file.uses))
-        loaded_ms = min(self.start_ms(everything) for _ in range(self._takes))
-        begin_ms = self._begin_ms(left_ms, copy_ms)
+        # What a load costs that copies next to nothing: a thread, and each operator is watched. A
+        # layer that is copied is waited for, too, which a load of all of them shows.
+        begin_ms = max(0.0, one_ms - left_ms - copy_ms[least])
         wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms) - begin_ms) / len(file.uses)
         found = [LayerProfile(BEFORE, 0, begin_ms, *parts[0])]
         for use, nbytes, copied_ms, times in zip(
@@ -119,15 +116,23 @@ class LayerBench:
             ),
         )
 
-    def _begin_ms(self, left_ms: float, copy_ms: Sequence[float]) -> float:
-        """What a load costs that copies next to nothing: a thread, and each operator is watched."""
-        least = min(range(len(copy_ms)), key=lambda index: copy_ms[index])
-        paths = [
-            WeightPath.COPY if index == least else WeightPath.HOST for index in range(len(copy_ms))
+    def _alternating_ms(self, least: int) -> list[float]:
+        """Starts with everything left in the file, but that layer, nothing; and a warm run.
+
+        In turns, so that what else the machine does is shared by what is compared.
+        """
+        count = len(self._cold.file.uses)
+        one = [WeightPath.COPY if index == least else WeightPath.HOST for index in range(count)]
+        starts = [
+            [LoadStep("", via) for via in (WeightPath.KEEP, *paths)]
+            for paths in ((), one, [WeightPath.COPY] * count)
         ]
-        steps = [LoadStep("", via) for via in (WeightPath.KEEP, *paths)]
-        one_ms = min(self.start_ms(steps) for _ in range(self._takes))
-        return max(0.0, one_ms - left_ms - copy_ms[least])
+        rounds = []
+        for _ in range(self._takes):
+            times = [self.start_ms(steps) for steps in starts]
+            self._model.run()  # where pages are exchanged, the first run finds them
+            rounds.append([*times, took_ms(self._model.run)])
+        return [min(one) for one in zip(*rounds, strict=True)]
 
     def _from_disk_ms(self) -> tuple[list[float], list[float]]:
         """The copies from disk, and an execution; nothing where the file stays in the page cache.
@@ -154,10 +159,42 @@ class LayerBench:
         file.drop()
         return not any(map(file.cached, range(len(file.extents))))
 
-    def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
-        """A cold start as it would be planned, with the file in the page cache."""
-        steps = frontier(layers, HostLinks(takes_cores=True)).steps
-        return median(self.start_ms(steps) for _ in range(self._takes))
+    def as_started(
+        self, layers: tuple[LayerProfile, ...]
+    ) -> tuple[tuple[LayerProfile, ...], float]:
+        """The layers by which loads are predicted as they are seen, and the cold start planned so.
+
+        The planned load and one that leaves everything in the file are made in turns, with the file
+        in the page cache, then on disk only. Where the plan gains less than it was predicted to,
+        beginning a load is taken to cost what is missing; so none is begun that did not end sooner.
+        """
+        links = HostLinks(takes_cores=True)
+        plan, planned_ms, left_ms = self._starts(layers, links, self._takes)
+        gains_ms = sum(layer.run_host_ms for layer in layers) - plan.end_ms
+        missing_ms = gains_ms - (min(left_ms) - min(planned_ms))
+        first, cold_ms = layers[0], planned_ms
+        if plan.brought and missing_ms > 0:
+            first = replace(first, copy_ms=first.copy_ms + missing_ms)
+            cold_ms = planned_ms if frontier((first, *layers[1:]), links).brought else left_ms
+        disk = on_disk(layers, takes_cores=True)
+        if disk:
+            plan, planned_ms, left_ms = self._starts(disk, DISK_LINK, _DISK_TAKES)
+            whole_ms = sum(layer.run_host_ms for layer in disk)
+            missing_ms = whole_ms - plan.end_ms - (median(left_ms) - median(planned_ms))
+            if plan.brought and missing_ms > 0:
+                ends_first = median(planned_ms) < median(left_ms)
+                first = replace(first, copy_disk_ms=missing_ms if ends_first else whole_ms)
+        return (first, *layers[1:]), median(cold_ms)
+
+    def _starts(
+        self, layers: Sequence[LayerProfile], links: HostLinks, takes: int
+    ) -> tuple[LoadPlan, list[float], list[float]]:
+        """The plan for these layers; starts by it, and with everything left in the file."""
+        plan, cached = frontier(layers, links), links.takes_cores
+        rounds = [
+            (self.start_ms(plan.steps, cached), self.start_ms((), cached)) for _ in range(takes)
+        ]
+        return plan, [one for one, _ in rounds], [other for _, other in rounds]
 
     def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
         """A cold start of these steps, with the file in the page cache or on disk only.
@@ -175,12 +212,13 @@ class LayerBench:
         ended: SimpleQueue[Arrived] = SimpleQueue()
 
         def start() -> None:
-            cold.fetch(self.places(copied), self.memory, ended.put)
+            if copied:
+                cold.fetch(self.places(copied), self.memory, ended.put)
             with cold.arrivals():
                 self._model.run()
 
         taken_ms = took_ms(start)
-        if failure := ended.get().failure:
+        if copied and (failure := ended.get().failure):
             raise OSError(failure)
         return taken_ms
 

@@ -32,8 +32,7 @@ def measure_layers(
     """
     with layered(model, threads, weights_dir) as opened:
         bench = LayerBench(opened, takes)
-        layers = bench.layers()
-        return LayerFindings(layers, bench.cold_ms(layers))
+        return LayerFindings(*bench.as_started(bench.layers()))
 
 
 @contextmanager

@@ -34,20 +34,16 @@ class Nvml(Protocol):
         Raises:
             NvmlError: this GPU does not count it.
         """
-        ...
 
     @property
     def counts(self) -> bool:
         """Whether there are utilisation counters at all (Hopper and later, not inside MIG)."""
-        ...
 
     def sample(self) -> Any:
         """The counters now; to be given to ``between`` once."""
-        ...
 
     def between(self, first: Any, second: Any) -> GpmCounters:
         """What was used from the first to the second, at least 100 ms later. Ends both."""
-        ...
 
     def close(self) -> None: ...
 

@@ -17,15 +17,12 @@ class GpuTimer(Protocol):
 
     def cold_ms(self, body: GpuWork) -> float:
         """One execution that finds nothing of its own in the L2."""
-        ...
 
     def warm_ms(self, body: GpuWork) -> float:
         """One execution right after the same."""
-        ...
 
     def copy_ms(self, target: int, source: int, nbytes: int) -> float:
         """One copy by a copy engine."""
-        ...
 
 
 class GraphTimer:

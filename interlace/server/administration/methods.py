@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -126,67 +127,71 @@ def _watch_health(api: AdminAnswers, asked: HealthRequest) -> object:
     return {"status": "SERVING" if api.ready() else "NOT_SERVING"}
 
 
+def _get(
+    request: type[Asked],
+    answer: Callable[[AdminAnswers, Asked], object],
+    rpc: str,
+    *paths: str,
+    access: Access = Access.USE,
+    field: str = "",
+) -> AdminMethod[Any]:
+    return AdminMethod(request, answer, rpc and _RPC + rpc, access, field, paths)
+
+
+def _post(
+    request: type[Asked],
+    answer: Callable[[AdminAnswers, Asked], object],
+    rpc: str,
+    *paths: str,
+    access: Access = Access.CHANGE,
+    field: str = "",
+) -> AdminMethod[Any]:
+    return AdminMethod(request, answer, _RPC + rpc, access, field, paths, ("POST",))
+
+
+def _settings(
+    answer: Callable[[AdminAnswers, SettingsRequest], object], rpc: str, *paths: str
+) -> AdminMethod[Any]:
+    verbs, field = ("GET", "POST"), "settings"
+    return AdminMethod(SettingsRequest, answer, _RPC + rpc, Access.USE, field, paths, verbs, field)
+
+
+def _model_ready(api: AdminAnswers, asked: ModelRequest) -> object:
+    return {"name": asked.name, "ready": api.model_ready(asked.name, asked.version)}
+
+
+def _register(api: AdminAnswers, asked: RegisterRequest) -> None:
+    api.regions.register(asked.name, asked.key, asked.offset, asked.byte_size)
+
+
+_probe = partial(_get, access=Access.PROBE)
+
 HEALTH_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    AdminMethod(
-        NoRequest,
-        lambda api, asked: {"name": "interlace", "live": True},
-        access=Access.PROBE,
-        paths=("/",),
-    ),
-    AdminMethod(
-        NoRequest,
-        lambda api, asked: {"live": True},
-        _RPC + "ServerLive",
-        Access.PROBE,
-        paths=("/v2/health/live",),
-    ),
-    AdminMethod(
-        NoRequest,
-        lambda api, asked: {"ready": api.ready()},
-        _RPC + "ServerReady",
-        Access.PROBE,
-        paths=("/v2/health/ready",),
-    ),
-    AdminMethod(
-        ModelRequest,
-        lambda api, asked: {
-            "name": asked.name,
-            "ready": api.model_ready(asked.name, asked.version),
-        },
-        _RPC + "ModelReady",
-        Access.PROBE,
-        paths=(f"{_MODEL}/ready", f"{_VERSION}/ready"),
-    ),
+    _probe(NoRequest, lambda api, asked: {"name": "interlace", "live": True}, "", "/"),
+    _probe(NoRequest, lambda api, asked: {"live": True}, "ServerLive", "/v2/health/live"),
+    _probe(NoRequest, lambda api, asked: {"ready": api.ready()}, "ServerReady", "/v2/health/ready"),
+    _probe(ModelRequest, _model_ready, "ModelReady", f"{_MODEL}/ready", f"{_VERSION}/ready"),
     AdminMethod(HealthRequest, _check_health, _HEALTH + "Check", Access.PROBE),
     AdminMethod(HealthRequest, _watch_health, _HEALTH + "Watch", Access.PROBE),
 )
 
 _MODEL_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    AdminMethod(
-        NoRequest, lambda api, asked: api.server_metadata(), _RPC + "ServerMetadata", paths=("/v2",)
+    _get(NoRequest, lambda api, asked: api.server_metadata(), "ServerMetadata", "/v2"),
+    _get(NoRequest, lambda api, asked: api.models(), "", "/v2/models"),
+    _get(NoRequest, lambda api, asked: api.node_state(), "", "/v2/node/state"),
+    _get(
+        ModelRequest, lambda api, asked: api.model_metadata(asked.name, asked.version),
+        "ModelMetadata", _MODEL, _VERSION,
     ),
-    AdminMethod(NoRequest, lambda api, asked: api.models(), paths=("/v2/models",)),
-    AdminMethod(NoRequest, lambda api, asked: api.node_state(), paths=("/v2/node/state",)),
-    AdminMethod(
-        ModelRequest,
-        lambda api, asked: api.model_metadata(asked.name, asked.version),
-        _RPC + "ModelMetadata",
-        paths=(_MODEL, _VERSION),
+    _get(
+        ModelRequest, lambda api, asked: api.model_config(asked.name, asked.version),
+        "ModelConfig", f"{_MODEL}/config", f"{_VERSION}/config", field="config",
     ),
-    AdminMethod(
-        ModelRequest,
-        lambda api, asked: api.model_config(asked.name, asked.version),
-        _RPC + "ModelConfig",
-        field="config",
-        paths=(f"{_MODEL}/config", f"{_VERSION}/config"),
+    _get(
+        ModelRequest, lambda api, asked: api.statistics(asked.name, asked.version),
+        "ModelStatistics", "/v2/models/stats", f"{_MODEL}/stats", f"{_VERSION}/stats",
     ),
-    AdminMethod(
-        ModelRequest,
-        lambda api, asked: api.statistics(asked.name, asked.version),
-        _RPC + "ModelStatistics",
-        paths=("/v2/models/stats", f"{_MODEL}/stats", f"{_VERSION}/stats"),
-    ),
-)
+)  # fmt: skip
 
 
 def _repository_paths(end: str) -> tuple[str, ...]:
@@ -195,105 +200,59 @@ def _repository_paths(end: str) -> tuple[str, ...]:
 
 
 _REPOSITORY_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    AdminMethod(
-        IndexRequest,
-        lambda api, asked: api.index(asked.ready),
-        _RPC + "RepositoryIndex",
-        field="models",
-        paths=_repository_paths("index"),
-        verbs=("POST",),
+    _post(
+        IndexRequest, lambda api, asked: api.index(asked.ready),
+        "RepositoryIndex", *_repository_paths("index"), access=Access.USE, field="models",
     ),
-    AdminMethod(
-        LoadRequest,
-        lambda api, asked: api.load(asked.model_name, asked.parameters),
-        _RPC + "RepositoryModelLoad",
-        Access.CHANGE,
-        paths=_repository_paths("models/{model_name}/load"),
-        verbs=("POST",),
+    _post(
+        LoadRequest, lambda api, asked: api.load(asked.model_name, asked.parameters),
+        "RepositoryModelLoad", *_repository_paths("models/{model_name}/load"),
     ),
-    AdminMethod(
-        LoadRequest,
-        lambda api, asked: api.unload(asked.model_name),
-        _RPC + "RepositoryModelUnload",
-        Access.CHANGE,
-        paths=_repository_paths("models/{model_name}/unload"),
-        verbs=("POST",),
+    _post(
+        LoadRequest, lambda api, asked: api.unload(asked.model_name),
+        "RepositoryModelUnload", *_repository_paths("models/{model_name}/unload"),
     ),
-)
+)  # fmt: skip
 
 _MEMORY_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    AdminMethod(
-        RegionRequest,
-        lambda api, asked: api.system_memory_status(asked.name),
-        _RPC + "SystemSharedMemoryStatus",
+    _get(
+        RegionRequest, lambda api, asked: api.system_memory_status(asked.name),
+        "SystemSharedMemoryStatus", f"{_SYSTEM}/status", f"{_SYSTEM}/region/{{name}}/status",
         field="regions",
-        paths=(f"{_SYSTEM}/status", f"{_SYSTEM}/region/{{name}}/status"),
     ),
-    AdminMethod(
-        RegisterRequest,
-        lambda api, asked: api.regions.register(
-            asked.name, asked.key, asked.offset, asked.byte_size
-        ),
-        _RPC + "SystemSharedMemoryRegister",
-        Access.CHANGE,
-        paths=(f"{_SYSTEM}/region/{{name}}/register",),
-        verbs=("POST",),
+    _post(
+        RegisterRequest, _register,
+        "SystemSharedMemoryRegister", f"{_SYSTEM}/region/{{name}}/register",
     ),
-    AdminMethod(
-        RegionRequest,
-        lambda api, asked: api.regions.unregister(asked.name),
-        _RPC + "SystemSharedMemoryUnregister",
-        Access.CHANGE,
-        paths=(f"{_SYSTEM}/unregister", f"{_SYSTEM}/region/{{name}}/unregister"),
-        verbs=("POST",),
+    _post(
+        RegionRequest, lambda api, asked: api.regions.unregister(asked.name),
+        "SystemSharedMemoryUnregister",
+        f"{_SYSTEM}/unregister", f"{_SYSTEM}/region/{{name}}/unregister",
     ),
-    AdminMethod(
-        RegionRequest,
-        lambda api, asked: api.cuda_memory_status(asked.name),
-        _RPC + "CudaSharedMemoryStatus",
+    _get(
+        RegionRequest, lambda api, asked: api.cuda_memory_status(asked.name),
+        "CudaSharedMemoryStatus", f"{_CUDA}/status", f"{_CUDA}/region/{{name}}/status",
         field="regions",
-        paths=(f"{_CUDA}/status", f"{_CUDA}/region/{{name}}/status"),
     ),
-    AdminMethod(
-        RegionRequest,
-        lambda api, asked: api.cuda_memory_register(asked.name),
-        _RPC + "CudaSharedMemoryRegister",
-        paths=(f"{_CUDA}/region/{{name}}/register",),
-        verbs=("POST",),
+    _post(
+        RegionRequest, lambda api, asked: api.cuda_memory_register(asked.name),
+        "CudaSharedMemoryRegister", f"{_CUDA}/region/{{name}}/register", access=Access.USE,
     ),
-    AdminMethod(
-        RegionRequest,
-        lambda api, asked: None,
-        _RPC + "CudaSharedMemoryUnregister",
-        paths=(f"{_CUDA}/unregister", f"{_CUDA}/region/{{name}}/unregister"),
-        verbs=("POST",),
+    _post(
+        RegionRequest, lambda api, asked: None,
+        "CudaSharedMemoryUnregister",
+        f"{_CUDA}/unregister", f"{_CUDA}/region/{{name}}/unregister", access=Access.USE,
     ),
-)
+)  # fmt: skip
 
 _SETTINGS_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    AdminMethod(
-        SettingsRequest,
-        lambda api, asked: api.trace_settings(asked.settings, asked.model_name),
-        _RPC + "TraceSetting",
-        field="settings",
-        paths=(
-            "/v2/trace/setting",
-            "/v2/models/{model_name}/trace/setting",
-            "/v2/models/{model_name}/versions/{version}/trace/setting",
-        ),
-        verbs=("GET", "POST"),
-        body="settings",
+    _settings(
+        lambda api, asked: api.trace_settings(asked.settings, asked.model_name), "TraceSetting",
+        "/v2/trace/setting", "/v2/models/{model_name}/trace/setting",
+        "/v2/models/{model_name}/versions/{version}/trace/setting",
     ),
-    AdminMethod(
-        SettingsRequest,
-        lambda api, asked: api.log_settings(asked.settings),
-        _RPC + "LogSettings",
-        field="settings",
-        paths=("/v2/logging",),
-        verbs=("GET", "POST"),
-        body="settings",
-    ),
-)
+    _settings(lambda api, asked: api.log_settings(asked.settings), "LogSettings", "/v2/logging"),
+)  # fmt: skip
 
 METHODS: Final = (
     *HEALTH_METHODS,

@@ -48,7 +48,6 @@ class InferenceRuntime(Protocol):
     @property
     def changes(self) -> int:
         """Grows with every event that may make room for a request which had none."""
-        ...
 
     def count_refused(self, model: str, rows: int) -> None: ...
 

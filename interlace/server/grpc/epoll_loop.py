@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import select
 import socket
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from interlace.server.grpc.http2_frames import (
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.timeouts import LingeringSockets, StallTimeouts
+from interlace.server.listening import cannot_listen
 
 _log = logging.getLogger(__name__)
 
@@ -283,6 +283,5 @@ def listening_socket(host: str, port: int) -> socket.socket:
         sock.listen(1024)
     except OSError as error:
         sock.close()
-        reason = os.strerror(error.errno or 0)
-        raise OSError(f"cannot listen for gRPC on {host}:{port}: {reason}") from error
+        raise cannot_listen("gRPC", host, port, error) from error
     return sock

@@ -37,11 +37,9 @@ class FrameHandler(Protocol):
     def data_stream(self, number: int, length: int, ends: bool) -> GrpcStream | None:
         """The stream that a DATA frame of ``length`` belongs to; ``None`` if it is to be
         ignored."""
-        ...
 
     def control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Any other frame, whole."""
-        ...
 
 
 class FrameReader:

@@ -37,7 +37,6 @@ class OutgoingStream(Protocol):
 
     def ended(self) -> None:
         """The last frame of the stream is on its way."""
-        ...
 
 
 class FrameWriter:

@@ -31,7 +31,6 @@ class RpcService(Protocol):
 
     def open(self, stream: GrpcStream) -> RpcCall | None:
         """The call that this stream's head opens; ``None`` if it was answered at once."""
-        ...
 
 
 class Http2Connection:

@@ -47,17 +47,14 @@ class LocalInference:
         return ModelStreamInferCall(stream, self._calls, forget)
 
 
-class ModelInferCall:
-    """One request, one response."""
+class _ReceivedCall:
+    """A call whose messages are decoded into requests."""
 
-    __slots__ = ("_calls", "_decoded", "_pending", "_stream")
-    streaming = False
+    __slots__ = ("_calls", "_stream")
 
     def __init__(self, stream: GrpcStream, calls: PendingCalls) -> None:
         self._stream = stream
         self._calls = calls
-        self._decoded: DecodedInfer | None = None
-        self._pending: PendingCall | None = None
 
     def whole(self, message: memoryview) -> None:
         try:
@@ -68,7 +65,27 @@ class ModelInferCall:
         self._received(decoded)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return _sink(self._calls, self._stream, nbytes, compressed, self.whole, self._received)
+        """Where a request that comes in pieces, or compressed, is put."""
+        decoder, done = self._calls.decoder, self._received
+        if not compressed:
+            return InferSink(decoder, nbytes, done)
+        limit_bytes, encoding = decoder.limits.max_heads_bytes, self._stream.head.encoding
+        return BufferedSink(limit_bytes, decoder.heap, self.whole, done, encoding)
+
+    def _received(self, decoded: DecodedInfer | ServeError) -> None:
+        raise NotImplementedError
+
+
+class ModelInferCall(_ReceivedCall):
+    """One request, one response."""
+
+    __slots__ = ("_decoded", "_pending")
+    streaming = False
+
+    def __init__(self, stream: GrpcStream, calls: PendingCalls) -> None:
+        super().__init__(stream, calls)
+        self._decoded: DecodedInfer | None = None
+        self._pending: PendingCall | None = None
 
     def end(self) -> None:
         decoded, self._decoded = self._decoded, None
@@ -109,11 +126,11 @@ class ModelInferCall:
             decoded.blocks.free()
 
 
-class ModelStreamInferCall:
+class ModelStreamInferCall(_ReceivedCall):
     """Requests as they come, responses as they are ready; a refusal is a response too, unless the
     client asked for gRPC's own way (metadata ``triton_grpc_error: true``)."""
 
-    __slots__ = ("_calls", "_ended", "_forget", "_pending", "_stream")
+    __slots__ = ("_ended", "_forget", "_pending")
     streaming = True
 
     def __init__(
@@ -123,22 +140,10 @@ class ModelStreamInferCall:
         forget: Callable[[ModelStreamInferCall], None],
     ) -> None:
         """``forget`` is called once, when the stream has ended."""
-        self._stream = stream
-        self._calls = calls
+        super().__init__(stream, calls)
         self._forget = forget
         self._pending: set[PendingCall] = set()
         self._ended = False
-
-    def whole(self, message: memoryview) -> None:
-        try:
-            decoded = self._calls.decoder.whole(message)
-        except ServeError as error:
-            self._received(error)
-            return
-        self._received(decoded)
-
-    def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return _sink(self._calls, self._stream, nbytes, compressed, self.whole, self._received)
 
     def end(self) -> None:
         self._ended = True
@@ -195,19 +200,3 @@ class ModelStreamInferCall:
         if self._ended and not self._pending:
             self._stream.finish(TRAILERS_OK)
             self._forget(self)
-
-
-def _sink(
-    calls: PendingCalls,
-    stream: GrpcStream,
-    nbytes: int,
-    compressed: bool,
-    whole: Callable[[memoryview], None],
-    done: Callable[[DecodedInfer | ServeError], None],
-) -> MessageSink:
-    """Where a request that comes in pieces, or compressed, is put."""
-    if compressed:
-        decoder = calls.decoder
-        limit_bytes = decoder.limits.max_heads_bytes
-        return BufferedSink(limit_bytes, decoder.heap, whole, done, stream.head.encoding)
-    return InferSink(calls.decoder, nbytes, done)

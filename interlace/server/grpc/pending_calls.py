@@ -37,11 +37,9 @@ class CallOwner(Protocol):
     ) -> None:
         """The head of the response and the bytes of its outputs; ``sent`` must be called once,
         when these are no longer needed."""
-        ...
 
     def refused(self, pending: PendingCall, error: ServeError) -> None:
         """There is no result."""
-        ...
 
 
 class PendingCalls:

@@ -10,23 +10,18 @@ class MessageSink(Protocol):
 
     def feed(self, chunk: memoryview) -> None:
         """Take a piece; the view is good only during the call."""
-        ...
 
     def landing(self) -> memoryview | None:
         """Where the next bytes belong, if they may be received straight into place."""
-        ...
 
     def landed(self, nbytes: int) -> None:
         """That many bytes were received into ``landing()``."""
-        ...
 
     def finish(self) -> None:
         """The message is complete."""
-        ...
 
     def abandon(self) -> None:
         """The rest of the message will not come: give back what was taken for it."""
-        ...
 
 
 class RpcCall(Protocol):
@@ -40,16 +35,12 @@ class RpcCall(Protocol):
 
     def whole(self, message: memoryview) -> None:
         """A complete, uncompressed message; the view is good only during the call."""
-        ...
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
         """A message of ``nbytes`` begins, to come in pieces, or compressed."""
-        ...
 
     def end(self) -> None:
         """The client has sent all it will."""
-        ...
 
     def gone(self) -> None:
         """The client cancelled, or its connection broke: no answer is wanted."""
-        ...

@@ -36,7 +36,6 @@ class StreamInferCall(RpcCall, Protocol):
 
     def close(self) -> None:
         """The server is going: finish what is in flight, take nothing more."""
-        ...
 
 
 class InferenceCalls(Protocol):

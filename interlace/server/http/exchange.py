@@ -30,17 +30,14 @@ class ResponseWriter(Protocol):
 
     def respond(self, response: bytes) -> None:
         """Send a whole response."""
-        ...
 
     def respond_parts(
         self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]
     ) -> None:
         """Send a response without copying it; ``release`` is called when its bytes have gone."""
-        ...
 
     def fail(self, error: ServeError | HttpError) -> None:
         """Send a refusal."""
-        ...
 
 
 class Exchange(Protocol):
@@ -48,7 +45,6 @@ class Exchange(Protocol):
 
     def abandon(self) -> None:
         """The client is gone: no response is wanted any more."""
-        ...
 
 
 class RequestHandler(Protocol):
@@ -72,7 +68,6 @@ class BodyPlacer(Protocol):
 
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
         """``data[start:end]`` is what of the body is here already."""
-        ...
 
 
 class InferenceFront(RequestHandler, BodyPlacer, Protocol):
@@ -84,7 +79,6 @@ class InferenceFront(RequestHandler, BodyPlacer, Protocol):
     def arena(self) -> Arena: ...
     def close(self) -> None:
         """Give up what it holds; nothing is under way any more."""
-        ...
 
 
 class OpenConnection(Protocol):

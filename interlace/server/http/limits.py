@@ -21,6 +21,7 @@ class HttpLimits:
     json_bytes: int = 16 * MIB  #: its JSON part; larger tensors belong in binary
     generate_bytes: int = 64 * KIB  #: a body of generate, decompressed too
     load_bytes: int = 256 * KIB  #: a body of a model load: the JSON of its configuration
+    plan_bytes: int = 4 * MIB  #: a node's part of a fleet's plan: 120 bytes or so a model
     admin_bytes: int = 64 * KIB  #: any other body
     here_bytes: int = 64 * KIB  #: JSON and unpacked bodies up to this size are decoded on the loop
     heap_bytes: int = 512 * MIB  #: chunked and unpacked bodies, of all connections together
@@ -40,6 +41,8 @@ class HttpLimits:
                 return self.admin_bytes
             case RouteKind.LOAD:
                 return self.load_bytes
+            case RouteKind.PLAN:
+                return self.plan_bytes
             case RouteKind.GENERATE:
                 return self.generate_bytes
             case RouteKind.INFER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from interlace.core.errors import bad_input
 from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeModel, Revision
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import OCTETS
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route
+from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind
 
 _Asked = TypeVar("_Asked")
 
@@ -35,7 +36,8 @@ def node_routes(
     """
 
     def described_to(asked: AdminRequest) -> HttpResponse:
-        return HttpResponse(msgspec.json.encode(described()))
+        told = msgspec.to_builtins(described(), str_keys=True)
+        return HttpResponse(msgspec.json.encode({**told, "clock_s": time.time()}))
 
     def at_hand(asked: AdminRequest) -> HttpResponse:
         return HttpResponse(msgspec.msgpack.encode(dict(models())), media=OCTETS)
@@ -54,7 +56,12 @@ def node_routes(
         Route("/v2/node", respond={"GET": described_to}),
         Route("/v2/node/models", respond={"GET": at_hand}),
         Route("/v2/node/files", respond={"POST": files}, access=Access.CHANGE),
-        Route("/v2/node/assignment", respond={"POST": assigned}, access=Access.CHANGE),
+        Route(
+            "/v2/node/assignment",
+            RouteKind.PLAN,
+            respond={"POST": assigned},
+            access=Access.CHANGE,
+        ),
         Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),
     ]
 

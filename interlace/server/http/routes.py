@@ -19,6 +19,7 @@ class RouteKind(IntEnum):
     LOAD = 1  #: JSON that may carry model files
     INFER = 2  #: tensors
     GENERATE = 3  #: tensors as plain JSON values
+    PLAN = 4  #: JSON of what a node is to serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from interlace.server.http.request_head import RequestHeadReader
 from interlace.server.http.routes import Route, RouteKind, RouteTable
 from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
+from interlace.server.listening import cannot_listen
 
 BACKLOG: Final = 1024
 #: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
@@ -40,7 +41,8 @@ class HttpServer:
         """``trims`` gives unused pages of the arena back to the system; no driver locks them."""
         self._limits = limits or HttpLimits()
         admin = AdminHandler(self._limits)
-        handlers: dict[RouteKind, RequestHandler] = {RouteKind.ADMIN: admin, RouteKind.LOAD: admin}
+        orders = RouteKind.ADMIN, RouteKind.LOAD, RouteKind.PLAN
+        handlers: dict[RouteKind, RequestHandler] = dict.fromkeys(orders, admin)
         budget = HeapBudget(self._limits.heap_bytes)
         if inference is not None:
             handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
@@ -70,8 +72,7 @@ class HttpServer:
                 lambda: HttpConnection(self._state), host, port, backlog=BACKLOG
             )
         except OSError as error:
-            text = f"cannot listen on {host} port {port}: {error.strerror or error}"
-            raise OSError(error.errno, text) from error
+            raise cannot_listen("HTTP", host, port, error) from error
         self._listeners.append(listener)
         if self._timer is None:
             self._sweep()

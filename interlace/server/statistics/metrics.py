@@ -8,13 +8,13 @@ from typing import Final
 
 from interlace.core.errors import Reason
 from interlace.core.request import Outcome
+from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration, ModelStatistics
 from interlace.server.statistics.snapshot import (
     CpuGauges,
     GpuGauges,
     ServerSnapshot,
-    WeightsGauges,
 )
 
 Labels = Mapping[str, str]
@@ -220,7 +220,7 @@ def _add_figures(
         _add_weights(page, figures.weights, labels)
 
 
-def _add_weights(page: MetricsPage, weights: WeightsGauges, labels: Labels) -> None:
+def _add_weights(page: MetricsPage, weights: WeightsSnapshot, labels: Labels) -> None:
     for state in ("resident", "loading", "cold"):
         now = int(state == weights.state)
         page.add("interlace_model_weights_state", now, {**labels, "state": state})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import ServedModel
 from interlace.server.statistics.model_statistics import Duration, ModelStatistics
 
@@ -72,20 +73,6 @@ def _memory(nbytes: int) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsGauges:
-    """Weights of one deployment that come and go, over all accelerators.
-
-    ``state`` is "resident", "loading" or "cold"; ``held_bytes`` are in the memory for weights.
-    """
-
-    state: str
-    held_bytes: int
-    total_bytes: int
-    cold_starts: int
-    cold_ms: float
-
-
-@dataclass(frozen=True, slots=True)
 class ModelGauges:
     """One deployment: its part of the accelerators, what it holds, what waits for it."""
 
@@ -93,7 +80,7 @@ class ModelGauges:
     resident_bytes: int = 0
     queue_rows: int = 0
     capacity_rows_per_s: float | None = None  #: rows per second that the plan says it can serve
-    weights: WeightsGauges | None = None  #: where they come and go
+    weights: WeightsSnapshot | None = None  #: over all accelerators, where they come and go
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
 from interlace.formats.extents_file import WeightUse
 from interlace.formats.weight_uses import WeightWatcher
-from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD
+from interlace.perf.disk_tier import on_disk
+from interlace.policy.cold_starts.frontier import frontier
+from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench
 from interlace.profiling.cpu.process_main import measure_layers
 from interlace.profiling.cpu.task import PROCESS, CoresTask
 from interlace.profiling.findings import take_apart
@@ -159,3 +163,50 @@ def test_the_watcher_tells_each_weight_once_before_it_is_read() -> None:
     ]
     assert torch.equal(out, torch.full((1, 2), 21.0))
     assert torch.equal(again, out)
+
+
+class _Started(LayerBench):
+    """Starts that take as long as they are told to: with copies, and without."""
+
+    def __init__(self, copied_ms: float, left_ms: float) -> None:
+        self._takes = 3
+        self._times_ms = copied_ms, left_ms
+
+    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+        copied_ms, left_ms = self._times_ms
+        return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
+
+
+def test_a_load_from_disk_is_planned_only_where_it_ended_first() -> None:
+    """Copied while they run, the layers are predicted to end before they are read as they run."""
+    layers = (
+        LayerProfile(BEFORE, 0, 0.125, 0.125, 0.125),
+        *(
+            LayerProfile(name, 10**6, 0.5, 4.0, 4.0, copy_disk_ms=3.0, run_disk_ms=8.0)
+            for name in "ab"
+        ),
+    )
+    found, _ = _Started(20.0, 15.0).as_started(layers)
+    assert frontier(on_disk(layers, True), DISK_LINK).brought
+    assert not frontier(on_disk(found, True), DISK_LINK).brought
+    found, _ = _Started(12.0, 30.0).as_started(layers)
+    assert found == layers
+
+
+@pytest.mark.parametrize(
+    ("copied_ms", "begin_ms", "cold_ms"),
+    [
+        (2.25, 0.125, 2.25),  # as predicted
+        (1.0, 0.125, 1.0),  # sooner: it may be chance
+        (3.25, 1.125, 3.25),  # later, and still sooner than everything left in the file
+        (5.25, 3.125, 4.125),  # later than that: nothing is begun any more
+    ],
+)
+def test_a_load_is_predicted_to_gain_no_more_than_it_was_seen_to(
+    copied_ms: float, begin_ms: float, cold_ms: float
+) -> None:
+    layers = LayerProfile(BEFORE, 0, 0.125, 0.125, 0.125), LayerProfile("a", 10**6, 1.0, 1.0, 4.0)
+    found, took_ms = _Started(copied_ms, 4.125).as_started(layers)
+    assert found == (replace(layers[0], copy_ms=begin_ms), layers[1])
+    assert took_ms == cold_ms
+    assert frontier(found, HostLinks(takes_cores=True)).end_ms == max(2.25, cold_ms)

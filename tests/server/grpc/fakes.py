@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, TypeVar
 
 from interlace.core.errors import Reason, ServeError
@@ -170,12 +169,7 @@ class Main:
         self.run(self._start())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if hasattr(self, "server"):
             self.do(self.server.close)
         self.run(self._settle())

@@ -350,7 +350,8 @@ def test_closing_answers_what_was_taken_and_refuses_the_rest() -> None:
 
 
 def test_a_taken_port_is_a_plain_error(http: Stand) -> None:
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1 port {http.port}"):
+    where = f"cannot listen for HTTP on 127.0.0.1:{http.port}: Address already in use: end"
+    with pytest.raises(OSError, match=where):
         http.wait(http.parts.http.listen("127.0.0.1", http.port))
 
 

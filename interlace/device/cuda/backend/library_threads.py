@@ -31,11 +31,9 @@ class LibraryThreads(Protocol):
             CudaError: the context cannot be made current.
             BaseException: whatever the job raises.
         """
-        ...
 
     def close(self) -> None:
         """End them; nothing of torch runs on the GPU afterwards."""
-        ...
 
 
 class CallerThread:

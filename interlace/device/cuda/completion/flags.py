@@ -70,16 +70,11 @@ class InFlightSequences:
 
     def reached(self, lane_index: int, sequence: int) -> list[tuple[int, int]]:
         """What ended if the lane has come to ``sequence``; it is awaited no more."""
-        waiting = self._lanes.get(lane_index, ())
-        return self.first(lane_index, sum(1 for one in waiting if one <= sequence))
-
-    def first(self, lane_index: int, count: int) -> list[tuple[int, int]]:
-        """The first ``count`` of the lane, which ended; they are awaited no more."""
-        if not count:
-            return []
-        waiting = self._lanes[lane_index]
-        ended = [(lane_index, waiting.popleft()) for _ in range(count)]
-        if not waiting:
+        waiting = self._lanes.get(lane_index, deque())
+        ended: list[tuple[int, int]] = []
+        while waiting and waiting[0] <= sequence:
+            ended.append((lane_index, waiting.popleft()))
+        if ended and not waiting:
             del self._lanes[lane_index], self._streams[lane_index]
         return ended
 
@@ -88,7 +83,6 @@ class InFlightSequences:
 
         An event of our own would not do: one that was never recorded has ended, which the driver
         says without a look at the GPU.
-
 
         Raises:
             CudaError: the GPU failed.

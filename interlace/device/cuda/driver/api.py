@@ -84,12 +84,10 @@ class PeerGpu(Protocol):
     def destroy_event(self, event: int) -> None: ...
     def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
         """As ``Driver.copy_groups``, on a stream of this GPU: from the host over its own link."""
-        ...
 
     def synchronize(self, stream: int) -> None: ...
     def close(self) -> None:
         """Let go of its primary context; everything made here is destroyed before."""
-        ...
 
 
 class Driver(Protocol):
@@ -104,34 +102,28 @@ class Driver(Protocol):
     def memory(self) -> DeviceMemory: ...
     def close(self) -> None:
         """Let go of the primary context; everything made here is destroyed before."""
-        ...
 
     # ------------------------------------------------------------------------------------ memory
     def allocate(self, nbytes: int) -> int:
         """Device memory."""
-        ...
 
     def free(self, address: int) -> None: ...
     def allocate_mapped(self, nbytes: int) -> MappedBlock:
         """Page-locked host memory that the GPU reads and writes in place, for all contexts."""
-        ...
 
     def free_mapped(self, mapped: MappedBlock) -> None: ...
     def register(self, host: int, nbytes: int, read_only: bool = False) -> MappedBlock:
         """Page-lock and map memory that the process has already, whole pages of it."""
-        ...
 
     def unregister(self, mapped: MappedBlock) -> None: ...
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Between any two addresses that the GPU knows, in stream order, by a copy engine."""
-        ...
 
     def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
         """All these copies in order, in one call: a model's load is dozens of calls otherwise.
 
         What came before a call that fails has been enqueued.
         """
-        ...
 
     def peer(self, place: int) -> PeerGpu:
         """The GPU that this process sees ``place`` places behind its own, 1 for the next one.
@@ -141,11 +133,9 @@ class Driver(Protocol):
         Raises:
             CudaError: there is none, or its memory cannot be read from this one's.
         """
-        ...
 
     def ipc_handle(self, address: int) -> bytes:
         """What another process opens the allocation at ``address`` with."""
-        ...
 
     def ipc_open(self, handle: bytes) -> int: ...
     def ipc_close(self, address: int) -> None: ...
@@ -157,33 +147,27 @@ class Driver(Protocol):
         With ``clusters`` each atom can run clusters of thread blocks as the whole GPU does; where
         parts of the GPU differ in size that leaves more SMs over.
         """
-        ...
 
     def green(self, atoms: Sequence[Atom]) -> GreenContext:
         """A green context over atoms of one split; other contexts may hold the same SMs."""
-        ...
 
     def destroy_green(self, green: GreenContext) -> None:
         """After its streams are destroyed."""
-        ...
 
     def enter(self, green: GreenContext | None) -> None:
         """Make a green context current on this thread from now on; ``None``: the primary one.
 
         Libraries that keep a handle for each thread make it in the context that is current then.
         """
-        ...
 
     # ----------------------------------------------------------------------- streams and events
     def stream(self, green: GreenContext | None = None) -> int:
         """A non-blocking stream, of a green context or of all SMs."""
-        ...
 
     def destroy_stream(self, stream: int) -> None: ...
     def synchronize(self, stream: int) -> None: ...
     def idle(self, stream: int) -> bool:
         """True if all that the stream holds has ended; raises if the GPU failed meanwhile."""
-        ...
 
     def event(self, blocking: bool = False, timing: bool = False) -> int: ...
     def destroy_event(self, event: int) -> None: ...
@@ -194,25 +178,21 @@ class Driver(Protocol):
         An ``external`` wait, inside a capture alone, is part of the graph: each launch waits there
         for what had been recorded last when it was launched, by whatever stream.
         """
-        ...
 
     def ended(self, event: int) -> bool:
         """True if what was recorded has ended; raises if the GPU failed meanwhile.
 
         An event that was never recorded has ended, whatever became of the GPU.
         """
-        ...
 
     def wait_for(self, event: int) -> None:
         """Sleep (``blocking``) or spin until it has ended."""
-        ...
 
     def elapsed_ms(self, begin: int, end: int) -> float: ...
 
     # --------------------------------------------------------------------------- kernels, graphs
     def load_kernels(self, image: bytes) -> int:
         """A module from a cubin."""
-        ...
 
     def kernel(self, module: int, name: str) -> int: ...
     def unload_kernels(self, module: int) -> None: ...
@@ -225,8 +205,6 @@ class Driver(Protocol):
         arguments: Sequence[int],
     ) -> None:
         """Launch a kernel whose arguments are all 64-bit words; recorded if the stream captures."""
-        ...
 
     def launch_graph(self, executable: int, stream: int) -> None:
         """The SMs are those of the streams that it was captured on, not of ``stream``."""
-        ...

@@ -21,11 +21,9 @@ class CapturedGraph(Protocol):
     @property
     def pool(self) -> object:
         """What the next graph of the same stream is captured with, to share memory with this."""
-        ...
 
     def close(self) -> None:
         """Destroy it. It does not run, and is not launched again."""
-        ...
 
 
 class GraphCapturer(Protocol):
@@ -38,14 +36,12 @@ class GraphCapturer(Protocol):
     @property
     def worn(self) -> bool:
         """Whether a capture left something behind that goes with the process alone."""
-        ...
 
     def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> CapturedGraph:
         """
         Raises:
             Exception: whatever ``body`` raises, also that it does what cannot be captured.
         """
-        ...
 
     def rehearse(self, stream: int, body: Callable[[], object]) -> None:
         """Record ``body`` and throw it away, so that what it loads when it first captures is there.
@@ -56,11 +52,9 @@ class GraphCapturer(Protocol):
         Raises:
             Exception: whatever ``body`` raises, also that it does what cannot be captured.
         """
-        ...
 
     def trim(self) -> None:
         """Give memory that graphs and eager work left behind back to the GPU."""
-        ...
 
 
 class TorchCaptured:

@@ -82,11 +82,9 @@ class BatchProgram(Protocol):
             ValueError: more rows than it has, or not as many inputs or outputs.
             CudaError: the launch was refused.
         """
-        ...
 
     def times_ns(self, turn: int) -> tuple[int, int]:
         """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
-        ...
 
 
 class RunnableModel(Protocol):
@@ -104,7 +102,6 @@ class RunnableModel(Protocol):
         Raises:
             Exception: whatever the model raises.
         """
-        ...
 
     def execute(
         self, values: Mapping[str, torch.Tensor], stream: int, parameters: BatchParameters
@@ -114,7 +111,6 @@ class RunnableModel(Protocol):
         Raises:
             Exception: whatever the model raises.
         """
-        ...
 
 
 class StaticInputs:

@@ -18,7 +18,6 @@ class Stopwatch(Protocol):
         self, backend: CudaBackend, stream: CaptureStream, run: Callable[[], object]
     ) -> float:
         """Time of one execution, in ms."""
-        ...
 
 
 def graph_ms(backend: CudaBackend, stream: CaptureStream, run: Callable[[], object]) -> float:

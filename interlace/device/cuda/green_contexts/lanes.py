@@ -95,7 +95,7 @@ _LANES_MAX: Final = 96
 _LANES_APART: Final = 15
 
 
-class GreenLanes:
+class GreenLanes(LaneTable):
     """Each lane is one stream of one green context; the lane of all SMs is a plain stream.
 
     The SMs are split once. Contexts are unions of atoms, so they may overlap, and the bookkeeping
@@ -104,19 +104,13 @@ class GreenLanes:
     """
 
     def __init__(self, driver: Driver, lanes_max: int = _LANES_MAX) -> None:
-        self._driver = driver
+        super().__init__(driver)
         self._lanes_max = lanes_max
         split = best_split(driver)
         self.atoms = Atoms.of(split)
         self.contexts = GreenContexts(
             driver, self.atoms, [*split.atoms, *([split.rest] if split.rest else [])]
         )
-        self._roster = LaneTable()
-        self._aside: Lane | None = None
-
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return tuple(self._roster)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -152,37 +146,28 @@ class GreenLanes:
         If no context can be made any more, one that stands already is used, overlap or not:
         ``units`` say which SMs it has.
         """
-        self._roster.check_new(name)
+        self._check_new(name)
         mask = choose(self.atoms, share_pct, self._crowd(leaving))
-        lane = self._idle(mask) or self._make(share_pct, mask, leaving)
+        lane = self._idle_on(mask) or self._make(share_pct, mask, leaving)
         lane.name = name
         return lane
 
-    def release(self, name: str) -> None:
-        self._roster.release(name)
-
-    def retire(self, lane: Lane) -> None:
-        self._roster.remove(lane)
-        self._driver.destroy_stream(lane.stream)
-
     def close(self) -> None:
-        aside, self._aside = self._aside, None
-        with ExitStack() as steps:  # last in, first out; every step is tried
+        with ExitStack() as steps:  # last in, first out
             steps.callback(self.contexts.close)
-            for lane in [*self._roster.clear(), *([aside] if aside else [])]:
-                steps.callback(self._driver.destroy_stream, lane.stream)
+            steps.callback(super().close)
 
     def _crowd(self, leaving: Collection[str]) -> Occupancy:
-        used = [lane for lane in self._roster if lane.name is not None]
-        idle = {lane.mask for lane in self._roster.idle()}
+        used = [lane for lane in self.lanes if lane.name is not None]
+        idle = {lane.mask for lane in self._idle()}
         return Occupancy(
             [lane.mask for lane in used if lane.name not in leaving],
             [lane.mask for lane in used if lane.name in leaving],
             idle.union(self.contexts.masks),
         )
 
-    def _idle(self, mask: int) -> Lane | None:
-        return next((lane for lane in self._roster.idle() if lane.mask == mask), None)
+    def _idle_on(self, mask: int) -> Lane | None:
+        return next((lane for lane in self._idle() if lane.mask == mask), None)
 
     def _make(self, share_pct: int, mask: int, leaving: Collection[str]) -> Lane:
         """A new lane, or the best on what stands if there can be no new context or stream."""
@@ -192,11 +177,11 @@ class GreenLanes:
             other = reuse(self.atoms, share_pct, self._crowd(leaving))
             if error.sticky or other is None:
                 raise
-            return self._idle(other) or self._grow(share_pct, other)
+            return self._idle_on(other) or self._grow(share_pct, other)
 
     def _grow(self, share_pct: int, mask: int) -> Lane:
         """A new lane; the newest idle one makes room for it if nothing was captured there."""
-        spare = [lane for lane in self._roster.idle() if lane.capture_stream is None]
+        spare = [lane for lane in self._idle() if lane.capture_stream is None]
         if len(self.lanes) >= min(_LANES_APART, self._lanes_max) and spare:
             self.retire(spare.pop())
         try:
@@ -211,14 +196,14 @@ class GreenLanes:
         if len(self.lanes) >= self._lanes_max:
             name, detail = "CUDA_ERROR_NOT_PERMITTED", f"there are {self._lanes_max} lanes already"
             raise CudaError("cuGreenCtxStreamCreate", name, detail)
-        return self._roster.add(self._lane(self._roster.index(), share_pct, mask))
+        return self._add(self._lane(self._index(), share_pct, mask))
 
     def _lane(self, index: int, share_pct: int, mask: int) -> Lane:
         if mask in (0, self.atoms.whole):
             mask = self.atoms.whole
             units = self.atoms.numbers(mask)
             return Lane(index, share_pct, len(units), self._driver.stream(), mask, units=units)
-        held = {lane.mask for lane in self._roster}
+        held = {lane.mask for lane in self.lanes}
         if self._aside is not None:
             held.add(self._aside.mask)
         green = self.contexts.of(mask, held)

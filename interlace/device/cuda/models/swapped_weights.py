@@ -43,19 +43,15 @@ class OnLane(Protocol):
 
     def wait(self, group: int, stream: int) -> None:
         """What a stream does from now on needs that group, and those before it."""
-        ...
 
     def catch_up(self, stream: int) -> None:
         """What was launched has ended, where torch follows no stream."""
-        ...
 
     def left(self, layers: Collection[int]) -> None:
         """Those layers leave the GPU's memory."""
-        ...
 
     def close(self) -> None:
         """It does not run there any more."""
-        ...
 
 
 class LaneExecution(NamedTuple):

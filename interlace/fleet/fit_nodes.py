@@ -1,0 +1,60 @@
+"""Whether a node can be planned for, by what it says that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+import msgspec
+
+from interlace.core.node import NodeDescription
+from interlace.core.version import __version__
+
+#: Clocks that differ by less are alike: logs and metrics of machines can be compared.
+_ALIKE_S: Final = 1.0
+
+
+def read_description(body: bytes) -> tuple[NodeDescription, float | None]:
+    """What a node says that it is, and its clock in Unix seconds; ``None`` where it tells none.
+
+    JSON has no infinity: a link without bound comes as null.
+
+    Raises:
+        MsgspecError: it is no such thing.
+    """
+    found = msgspec.json.decode(body)
+    clock_s = None
+    if isinstance(found, dict):
+        clock_s = msgspec.convert(found.pop("clock_s", None), float | None)
+        for gpu in found.get("gpus", ()):
+            links = gpu.get("links", {})
+            links.update({key: inf for key, value in links.items() if value is None})
+    return msgspec.convert(found, NodeDescription), clock_s
+
+
+def unfit(found: NodeDescription, others: Mapping[str, NodeDescription]) -> str:
+    """Why a node cannot be planned for beside others, and what to do; "" if it can."""
+    twin = next((name for name, one in others.items() if one.began == found.began), None)
+    if twin is not None:
+        return f"is the same server as {twin}: name it once"
+    if not found.assigned:
+        return "plans for itself: start it with --assigned"
+    if found.version != __version__:
+        return f"runs version {found.version}, this controller {__version__}: use one"
+    return ""
+
+
+def clock_remark(clock_s: float | None, asked_s: float, answered_s: float) -> str:
+    """What is wrong with a node's clock, read between two times of ours; "" if nothing is.
+
+    Nothing is decided by comparing clocks, but logs and metrics of machines are.
+    """
+    if clock_s is None or asked_s - _ALIKE_S <= clock_s <= answered_s + _ALIKE_S:
+        return ""
+    ahead_s = clock_s - (asked_s + answered_s) / 2.0
+    which = "ahead of" if ahead_s > 0.0 else "behind"
+    return (
+        f"its clock is {abs(ahead_s):.0f} s {which} this controller's, so their logs and metrics "
+        "do not fit together: set both machines' clocks (NTP)"
+    )

@@ -1,0 +1,41 @@
+"""How many machines a fleet should have, by how much of what they can serve is asked for."""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+
+class MachineScaling:
+    """Grows as soon as the load has been high for a moment, shrinks after it was low for long.
+
+    A fleet is sized for a load of ``target``. It grows above ``high``, by as many machines as it
+    takes, and shrinks by one where the others would then still be below ``target``: so a load that
+    stays has an end of changes (Kubernetes' HorizontalPodAutoscaler, with a gap between both ways).
+    """
+
+    def __init__(
+        self,
+        most: int,
+        target: float = 0.7,
+        high: float = 0.8,
+        grow_after_ms: float = 15_000.0,
+        shrink_after_ms: float = 60_000.0,
+    ) -> None:
+        """At most so many machines, and one at least."""
+        self._most = most
+        self._target, self._high = target, high
+        self._grow_after_ms, self._shrink_after_ms = grow_after_ms, shrink_after_ms
+        self._high_since_ms = self._low_since_ms = inf
+
+    def wanted(self, load: float, machines: int, now_ms: float) -> int:
+        """Machines to have from now on, where ``machines`` serve at a ``load`` of 1 if full."""
+        fit = max(1, min(ceil(machines * load / self._target - 1e-9), self._most))
+        grows = load > self._high and fit > machines
+        self._high_since_ms = min(self._high_since_ms, now_ms) if grows else inf
+        self._low_since_ms = min(self._low_since_ms, now_ms) if fit < machines else inf
+        if now_ms - self._high_since_ms >= self._grow_after_ms:
+            return fit
+        if now_ms - self._low_since_ms >= self._shrink_after_ms:
+            self._low_since_ms = inf
+            return machines - 1
+        return machines
