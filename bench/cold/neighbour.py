@@ -1,6 +1,7 @@
 """A neighbour's p99 while models come and go without pause: ours beside the real Triton.
 
-One small CNN is asked back to back over one connection, alone and then beside loads, in turns. The
+One small CNN is asked back to back over one connection: alone, beside loads without pause, and
+beside as many loads a second of both servers, in turns. The
 loads: two wide models with their weights in a file, of which each answers one request before the
 other comes. Triton is told to load and unload them by its repository API; ours has memory for one
 of the two, and is only asked. Both have both cores, as has this process; the same code of the
@@ -12,12 +13,13 @@ from __future__ import annotations
 import shutil
 import sysconfig
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -78,6 +80,7 @@ def neighbour(
     *,
     seconds: Annotated[float, "of each turn"] = 4.0,
     turns: Annotated[int, "alone and beside loads"] = 5,
+    paced_rps: Annotated[float, "loads a second of both"] = 0.5,
     cold: Annotated[str, "our row"] = "interlace",
     home: Annotated[Path, "where the peers are"] = PEERS_HOME,
     patience_s: Annotated[float, "for a quiet machine before each server"] = 20.0,
@@ -92,43 +95,70 @@ def neighbour(
                 raise SystemExit(f"{name} is not installed: scripts/peers-setup triton pytriton")
             asked = v2_http("cnn", models.sample("cnn"))
             with started(name, peer, Bench(home, "0,1"), [asked], patience_s, 300.0) as server:
-                found = _turns(server, asked, seconds, turns)
+                found = _turns(server, asked, seconds, turns, paced_rps)
             kept[name] = found
-            over = spread([beside / alone for alone, beside, _ in found])
-            assert over is not None
-            words = f"{name}: p99 beside loads over alone ({over.least:.2f}-{over.greatest:.2f})"
-            rows.append(Row(words, 1.05, over.median))
-            loads = spread([count / seconds for _, _, count in found])
-            assert loads is not None
-            rows.append(Row(f"{name}: loads a second, each answered", None, loads.median))
-            alone_ms = spread([alone for alone, _, _ in found])
-            assert alone_ms is not None
-            rows.append(Row(f"{name}: p99 alone", None, alone_ms.median, " ms"))
+            rows += _rows(name, found, seconds, paced_rps)
     return Report(rows, figures=kept)
 
 
+class _Turn(NamedTuple):
+    """The p99 alone, beside loads without pause and beside paced ones, and how many there were."""
+
+    alone_ms: float
+    beside_ms: float
+    loads: int
+    beside_paced_ms: float
+    paced_loads: int
+
+
+def _rows(name: str, found: list[_Turn], seconds: float, paced_rps: float) -> list[Row]:
+    rows = []
+    for what, aim, unit, values in (
+        ("p99 alone", None, " ms", [one.alone_ms for one in found]),
+        ("p99 beside loads over alone", 1.05, "", [one.beside_ms / one.alone_ms for one in found]),
+        ("loads a second, each answered", None, "", [one.loads / seconds for one in found]),
+        (
+            f"p99 beside {paced_rps:g} loads a second over alone",
+            1.05,
+            "",
+            [one.beside_paced_ms / one.alone_ms for one in found],
+        ),
+        ("paced loads a second", None, "", [one.paced_loads / seconds for one in found]),
+    ):
+        middle = spread(values)
+        assert middle is not None
+        words = f"{name}: {what} ({middle.least:.2f}-{middle.greatest:.2f})"
+        rows.append(Row(words, aim, middle.median, unit))
+    return rows
+
+
 def _turns(
-    server: Server, asked: Call, seconds: float, turns: int
-) -> list[tuple[float, float, int]]:
-    """Of each turn the p99 alone and beside loads, in ms, and how many loads there were."""
+    server: Server, asked: Call, seconds: float, turns: int, paced_rps: float
+) -> list[_Turn]:
     step = _triton_step if server.name == "triton" else _our_step
     order = cycle(_WIDE)
     for _ in _WIDE:
         step(next(order))
+
+    def p99_ms() -> float:
+        return float(figures(closed_loop(pack(asked), 1, seconds))["p99_ms"])
+
     found = []
     for _ in range(turns):
-        alone = figures(closed_loop(pack(asked), 1, seconds))
+        alone_ms = p99_ms()
         loads = _Loads(partial(_next_step, step, order))
-        beside = figures(closed_loop(pack(asked), 1, seconds))
-        found.append((alone["p99_ms"], beside["p99_ms"], loads.end()))
+        beside_ms, count = p99_ms(), loads.end()
+        paced = _Loads(partial(_next_step, step, order), 1 / paced_rps)
+        found.append(_Turn(alone_ms, beside_ms, count, p99_ms(), paced.end()))
     return found
 
 
 class _Loads:
-    """Loads without pause, in a thread, from now until the end is asked for."""
+    """Loads, one every so many seconds or as it ends, in a thread until the end is asked for."""
 
-    def __init__(self, step: Callable[[], None]) -> None:
+    def __init__(self, step: Callable[[], None], every_s: float = 0.0) -> None:
         self._step = step
+        self._every_s = every_s
         self._ended = threading.Event()
         self._count = 0
         self._failure: BaseException | None = None
@@ -149,7 +179,8 @@ class _Loads:
 
     def _run(self) -> None:
         try:
-            while not self._ended.is_set():
+            began_s = time.monotonic()
+            while not self._ended.wait(began_s + self._count * self._every_s - time.monotonic()):
                 self._step()
                 self._count += 1
         except BaseException as error:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.loading import link_of
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
@@ -170,11 +171,30 @@ class ModelPreparer:
             finally:
                 await self._rig.close()
 
+    def _warn_of_cached(self, known: Sequence[Model], found: FillResult) -> None:
+        """Say of whose layers the kept times are those from the page cache alone."""
+        cached = [
+            model.name
+            for model in known
+            if link_of(self._rig.gpu.kind).takes_cores
+            and (layers := found.profiles[model.key].layers)
+            and not any(layer.copy_disk_ms for layer in layers)
+        ]
+        if cached:
+            _log.warning(
+                "%d profiles (the first: %s) have no times from disk: cold starts are planned as "
+                "from the page cache; measure again: interlace profile %s --layers --force",
+                len(cached),
+                cached[0],
+                self.root,
+            )
+
     async def _take_apart(
         self, layers: LayerMeasurement, models: Sequence[Model], found: FillResult
     ) -> None:
         """Add layers to the profiles that have none."""
         known = [model for model in models if model.key in found.profiles]
+        self._warn_of_cached(known, found)
         whole = [model for model in known if not found.profiles[model.key].layers]
         apart = one_of_each(whole)
         if apart:

@@ -158,6 +158,7 @@ class FetchScheduler:
     def moved(self, told: TierChanged) -> None:
         """A host's memory gave up a model, or has it again. What is warm by reading there is cold.
 
+        It is promised as the disk reads, be it by a fetch or, where none brings anything, by a run.
         Batches that were sent are not taken back, and whatever is held stays.
         """
         place = self._state.weights_on.get(told.gpu)
@@ -165,7 +166,8 @@ class FetchScheduler:
         if entry is None:
             return
         entry.on_disk = told.on_disk
-        if entry.warm and self._outlook.host.plan(entry).brought:
+        host = self._outlook.host
+        if entry.warm and host.read(entry, host.plan(entry)).read_ms:
             entry.warm = entry.open = False
             if entry.queue.rows:
                 self._state.cold_waiting[told.model] = None
@@ -305,7 +307,9 @@ class FetchScheduler:
             return []
         for entry, plan in self._wanted(place, now_ms):
             deployed = self._state.models[entry.model]
-            if self._outlook.partition(deployed, place.gpu.id) is None or not plan.brought:
+            if self._outlook.partition(deployed, place.gpu.id) is None:
+                continue
+            if not (plan.brought or self._outlook.host.read(entry, plan).read_ms):
                 continue
             need_bytes = entry.curve.nbytes(plan.brought) - place.free_bytes
             if need_bytes <= 0:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
@@ -17,13 +19,18 @@ from interlace.core.messages import (
 )
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
 from interlace.core.plan import Plan
+from interlace.core.profile import Profile
 from interlace.engine.fleet_planner import FleetPlanner
 from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
+from interlace.fleet.handover import keeping
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
 from interlace.runtime.plan_solver import PlanSolver
+
+#: So long after a model is ready routers have heard it, and its former node may let it go.
+_HANDOVER_MS: Final = 100.0
 
 
 @dataclass(slots=True)
@@ -35,6 +42,7 @@ class _Member:
     began: int
     planned: bool = False
     arrived: dict[str, int] = field(default_factory=dict)
+    ready_ms: dict[str, float] = field(default_factory=dict)  #: since when it answers a model
     assignment: Assignment | None = None
 
 
@@ -67,6 +75,8 @@ class Controller:
         self._number = 0
         self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
+        self._profiles: dict[str, Profile] = {}
+        self._handing_over = False  # models are to leave when they stand elsewhere
         self._asked: Collection[str] = ()  # accelerators that the open question is about
         self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
@@ -110,7 +120,9 @@ class Controller:
         if member is None:
             return
         if state.began != member.began:
-            member.began, member.arrived = state.began, {}
+            member.began, member.arrived, member.ready_ms = state.began, {}, {}
+        now_ms, ready_ms = self._clock.now_ms(), member.ready_ms
+        member.ready_ms = {model: ready_ms.get(model, now_ms) for model in state.models}
         for model, outlook in state.models.items():
             new = outlook.arrived - member.arrived.get(model, outlook.arrived)
             member.arrived[model] = outlook.arrived
@@ -121,6 +133,7 @@ class Controller:
         """Serve these models from now on, each with the digest of its files."""
         for one, digest in models:
             self._digests[one.demand.model] = digest
+            self._profiles[one.demand.model] = one.profile
         self._follow(self._planner.deploy(ModelsDeployed(tuple(one for one, _ in models))))
 
     def withdraw(self, model: str) -> None:
@@ -195,19 +208,43 @@ class Controller:
 
     def _assign(self, target: Plan) -> None:
         plans = plans_by_node(target, self._nodes)
-        revision: Revision | None = None
+        ahead = self._moving(plans)
+        waiting, revision = False, None
         for node, member in self._nodes.items():
             if not member.planned:
                 continue  # that it has no part in a plan made without it says nothing
             plan = plans[node]
-            models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             before = member.assignment
+            if before is not None and (late := before.models.keys() & ahead):
+                gpus = {gpu.id.partition("/")[2]: gpu for gpu in member.gpus}
+                leaving = late - models_of(plan.partitions)
+                new, plan = plan, keeping(plan, before.plan, leaving, gpus, self._profiles)
+                waiting |= plan != new
+            models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             if before is not None and (before.plan, before.models) == (plan, models):
                 continue
             revision = revision or self.next_revision()
             member.assignment = Assignment(revision, plan, models)
         if revision is not None:
             self.on_assignments()
+        if waiting and not self._handing_over:
+            self._handing_over = True
+            self._clock.call_at(self._clock.now_ms() + _HANDOVER_MS, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Let go what stands elsewhere by now."""
+        self._handing_over = False
+        self._assign(self._target)
+
+    def _moving(self, plans: Mapping[str, Plan]) -> set[str]:
+        """Models that some node is to have and does not answer yet, or not all routers know it."""
+        before_ms = self._clock.now_ms() - _HANDOVER_MS
+        return {
+            model
+            for node, plan in plans.items()
+            for model in models_of(plan.partitions)
+            if self._nodes[node].ready_ms.get(model, inf) > before_ms
+        }
 
 
 def _member(node: str, description: NodeDescription) -> _Member:

@@ -49,13 +49,18 @@ def _one_after_the_other(
     layers: Sequence[LayerProfile], steps: Sequence[LoadStep]
 ) -> list[LayerTimes]:
     copies = any(step.via is WeightPath.COPY for step in steps)
-    ready_ms = layers[0].copy_ms if copies and not layers[0].weights_bytes else 0.0
+    ready_ms = begin_ms(layers) if copies else 0.0
     times: list[LayerTimes] = []
     for layer, step in zip(layers, steps, strict=True):
         begins_ms = ready_ms + (layer.copy_ms if step.via is WeightPath.COPY else 0.0)
         ready_ms = begins_ms + executes_ms(layer, step.via)
         times.append(LayerTimes(begins_ms, begins_ms, ready_ms))
     return times
+
+
+def begin_ms(layers: Sequence[LayerProfile]) -> float:
+    """What beginning a load costs cores, however little it copies: what is before the weights."""
+    return layers[0].copy_ms if layers and not layers[0].weights_bytes else 0.0
 
 
 def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
@@ -137,7 +142,7 @@ def as_allowed(profile: Profile, terms: ServiceTerms) -> Profile:
 def _arrivals_ms(
     layers: Sequence[LayerProfile], steps: Sequence[LoadStep], links: HostLinks
 ) -> list[float]:
-    link_ms = [0.0] * (links.peers + 1)
+    link_ms = [begin_ms(layers) if links.carries_reads else 0.0] + [0.0] * links.peers
     passed_ms = [0.0] * (links.peers + 1)
     arrivals: list[float] = []
     for layer, step in zip(layers, steps, strict=True):

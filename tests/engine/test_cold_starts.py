@@ -129,6 +129,31 @@ def test_what_a_device_has_on_disk_only_comes_by_another_plan_and_is_promised_la
     assert world.reply_of(again).outcome is Outcome.OK
 
 
+def test_what_is_read_where_it_lies_on_disk_is_promised_as_the_disk_reads() -> None:
+    plain = layered("a")
+    layers = tuple(
+        replace(one, run_host_ms=1.0, copy_disk_ms=90.0, run_disk_ms=21.0) for one in plain.layers
+    )
+    (gpu,) = machine().gpus
+    fleet = Fleet((replace(gpu, id="g0", weights_bytes=400, links=HostLinks(takes_cores=True)),))
+    world = World({"a": replace(plain, layers=layers)}, fleet, resolve("interlace"))
+    world.runtime.deliver(
+        ModelsDeployed((Deployment(Demand("a", 0.0, 200.0), world.profiles["a"]),))
+    )
+    world.run(500.0)
+    first = world.send("a", 20.0)
+    world.run(50.0)
+    assert world.reply_of(first).outcome is Outcome.OK
+    world.runtime.deliver(TierChanged("g0", "a", True))
+    assert world.reply_of(world.send("a", 40.0)).outcome is Outcome.REFUSED
+    before = len(sent(world, Fetch))
+    world.run(200.0)  # its device is told to read it, whoever asks again
+    assert [one.plan.brought for _, one in sent(world, Fetch)[before - 1 :]] == [()]
+    again = world.send("a", 20.0)
+    world.run(50.0)
+    assert world.reply_of(again).outcome is Outcome.OK
+
+
 def test_what_is_not_used_leaves_for_what_is() -> None:
     world = cold_world(400)
     for model in "aba":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from interlace.core.hardware import Fleet
 from interlace.core.messages import Command, CreatePartition, Event, ReleasePartition, WorkFinished
 from interlace.core.node import NodeDescription
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
 from interlace.core.user_errors import InputError
 from interlace.engine.engine import Engine
@@ -194,3 +195,44 @@ def test_many_nodes_are_asked_more_rarely_and_are_not_lost_for_it() -> None:
     assert limits.silent_after_ms(1000) > limits.pause_ms(1000)
     assert limits.lost_after_ms(1000) > 2 * limits.pause_ms(1000)
     assert limits.lost_after_ms(100) <= 400.0
+
+
+@dataclass(frozen=True)
+class Regroups:
+    """Pairs of models share a node; above 150 rows a second other pairs: two change places."""
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        pairs = ("mk", "lj") if demand[0].rows_per_s < 150.0 else ("mj", "lk")
+        return Plan(
+            tuple(
+                Partition(f"p{n}{pair}", gpu.id, 100, tuple(Slot(name, 4, 100.0) for name in pair))
+                for n, (gpu, pair) in enumerate(zip(fleet.gpus, pairs, strict=False))
+            )
+        )
+
+
+@pytest.mark.parametrize("news_ms", [0.5, 20.0])
+def test_no_request_is_refused_since_its_model_moves(news_ms: float) -> None:
+    models = {name: line_profile(name, 2.0, 1.0) for name in "mklj"}
+    demand = tuple(Demand(name, 100.0, 50.0) for name in models)
+    gpu = replace(FREE, id="gpu0", memory_bytes=10**9)
+    played = replace(
+        scenario(delays=Delays(news_ms=news_ms)),
+        system=replace(resolve("interlace"), planner=Regroups()),
+        nodes=tuple(NodeDescription(f"n{i}", "", 1, "", True, (gpu,)) for i in range(2)),
+        demand=demand,
+        belief=models,
+        truth=models,
+        arrivals=merge_arrivals({name: Gamma(100.0, 1.0) for name in models}, 4.0, 0),
+        changes=tuple(
+            RateChange(at_ms, tuple(replace(one, rows_per_s=rate) for one in demand))
+            for at_ms, rate in ((1000.0, 200.0), (1500.0, 100.0), (2500.0, 200.0))
+        ),
+        epoch_ms=float("inf"),
+    )
+    record = simulate_fleet(played)
+    by_node = Counter((one.model, one.nodes[-1]) for one in record.requests)
+    assert all(by_node["k", name] > 50 and by_node["j", name] > 50 for name in ("n0", "n1"))
+    assert Counter(one.outcome for one in record.requests).keys() == {Outcome.OK}

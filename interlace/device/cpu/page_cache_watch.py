@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -39,6 +41,12 @@ class PageCacheWatch:
         """Its file was just read: it is in the page cache."""
         self._on_disk.discard(model)
 
+    def read_ahead(self, model: str) -> None:
+        """Have its file come into the page cache, if it was seen not to be there."""
+        if model in self._on_disk:
+            self._on_disk.discard(model)
+            self._loop.run_in_executor(None, _read_ahead, self._files[model])
+
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
         self._files.pop(model, None)
@@ -67,6 +75,11 @@ class PageCacheWatch:
                 (self._on_disk.add if told else self._on_disk.discard)(model)
                 self._moved(model, told)
         self._timer = self._loop.call_later(max(_PERIOD_S, _PART * took_s), self._begin)
+
+
+def _read_ahead(path: Path) -> None:
+    with suppress(OSError), path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 def _look(files: Mapping[str, Path]) -> tuple[dict[str, bool], float]:

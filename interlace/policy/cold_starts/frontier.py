@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned, read_ms, reads_too_long
+from interlace.perf.cold_start import begin_ms, planned, read_ms, reads_too_long
 from interlace.policy.cold_starts import deepplan
 from interlace.policy.cold_starts.whole import left, pipeswitch
 
@@ -53,7 +53,7 @@ def frontier(
             deepplan.direct_host_access,
             deepplan.parallel_transmission,
             deepplan.both,
-            *([left] if links.takes_cores else []),
+            *([left] if links.takes_cores or links.carries_reads else []),
         )
     ]
     best = min(seeds, key=lambda plan: (plan.end_ms, moved_bytes(layers, plan)))
@@ -94,7 +94,8 @@ def _search(
     """The steps of the best plan found that ends no later than ``beat_ms``, if there is one."""
     rest_ms = _shortest_rest_ms(layers, kept)
     width = max(_LEAST_WIDTH, _STATES // (len(layers) + 1))
-    states = [_PartialPlan(0.0, (0.0,) * (1 + 2 * links.peers), 0, None, None)]
+    begins_ms = begin_ms(layers) if links.carries_reads else 0.0
+    states = [_PartialPlan(0.0, (begins_ms,) + (0.0,) * (2 * links.peers), 0, None, None)]
     for index, layer in enumerate(layers):
         last_ms = beat_ms + _SAME_MS - rest_ms[index + 1]
         steps = _steps(layer, links, index in kept)

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from interlace.core.loading import HostLinks, LoadStep, WeightPath
+from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
 from interlace.formats.extents_file import WeightUse
 from interlace.formats.weight_uses import WeightWatcher
+from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench
 from interlace.profiling.cpu.process_main import measure_layers
@@ -174,6 +175,22 @@ class _Started(LayerBench):
     def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
+
+
+def test_a_load_from_disk_is_planned_only_where_it_ended_first() -> None:
+    """Copied while they run, the layers are predicted to end before they are read as they run."""
+    layers = (
+        LayerProfile(BEFORE, 0, 0.125, 0.125, 0.125),
+        *(
+            LayerProfile(name, 10**6, 0.5, 4.0, 4.0, copy_disk_ms=3.0, run_disk_ms=8.0)
+            for name in "ab"
+        ),
+    )
+    found, _ = _Started(20.0, 15.0).as_started(layers)
+    assert frontier(on_disk(layers, True), DISK_LINK).brought
+    assert not frontier(on_disk(found, True), DISK_LINK).brought
+    found, _ = _Started(12.0, 30.0).as_started(layers)
+    assert found == layers
 
 
 @pytest.mark.parametrize(
