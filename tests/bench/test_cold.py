@@ -13,6 +13,8 @@ from bench.cold.machines import bert_on_h100, h100s, p3_8xlarge, two_a5000
 from bench.cold.many_models import least_link_part, many_models, one_run
 from bench.cold.oversubscribed import oversubscribed
 from bench.cold.playing import cold_run, with_cold, zipf_parts
+from bench.cold.trial import _Trial
+from bench.cold.variants import write_variant
 from interlace.core.hardware import Fleet
 from interlace.core.loading import HostTier
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
@@ -109,3 +111,13 @@ def test_from_disk_a_cold_start_is_bound_by_its_bytes() -> None:
         found = cold_run(with_cold(way), fleet, profiles, arrivals, 500.0, warm_part=0.5)
         assert found.cold == found.sent == 8
         assert bound_ms < found.p99_ms < 1.05 * bound_ms
+
+
+def test_a_trial_does_not_ask_what_an_earlier_one_changed(tmp_path: Path) -> None:
+    models = _Trial(tmp_path, 2, 8).models
+    made = (models / "v0000" / "1" / "weights.safetensors").read_bytes()
+    write_variant(models / "v0000" / "1", 100_000, 8, {})  # replaced while it is cold
+    _Trial(tmp_path, 2, 8)
+    assert (models / "v0000" / "1" / "weights.safetensors").read_bytes() == made
+    assert sorted(one.name for one in models.iterdir()) == ["large", "v0000", "v0001"]
+    assert [one.name for one in (models / "large").iterdir() if one.is_dir()] == ["1"]

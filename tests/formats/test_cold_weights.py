@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event, current_thread
 from time import sleep
 
 import pytest
 import torch
 from torch import nn
 
+from interlace.formats.arriving import ArrivingWeights
 from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.extents_file import WeightUse
 from interlace.formats.runner import Arrived
@@ -132,6 +134,31 @@ def test_a_cancelled_fetch_ends_once_and_the_file_serves(stand: Stand) -> None:
     stand.cold.leave(range(4))
     assert torch.equal(stand.run(), wanted)
     assert stand.ended.empty()
+
+
+def test_what_is_waited_for_is_read_by_who_waits(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread is held back in its first read: whoever needs another does not wait for it."""
+    reads, begun, held = WeightsFile.read, Event(), Event()
+
+    def read(file: WeightsFile, index: int, memory: memoryview, at: int) -> None:
+        if current_thread().name == "weights":
+            begun.set()
+            assert held.wait(30.0)
+        reads(file, index, memory, at)
+
+    monkeypatch.setattr(Slow, "read", read)
+    places = stand.places(range(4))
+    arriving = ArrivingWeights(stand.file, places, stand.memory, stand.ended.put)
+    assert begun.wait(30.0)
+    for index in (3, 1, 2):
+        arriving.wait(index)
+    assert stand.ended.empty()
+    held.set()
+    assert stand.ended.get(timeout=30.0).failure == ""
+    begin, end = stand.file.extents[0].begin, sum(stand.file.extents[3])
+    assert stand.memory[begin:end] == stand.path.read_bytes()[begin:end]
 
 
 def test_what_lies_on_disk_only_is_told(stand: Stand) -> None:

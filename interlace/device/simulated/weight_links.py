@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -23,11 +23,15 @@ class WeightPiece(NamedTuple):
 
 
 class WeightFlow:
-    """One load: its pieces in order, and when each has come."""
+    """One load: its pieces in order, and when each has come.
 
-    __slots__ = ("_begins_ms", "arrives_ms", "begin_ms", "over", "pieces")
+    ``sooner`` is called when one before it was given up, on whatever accelerator.
+    """
+
+    __slots__ = ("_begins_ms", "arrives_ms", "begin_ms", "over", "pieces", "sooner")
 
     def __init__(self, pieces: Sequence[WeightPiece], begin_ms: float) -> None:
+        self.sooner: Callable[[], None] = lambda: None
         self.pieces = list(pieces)
         self.begin_ms = begin_ms
         self.arrives_ms: dict[int, float] = {}
@@ -90,6 +94,9 @@ class WeightLinks:
         """It is given up: those behind it come sooner."""
         flow.stop(now_ms)
         self.end(flow)
+        for other in self._flows:
+            if not other.over:
+                other.sooner()
 
     def _lay(self) -> None:
         while self._flows and self._flows[0].over:

@@ -104,6 +104,7 @@ class SimulatedWeights:
         pieces = list(self._pieces(work.model, work.plan, layers))
         flow = self.links.begin(pieces, self._timer.now_ms())
         one = self._open[work.model] = FetchUnderWay(work, flow, done)
+        flow.sooner = partial(self._look, one)
         self.held_bytes += needed_bytes
         self._look(one)
 
@@ -185,8 +186,6 @@ class SimulatedWeights:
             one.done(finished)
         else:
             self._answer(one.done, finished)
-        for other in self._open.values():  # what was behind it comes sooner
-            self._look(other)
 
     def _answer(self, done: Done, finished: WorkFinished) -> None:
         self._timer.call_at(self._timer.now_ms(), lambda: done(finished))

@@ -178,6 +178,18 @@ def test_a_copy_that_waits_for_the_disk_holds_up_nobody() -> None:
     assert (slow.end_ms, quick.end_ms, behind.end_ms) == (52.0, 4.0, 101.0)
 
 
+def test_what_is_behind_a_load_that_is_given_up_elsewhere_ends_sooner() -> None:
+    gpu = replace(GPU, links=replace(GPU.links, names=("pcie",)))
+    one, other = Stand(gpu), Stand(replace(gpu, id="g1"))
+    other.clock, other.weights._timer, other.weights.links = one.clock, one.clock, one.weights.links
+    one.fetch("a")
+    other.fetch("a")
+    one.clock.run(3.0)
+    one.weights.cancel("a")
+    one.clock.run(100.0)
+    assert [at_ms for at_ms, _ in other.ended] == [4.0 + 8.0]  # two layers of the first had begun
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40)), max_size=60))
 def test_the_host_never_has_more_than_fits_and_what_was_used_last(
     used: list[tuple[str, int]],
