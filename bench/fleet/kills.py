@@ -3,7 +3,6 @@
 Each time the node that serves most is lost: its process killed, stopped, or its packets dropped.
 Noticed: its requests are tried elsewhere. Stands elsewhere: it is planned for no more, and
 the others have loaded all models. Every request carries other data, and its answer is compared.
-A node that is lost again within a minute is given twice the silence before others change.
 """
 
 from __future__ import annotations

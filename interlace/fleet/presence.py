@@ -15,9 +15,8 @@ class Patience:
 
     Routers ask others long before. A node is given ``factor`` times the longest silence that it
     survived within the last ``memory_ms``, at least ``least_ms`` and at most ``most_ms``: one that
-    is often late does not have all others change each time. Of one that came back after it was
-    lost the silence counts until it was, so one that comes and goes is given twice as long each
-    time.
+    is often late does not have all others change each time. Silence for which it was lost does not
+    count: the next loss is answered as soon as the first.
     """
 
     least_ms: float = 800.0
@@ -64,9 +63,9 @@ class Presence:
         survived = self._survived.setdefault(node, deque())
         while survived and now_ms - survived[0][0] > self._patience.memory_ms:
             survived.popleft()
-        silence_ms = min(at_ms - self._heard_ms.get(node, inf), self.patience_ms(node))
+        silence_ms = at_ms - self._heard_ms.get(node, inf)
         self._heard_ms[node] = at_ms
-        if silence_ms > 0.0:
+        if 0.0 < silence_ms <= self.patience_ms(node):
             while survived and survived[-1][1] <= silence_ms:
                 survived.pop()
             survived.append((at_ms, silence_ms))

@@ -202,4 +202,4 @@ def machines_of(nodes: list[dict[str, Any]]) -> list[Machine]:
 
 
 def _name(machine: str) -> str:
-    return f"{_NAMESPACE}-{machine[:12]}"
+    return f"{_NAMESPACE}-{machine[-12:]}"

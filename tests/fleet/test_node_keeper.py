@@ -94,6 +94,6 @@ def test_machines_are_those_that_live_and_have_gpus() -> None:
     dead = {**told(4), "Alive": False, "Resources": {}}
     found = machines_of([zoned, dead, told(3, gpus=None), told(2, alive=False), told(1, gpus=8.0)])
     assert found == [
-        Machine(f"{1:056x}", "10.0.0.1", "interlace-000000000000", 8.0),
+        Machine(f"{1:056x}", "10.0.0.1", "interlace-000000000001", 8.0),
         Machine(f"{5:056x}", "10.0.0.5", "west-1", 1.0),
     ]

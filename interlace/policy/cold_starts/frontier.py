@@ -75,10 +75,16 @@ def lasting(
     While execution waits for copies anyway, ``frontier`` has layers read from the host that take
     several times as long so: it ends a little sooner, holds its partition for longer, and so do all
     later runs. Here none is that takes over one and a half times its copy longer, which is
-    DeepPlan's own bound: never later than its plans either.
+    DeepPlan's own bound: never later than its plans either. Cores pay for it once: what a run has
+    read in a file is mapped from then on, and a load that is begun only for that ends later.
     """
+    if links.takes_cores:
+        return frontier(layers, links, kept)
     bounded = [replace(one, run_host_ms=inf) if reads_too_long(one) else one for one in layers]
-    return planned(layers, frontier(bounded, links, kept).steps, links)
+    found = planned(layers, frontier(bounded, links, kept).steps, links)
+    if not links.carries_reads:
+        return found
+    return min(found, left(layers, links, kept), key=lambda plan: plan.end_ms)
 
 
 def moved_bytes(layers: Sequence[LayerProfile], plan: LoadPlan) -> int:

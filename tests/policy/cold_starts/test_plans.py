@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from interlace.core.loading import DISK_LINK, HostLinks, HostTier, LoadStep, WeightPath, link_of
@@ -15,7 +15,7 @@ from interlace.perf.cold_start import bound_ms, layer_times, planned
 from interlace.policy.cold_curve import ColdCurve
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import frontier, lasting, moved_bytes
-from interlace.policy.cold_starts.whole import copy, pipeswitch
+from interlace.policy.cold_starts.whole import copy, left, pipeswitch
 from tests.policy.cold_starts.layers import layer_lists
 
 all_links = st.sampled_from(
@@ -57,12 +57,23 @@ def test_layers_run_in_order_and_not_before_their_weights_are_there(
         assert plan.end_ms == end_ms
 
 
+#: Reading the second takes four times its copy, and beginning a load more than that.
+_DEAR_BEGIN = [
+    LayerProfile("free", 0, 3.0, 0.5, 0.5),
+    LayerProfile("small", 256, 0.25, 0.5, 1.5),
+]
+
+
 @given(layer_lists(60), all_links)
+@example(_DEAR_BEGIN, HostLinks(takes_cores=True))
+@example(_DEAR_BEGIN, DISK_LINK)
 def test_ours_is_never_later_than_any_other(layers: list[LayerProfile], links: HostLinks) -> None:
     for ours in (frontier(layers, links), lasting(layers, links)):
         for name, other in COLD_POLICIES.items():
             plan = other.cold_start(layers, links)
             assert ours.end_ms <= plan.end_ms + 1e-9, name
+        if links.takes_cores or links.carries_reads:  # where beginning a load has its cost
+            assert ours.end_ms <= left(layers, links).end_ms + 1e-9
 
 
 @settings(max_examples=300)
