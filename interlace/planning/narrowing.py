@@ -11,13 +11,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.packing.fluid_pools import FluidPools
-from interlace.planning.tried_plan import (
-    AS_ASKED,
-    WITH_SPARE,
-    Confirmation,
-    PlanTrials,
-    TriedPlan,
-)
+from interlace.planning.tried_plan import AS_ASKED, WITH_SPARE, PlanTrials, TriedPlan
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
 _FEWER, _STEPS = 0.97, 12
@@ -62,21 +56,24 @@ class Narrowing:
         Cut into pools, then as the packer cuts them for the largest part of the rates that it
         serves there.
         """
+        fleet = uniform_fleet(self.trials.scenario.gpu, gpus)
+        packing = _PartPacking(self, fleet)
+        return self.pooled(gpus) or self._kept(packing.plan, _PACKED, fleet)
+
+    def pooled(self, gpus: int) -> TriedPlan | None:
+        """So many accelerators cut into pools that keep every promise."""
         known = self.trials.scenario
         fleet = uniform_fleet(known.gpu, gpus)
         pools = FluidPools(self._wanted, fleet, known.busy_profiles, self.current)
-        how = WITH_SPARE if gpus < known.limit else AS_ASKED
-        found = self._kept(pools.plan, _POOLED, fleet, how)
-        return found or self._kept(_PartPacking(self, fleet).plan, _PACKED, fleet, how)
+        return self._kept(pools.plan, _POOLED, fleet)
 
-    def _kept(
-        self, proposal: Proposal, attempts: int, fleet: Fleet, how: Confirmation
-    ) -> TriedPlan | None:
+    def _kept(self, proposal: Proposal, attempts: int, fleet: Fleet) -> TriedPlan | None:
         """The first cut that keeps every promise.
 
         Models whose promise breaks count for more in the next attempt; a plan that is as one before
         is not tried again.
         """
+        how = WITH_SPARE if len(fleet.gpus) < self.trials.scenario.limit else AS_ASKED
         weight = {one.model: 1.0 for one in self._wanted}
         seen: dict[Hashable, frozenset[str]] = {}
         for _ in range(attempts):

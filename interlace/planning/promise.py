@@ -75,6 +75,8 @@ class _Search:
         narrowing, gpus = Narrowing(self.trials, plan, self.current), len(fleet.gpus)
         complete = self.trials.complete(plan)
         cut = narrowing.fewest(gpus, self.start) if complete else None
+        if complete and cut is None and not self.current.partitions:
+            cut = narrowing.pooled(gpus)  # as many, with more to spare
         if cut is not None:
             return cut
         found = self.trials.tried(plan, fleet)

@@ -42,7 +42,7 @@ class Confirmation(NamedTuple):
 
 #: Where accelerators are left. Near its limit a plan breaks promises for seconds, and seldom: a
 #: little more load brings that out sooner than a long trial does.
-WITH_SPARE: Final = Confirmation(1.02, 2, 10.0)
+WITH_SPARE: Final = Confirmation(1.05, 2, 10.0)
 #: Where all that there are must do.
 AS_ASKED: Final = Confirmation(1.0, 5, 30.0)
 
