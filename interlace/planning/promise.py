@@ -79,15 +79,19 @@ class _Search:
             cut = narrowing.pooled(gpus)  # as many, with more to spare
         if cut is not None:
             return cut
-        found = self.trials.tried(plan, fleet)
+        found = self.trials.promised(plan, fleet)
         if found.trial.broken and not plan.underserved:
-            found = next((one for one in self.wider(found) if one.kept), found)
+            found = next((one for one in self.wider(found) if one.kept), self.as_asked(found))
         short = bool(found.trial.broken) or not self.trials.complete(found.plan)
         if short and found.gpus < self.scenario.limit:
             return found
         least = max(self.start, gpus) if complete else self.start  # below was tried already
         cut = narrowing.fewest(found.gpus + short, least)
         return cut or (self.whole() if found.plan.underserved else None) or found
+
+    def as_asked(self, found: TriedPlan) -> TriedPlan:
+        """A plan that broke at more load than is asked for, tried at what is."""
+        return self.trials.tried(found.plan, found.fleet) if found.trial.load > 1.0 else found
 
     def whole(self) -> TriedPlan | None:
         """All that there is, cut as the system cuts a fleet that it serves on, if that is kept.
@@ -119,9 +123,7 @@ class _Search:
         new = wanted.keys() - {slot.model for part in parts for slot in part.slots}
         short: tuple[str, ...] = ()
         if not new:
-            stays = self.trials.tried(
-                self.trials.as_asked(replace(self.current, partitions=parts)), there
-            )
+            stays = self.trials.standing(replace(self.current, partitions=parts), there)
             yield stays
             short = stays.trial.broken
         for extra in _EXTRA if free else ():
@@ -135,7 +137,7 @@ class _Search:
             )
             if not added.underserved:
                 both = replace(self.current, partitions=(*parts, *added.partitions))
-                yield self.trials.tried(self.trials.as_asked(both), there)
+                yield self.trials.standing(both, there)
 
     def packed(self, factors: Mapping[str, float]) -> tuple[Plan, Fleet]:
         """The packer's answer, for some models to so many times their rates."""
@@ -157,11 +159,11 @@ class _Search:
 
     def wider(self, broken: TriedPlan) -> Iterator[TriedPlan]:
         """Idle shares given away; then more and more for those whose promise broke."""
-        yield self.trials.tried(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
+        yield self.trials.promised(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
         factors: dict[str, float] = {}
         tried = broken
         for factor in _INFLATED:
             factors |= dict.fromkeys(tried.trial.broken, factor)
-            tried = self.trials.tried(*self.packed(factors))
+            tried = self.trials.promised(*self.packed(factors))
             yield tried
-            yield self.trials.tried(self.trials.spread(tried.plan, tried.fleet), tried.fleet)
+            yield self.trials.promised(self.trials.spread(tried.plan, tried.fleet), tried.fleet)

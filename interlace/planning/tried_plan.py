@@ -73,13 +73,29 @@ class PlanTrials:
     scenario: Scenario
     system: System
 
-    def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation) -> TriedPlan:
-        """A plan that its packer would not promise: kept clearly, then in a second trial, too.
+    def promised(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan that its packer promises: not clearly broken, then kept in a second trial.
 
-        The second is of other seeds: the plan was chosen for how the first went.
+        Where accelerators are left that one is of more load than is asked for.
         """
-        found = self.tried(plan, fleet, _SURE)
-        if found.trial.short:
+        there = _in_use(plan, fleet)
+        spare = len(there.gpus) < self.scenario.limit
+        return self.confirmed(plan, fleet, WITH_SPARE if spare else AS_ASKED, -_MISSED)
+
+    def standing(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan that stands already, tried as it is asked: it moves nothing."""
+        return self.confirmed(self.as_asked(plan), fleet, AS_ASKED, -_MISSED)
+
+    def confirmed(
+        self, plan: Plan, fleet: Fleet, how: Confirmation, errors: float = _SURE
+    ) -> TriedPlan:
+        """A plan kept in a first trial by so many standard errors, then in a second one.
+
+        By more than none for a plan that its packer would not promise. The second is of other
+        seeds: the plan was chosen for how the first went.
+        """
+        found = self.tried(plan, fleet, errors)
+        if found.trial.short or found.trial.broken:
             return found
         known, there = self.scenario, found.fleet
         rate_rps = how.load * sum(one.rows_per_s for one in known.demand)

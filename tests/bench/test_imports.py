@@ -10,7 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Run by other servers' own environments, or written for them.
-ELSEWHERE = ("bench/peers/servers/", "bench/peers/repo/", "bench/mix/mosec_srv.py")
+ELSEWHERE = (
+    "bench/peers/servers/",
+    "bench/peers/repo/",
+    "bench/mix/mosec_srv.py",
+    "bench/fleet/ray_serve.py",
+)
 KNOWN = frozenset(
     {"bench", "interlace", "numpy", "matplotlib", "rich", "msgspec", "uvloop", "httptools", "torch"}
     | {"google", "grpc", "hpack", "tritonclient", "typer"}

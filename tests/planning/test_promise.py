@@ -52,6 +52,14 @@ def test_what_is_told_is_kept_under_seeds_that_the_plan_did_not_see() -> None:
         assert one.interval(4.0)[1] >= 0.99
 
 
+@pytest.mark.parametrize("load", [0.5, 1.0, 2.0])
+def test_what_is_told_was_kept_at_more_load_where_accelerators_are_left(load: float) -> None:
+    told = kept_plan(_scenario(load), OURS)
+    assert told.kept and told.trial.load > 1.0
+    bound = kept_plan(_scenario(load, limit=told.gpus), OURS)
+    assert bound.trial.load == 1.0  # all that there is must do
+
+
 def test_no_more_accelerators_than_the_packer_asks_for() -> None:
     scenario = _scenario(load=2.0)
     packed = kept_plan(scenario, replace(OURS, tried=False))

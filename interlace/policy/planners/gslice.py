@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from interlace.core.hardware import Fleet
@@ -15,6 +16,7 @@ from interlace.perf.tables import Tables
 _ROUNDING = 1e-9
 
 
+@dataclass(frozen=True)
 class Gslice:
     """Shares are the knee, or more where the rate needs it.
 

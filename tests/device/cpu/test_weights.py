@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -256,11 +257,14 @@ def test_many_cycles_leave_memory_and_descriptors_as_they_were(rig: WeightsRig) 
         assert rig.answers("p") == rig.warm
         evict(rig)
 
+    def descriptors() -> list[int]:
+        gc.collect()  # other tests leave some, too
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+
     pids = [os.getpid(), *rig.device.workers().values()]
     cycle()
-    whole = rig.free_bytes
-    before = [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+    whole, before = rig.free_bytes, descriptors()
     for _ in range(50):
         cycle()
-    assert [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids] == before
+    assert descriptors() == before
     assert rig.free_bytes == whole
