@@ -80,8 +80,10 @@ class _Search:
         if cut is not None:
             return cut
         found = self.trials.promised(plan, fleet)
-        if found.trial.broken and not plan.underserved:
-            found = next((one for one in self.wider(found) if one.kept), self.as_asked(found))
+        if found.trial.broken:
+            wider = () if plan.underserved else self.wider(found)
+            kept = next((one for one in wider if one.kept), None)
+            found = kept or self.at_the_load_asked(found)
         short = bool(found.trial.broken) or not self.trials.complete(found.plan)
         if short and found.gpus < self.scenario.limit:
             return found
@@ -89,7 +91,7 @@ class _Search:
         cut = narrowing.fewest(found.gpus + short, least)
         return cut or (self.whole() if found.plan.underserved else None) or found
 
-    def as_asked(self, found: TriedPlan) -> TriedPlan:
+    def at_the_load_asked(self, found: TriedPlan) -> TriedPlan:
         """A plan that broke at more load than is asked for, tried at what is."""
         return self.trials.tried(found.plan, found.fleet) if found.trial.load > 1.0 else found
 

@@ -60,6 +60,17 @@ def test_what_is_told_was_kept_at_more_load_where_accelerators_are_left(load: fl
     assert bound.trial.load == 1.0  # all that there is must do
 
 
+def test_beside_a_model_that_nobody_serves_promises_are_told_at_the_load_asked() -> None:
+    """Plans that break at more load only are not called broken."""
+    for load in (0.5, 1.0, 1.5, 2.0):
+        scenario = _scenario(load)
+        hopeless = Demand("c", 900.0, 0.1, 16)
+        asked = (*(one for one in scenario.demand if one.model != "c"), hopeless)
+        told = kept_plan(replace(scenario, demand=asked), OURS)
+        assert told.plan.underserved == {"c"}
+        assert told.trial.load == 1.0 or not told.trial.broken
+
+
 def test_no_more_accelerators_than_the_packer_asks_for() -> None:
     scenario = _scenario(load=2.0)
     packed = kept_plan(scenario, replace(OURS, tried=False))
