@@ -177,6 +177,24 @@ class _Started(LayerBench):
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
 
 
+class _StartedOnceLate(_Started):
+    """Starts of which the first by a plan takes far longer than those that follow."""
+
+    def start_ms(self, *args: object, **named: object) -> float:
+        took_ms = super().start_ms(*args, **named)  # type: ignore[arg-type]
+        if took_ms == self._times_ms[0]:
+            self._times_ms = 0.5, self._times_ms[1]
+        return took_ms
+
+
+def test_what_once_ended_later_than_all_left_in_the_file_is_not_planned() -> None:
+    layers = LayerProfile(BEFORE, 0, 0.125, 0.125, 0.125), LayerProfile("a", 10**6, 1.0, 1.0, 4.0)
+    links = HostLinks(takes_cores=True)
+    assert frontier(layers, links).brought
+    found, _ = _StartedOnceLate(9.0, 4.125).as_started(layers)
+    assert not frontier(found, links).brought
+
+
 def test_a_load_from_disk_is_planned_only_where_it_ended_first() -> None:
     """Copied while they run, the layers are predicted to end before they are read as they run."""
     layers = (
