@@ -172,7 +172,12 @@ class _Started(LayerBench):
         self._takes = 3
         self._times_ms = copied_ms, left_ms
 
-    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+    ) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
 
@@ -180,8 +185,13 @@ class _Started(LayerBench):
 class _StartedOnceLate(_Started):
     """Starts of which the first by a plan takes far longer than those that follow."""
 
-    def start_ms(self, *args: object, **named: object) -> float:
-        took_ms = super().start_ms(*args, **named)  # type: ignore[arg-type]
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+    ) -> float:
+        took_ms = super().start_ms(steps, cached, before)
         if took_ms == self._times_ms[0]:
             self._times_ms = 0.5, self._times_ms[1]
         return took_ms
