@@ -129,6 +129,18 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
     assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
 
 
+def test_a_folder_that_is_called_as_a_module_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('not the real one')")
+    monkeypatch.chdir(tmp_path)
+    model = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
+    task = CoresTask((0,), (model,), str(tmp_path), takes=1)
+    (found,) = asyncio.run(take_apart(PROCESS, task, {}))
+    assert not found.error
+
+
 def test_onnx_has_layers_too(tmp_path: Path) -> None:
     folder = layers_onnx(tmp_path / "net", (128, 384, 256, 16))
     layers, cold_ms = _measured(a_model(Format.ONNX, folder), tmp_path)
