@@ -16,10 +16,7 @@ from bench.harness import Report, Table, main, processes
 
 
 def startup(
-    models: Annotated[Path, "the repository"],
-    /,
-    *,
-    warm: Annotated[int, "warm starts to time"] = 3,
+    models: Annotated[Path, "the repository"], /, *, warm: Annotated[int, "warm starts to time"] = 3
 ) -> Report:
     """One cold start and some warm ones."""
     found = []

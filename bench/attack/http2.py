@@ -201,8 +201,5 @@ def _judged(
 ) -> Result:
     after = stand.held()
     result.broken["descriptors kept"] += after["main_descriptors"] - before["main_descriptors"] > 20
-    result.figures = {
-        **ended,
-        **grown(before, after, "main_pss_mb", "main_descriptors"),
-    }
+    result.figures = {**ended, **grown(before, after, "main_pss_mb", "main_descriptors")}
     return result

@@ -37,14 +37,6 @@ def twin(
 ) -> RunRecord:
     """The run as the simulator sees it, with the beliefs that the live run began with."""
     scenario = Simulation(
-        system,
-        fleet,
-        tuple(demand),
-        believed,
-        truth,
-        arrivals,
-        plan,
-        device,
-        epoch_ms=float("inf"),
+        system, fleet, tuple(demand), believed, truth, arrivals, plan, device, epoch_ms=float("inf")
     )
     return simulate(scenario)

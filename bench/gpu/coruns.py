@@ -39,12 +39,7 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def _groups(
-    bench: Bench,
-    opened: Stand,
-    kept: list[Kept],
-    count: int,
-    spare_s: float,
-    seen_all: list[CoRun],
+    bench: Bench, opened: Stand, kept: list[Kept], count: int, spare_s: float, seen_all: list[CoRun]
 ) -> AsyncIterator[Row]:
     """Groups of that many, until only ``spare_s`` are left."""
     share_pct = corun_share_pct(opened.device.gpu, count)

@@ -113,11 +113,7 @@ def captured(backend: CudaBackend, lane: Lane, body: Callable[[], object]) -> It
 
 
 def times_ms(
-    driver: Driver,
-    stream: int,
-    launch: Callable[[], object],
-    count: int,
-    warm_ups: int = 2,
+    driver: Driver, stream: int, launch: Callable[[], object], count: int, warm_ups: int = 2
 ) -> list[float]:
     """GPU time of each of ``count`` launches, one at a time, by events on the stream."""
     begin, end = driver.event(timing=True), driver.event(timing=True)

@@ -50,11 +50,7 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def compared(
-    bench: Bench,
-    opened: Stand,
-    profiles: Mapping[str, Profile],
-    pairs: Pairs,
-    seconds: float,
+    bench: Bench, opened: Stand, profiles: Mapping[str, Profile], pairs: Pairs, seconds: float
 ) -> AsyncIterator[Row]:
     """Every system at every load, live and simulated."""
     systems = [one for one in CONTESTANTS if one.row in _SYSTEMS]

@@ -21,10 +21,7 @@ def _sources() -> Iterator[Path]:
     """Every module that is neither the engine nor its tests."""
     for room in ("interlace", "bench", "tests", "examples"):
         for path in (ROOT / room).rglob("*.py"):
-            if path.parent not in (
-                ROOT / "interlace/engine",
-                ROOT / "tests/engine",
-            ):
+            if path.parent not in (ROOT / "interlace/engine", ROOT / "tests/engine"):
                 yield path
 
 

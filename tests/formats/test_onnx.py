@@ -14,15 +14,7 @@ from interlace.core.model import Format
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model
 from interlace.formats.arrays import NUMPY_TYPES
-from tests.formats.making import (
-    F32,
-    a_model,
-    identity_onnx,
-    layers_onnx,
-    served,
-    value,
-    write_onnx,
-)
+from tests.formats.making import F32, a_model, identity_onnx, layers_onnx, served, value, write_onnx
 
 KINDS = {
     "BOOL": onnx.TensorProto.BOOL,

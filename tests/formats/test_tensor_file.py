@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from interlace.formats.extents_file import map_file
-from interlace.formats.tensor_file import (
-    ALIGNMENT_BYTES,
-    read_table,
-    storable,
-    view,
-    write_tensors,
-)
+from interlace.formats.tensor_file import ALIGNMENT_BYTES, read_table, storable, view, write_tensors
 
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,

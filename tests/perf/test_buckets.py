@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.perf.buckets import (
-    BUCKETS_MAX,
-    WASTE_MAX,
-    bucket_for,
-    choose_buckets,
-)
+from interlace.perf.buckets import BUCKETS_MAX, WASTE_MAX, bucket_for, choose_buckets
 from tests.perf.padding import padding_waste
 
 steps = st.lists(st.floats(0.0, 5.0), min_size=0, max_size=40)

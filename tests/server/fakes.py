@@ -49,10 +49,7 @@ class FakeRuntime:
         return self._ids
 
     def submit(
-        self,
-        request: Request,
-        answer: Answer,
-        give_up: Callable[[ServeError], None] | None = None,
+        self, request: Request, answer: Answer, give_up: Callable[[ServeError], None] | None = None
     ) -> None:
         self.requests += 1
         if self.hold:

@@ -15,12 +15,7 @@ from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.metrics import Metrics, MetricsPage, number
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
-from interlace.server.statistics.snapshot import (
-    CpuGauges,
-    GpuGauges,
-    ModelGauges,
-    ServerSnapshot,
-)
+from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ModelGauges, ServerSnapshot
 from tests.server.fakes import one_to_one
 
 GPU = GpuGauges("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)

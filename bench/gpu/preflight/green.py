@@ -10,15 +10,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
-from bench.gpu.lanes import (
-    Lane,
-    ask_sms,
-    capture,
-    captured,
-    finish_setup,
-    sms_of,
-    warm,
-)
+from bench.gpu.lanes import Lane, ask_sms, capture, captured, finish_setup, sms_of, warm
 from bench.gpu.preflight.batch_end import timed
 from bench.gpu.preflight.tries import Opened, Try
 from bench.gpu.rows import Row, failed, judged

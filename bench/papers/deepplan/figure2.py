@@ -23,10 +23,7 @@ def figure2() -> Report:
         )
         for model, part in stalled.items()
     ]
-    series = {
-        "execution": [1 - part for part in stalled.values()],
-        "stall": list(stalled.values()),
-    }
+    series = {"execution": [1 - part for part in stalled.values()], "stall": list(stalled.values())}
     return Report(rows, bars(MODELS, series, "part of the request"), (8.0, 3.0))
 
 

@@ -55,10 +55,7 @@ def ebird(model: str, enhanced: bool) -> Entrant:
 
 
 def tf_serving(
-    model: str,
-    wait_ms: float = OPT_WAIT_MS,
-    padded: bool = False,
-    threads: int = BATCH_THREADS,
+    model: str, wait_ms: float = OPT_WAIT_MS, padded: bool = False, threads: int = BATCH_THREADS
 ) -> Entrant:
     """TF-Serving with a longest wait; padded, it is the policy "Static"."""
     name = "tfserving-static" if padded else "tfserving" if wait_ms else "tfserving-nowait"

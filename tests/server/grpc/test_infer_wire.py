@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.proto.messages import (
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from interlace.proto.messages import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
 from interlace.server.grpc.infer_head import read_head, typed_bytes
 from interlace.server.grpc.infer_wire import (

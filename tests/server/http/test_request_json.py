@@ -97,11 +97,7 @@ def test_regions() -> None:
             {"binary_data_output": True},
             False,
         ),
-        (
-            [{"name": "y", "parameters": {"binary_data": True, "classification": 1}}],
-            {},
-            False,
-        ),
+        ([{"name": "y", "parameters": {"binary_data": True, "classification": 1}}], {}, False),
     ],
 )
 def test_which_outputs_are_plain(outputs: Any, parameters: Any, plain: bool) -> None:
