@@ -4,8 +4,6 @@ Cold: no profiles and no shared weights; warm: the second start. Memory is Pss f
 divides shared pages among those who share them.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

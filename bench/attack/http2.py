@@ -1,7 +1,5 @@
 """HTTP/2 against the gRPC port: floods that have names, and mutated connections in bulk."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time

@@ -1,7 +1,5 @@
 """The same trace in virtual time, at the very times at which the live run sent it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

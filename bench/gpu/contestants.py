@@ -1,7 +1,5 @@
 """The systems that meet on one GPU: a row of the catalog, and its plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

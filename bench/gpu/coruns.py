@@ -1,7 +1,5 @@
 """Pairs and triples of models side by side, kept beside the profiles of this kind of GPU."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from bench.fidelity.stand import Stand

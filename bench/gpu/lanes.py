@@ -1,7 +1,5 @@
 """Streams on SMs of one's choice, for checks; and how long things on them take."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ neighbours slow a model is measured first, on halves of the GPU, and how executi
 just before and after each run; nothing is fitted to the runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 

@@ -1,7 +1,5 @@
 """The engine from outside: events in, commands out, and a snapshot; nothing else of it is read."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError

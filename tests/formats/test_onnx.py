@@ -1,7 +1,5 @@
 """ONNX models: what they say of themselves, every datatype, one copy of the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files of tensors: read by safetensors, mapped by us, aligned, checked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """D-STACK section 4: Figure 4b, Table 2, and what the printed equations give."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

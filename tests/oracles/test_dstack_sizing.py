@@ -1,7 +1,5 @@
 """D-STACK's knees and sizes (Table 6, section 5), its ideal (6.2), and instances (VI-B)."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The time-slotted ideal of D-STACK's section 6.2: its two equations, by hand and as laws."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """E2bird: equation 1, equation 6, Table 4, and N-Ebird's list."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

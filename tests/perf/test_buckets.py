@@ -1,7 +1,5 @@
 """Few graphs, little padding: laws of the choice of batch sizes."""
 
-from __future__ import annotations
-
 from itertools import accumulate, combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Shortest cycles, room beside others, tables, and partitions that slow each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

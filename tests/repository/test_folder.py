@@ -1,7 +1,5 @@
 """Repository folders: versions, policies, formats; a broken model keeps no other from serving."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """config.pbtxt: what protobuf text allows, and mistakes with the line they stand on."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from typing import Any

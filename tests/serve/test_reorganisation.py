@@ -1,7 +1,5 @@
 """Plans change on real cores while requests flow: nothing is lost and no model goes missing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

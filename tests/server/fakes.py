@@ -1,7 +1,5 @@
 """A runtime without an engine: replies that the test, or the next turn of the loop, gives."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

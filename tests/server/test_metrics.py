@@ -1,7 +1,5 @@
 """The metrics page, read by Prometheus's own parser and by the patterns of others."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tries on green contexts in one process: our kernels, products, convolutions, graphs, memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ At once, each link carries the first partition of its own model, and then, as in
 the released engine has for it, the second one of the other's. The GPUs are on different switches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bench.harness import Report, bars, each, main

@@ -8,8 +8,6 @@ of D-STACK stand in the same relation (86 / 95 %, "slightly higher than 90 %"), 
 then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final

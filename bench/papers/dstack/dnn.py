@@ -1,7 +1,5 @@
 """An analytic model of a DNN on SMs (D-STACK section 4), and kernels' arithmetic intensity."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor

@@ -1,7 +1,5 @@
 """What a scheduler could do that preempts every kernel (D-STACK section 6.2, equations 13, 14)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """D-STACK's ideal scheduler, slot by slot: kernels are preempted at will (section 6.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

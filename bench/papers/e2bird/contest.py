@@ -1,7 +1,5 @@
 """The systems of E2bird's evaluation, and one of them under a given trace."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final

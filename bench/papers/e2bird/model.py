@@ -1,7 +1,5 @@
 """What E2bird's analysis promises: copies that can be hidden, and workers that share by rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from interlace.perf.latency import Surface

@@ -1,7 +1,5 @@
 """Batches side by side: work is conserved whatever the speeds, rules share as they say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

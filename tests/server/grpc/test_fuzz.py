@@ -1,7 +1,5 @@
 """Damaged traffic: only faults of the peer, nothing kept, nothing raised that has no name."""
 
-from __future__ import annotations
-
 import random
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Messages by hand against the protobuf library, whole and in pieces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Inference over HTTP: every form of inputs and outputs, through a socket."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

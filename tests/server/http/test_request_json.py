@@ -1,7 +1,5 @@
 """The JSON part of a request."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The real capturer against a torch whose CUDA part is stood in for: order, modes, repair."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from contextlib import contextmanager
