@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.dstack.ideal_schedule import Kernel
-from bench.papers.dstack.slotted_schedule import slotted
+from bench.papers.dstack.slotted_schedule import Kernel, slotted
 
 FAR = 1e9
 
