@@ -46,7 +46,7 @@ class NodePoller:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._questions: dict[str, _Question] = {}
-        self._look_s = self._loop.time() + self.pause_s()  # when it is looked next
+        self._look_s = self._loop.time() + self._pause_s()  # when it is looked next
         self._looking = self._loop.call_at(self._look_s, self._look)
 
     def follow(self) -> None:
@@ -63,13 +63,16 @@ class NodePoller:
         for question in self._questions.values():
             question.close()
 
-    def pause_s(self) -> float:
-        """Between two questions to one node."""
+    def pause_s(self, node: str) -> float:
+        """Until a node that has just answered is asked again."""
+        return self._directory.pause_ms(node) / 1000.0
+
+    def _pause_s(self) -> float:
         return self._limits.pause_ms(len(self._questions)) / 1000.0
 
     def _look(self) -> None:
         now_s = self._loop.time()
-        late_s, self._look_s = now_s - self._look_s, now_s + self.pause_s()
+        late_s, self._look_s = now_s - self._look_s, now_s + self._pause_s()
         self._looking = self._loop.call_at(self._look_s, self._look)
         for question in self._questions.values():
             question.give_up(now_s - _PATIENCE_S)
@@ -94,13 +97,13 @@ class _Question:
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
     ) -> None:
-        self._end()
         try:
             if head.status == 200:
                 self._poller.heard(self._node, _STATE.decode(body))
         except msgspec.DecodeError:
             pass  # a node of another version: it is silent to this router
         finally:
+            self._end()
             if reserved is not None:
                 reserved.release()
 
@@ -129,10 +132,10 @@ class _Question:
         try:
             self._pending = connections, connections.send((request,), self)
         except ServeError:  # it has as many requests of this router as it may have
-            self._timer = self._loop.call_later(self._poller.pause_s(), self._ask)
+            self._timer = self._loop.call_later(self._poller.pause_s(self._node), self._ask)
 
     def _end(self) -> None:
         asked, self._pending = self._pending, None
         if asked is not None:
             asked[0].ended(asked[1])
-            self._timer = self._loop.call_later(self._poller.pause_s(), self._ask)
+            self._timer = self._loop.call_later(self._poller.pause_s(self._node), self._ask)

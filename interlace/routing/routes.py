@@ -31,6 +31,7 @@ class RoutingLimits:
     #: each is asked more rarely, so that asking costs a router little.
     every_ms: float = 20.0
     apart_ms: float = 1.0
+    rest_ms: float = 50.0  #: a node that has no requests is asked so often
 
     def pause_ms(self, nodes: int) -> float:
         """Between two questions to one of so many nodes."""
@@ -92,6 +93,12 @@ class Routes:
             before = known.models
             known.heard(state, now_ms)
             self._index(known, before, known.models)
+
+    def pause_ms(self, node: str) -> float:
+        """Until a node that has just answered is asked again."""
+        known = self._nodes.get(node)
+        pause_ms = self.limits.pause_ms(len(self._nodes))
+        return max(pause_ms, self.limits.rest_ms) if known and known.at_rest else pause_ms
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""

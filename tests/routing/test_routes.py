@@ -59,6 +59,21 @@ def test_what_others_sent_is_guessed_from_what_came() -> None:
     assert {here.choose("m", NONE, 0.0, 495.0).name for _ in range(20)} == {"b"}
 
 
+def test_a_node_that_has_no_requests_is_asked_more_rarely() -> None:
+    here = routes("a")
+    pauses = []
+    for number, arrived in enumerate((7, 7, 7, 8, 8)):
+        here.heard("a", state(number, m=outlook(arrived=arrived)), 25.0 * number)
+        pauses.append(here.pause_ms("a"))
+    assert pauses == [20.0, 50.0, 50.0, 20.0, 50.0]
+    here.sent("a", "m")
+    here.heard("a", state(5, m=outlook(arrived=8)), 200.0)
+    assert here.pause_ms("a") == 20.0, "what was sent is on its way"
+    here.heard("a", NodeState(1, 6, {"m": outlook(arrived=8)}, settled=False), 225.0)
+    assert here.pause_ms("a") == 20.0, "it is changing"
+    assert here.pause_ms("stranger") == 20.0
+
+
 def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:
     here = routes("a")
     here.heard("a", state(5, m=outlook()), 0.0)

@@ -48,7 +48,7 @@ class SimulatedService:
         self._beliefs = Routes(scenario.limits, lambda nodes: nodes[0])
         self._beliefs.follow([Node(name, name, 0) for name in nodes])
         news_ms = scenario.delays.news_ms
-        self._poller = SimulatedPoller(clock, nodes, scenario.limits, news_ms, self._heard)
+        self._poller = SimulatedPoller(clock, nodes, self._beliefs.pause_ms, news_ms, self._heard)
         self._states: dict[str, NodeState] = {}
         self._planned = dict.fromkeys(described)
         self._presence = Presence()
