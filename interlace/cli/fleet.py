@@ -155,13 +155,7 @@ def serve(
       interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
       interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
     """
-    positive(
-        {
-            "--request-memory-mb": request_memory_mb,
-            "--max-machines": max_machines,
-            "--local": local,
-        }
-    )
+    positive({"--request-memory-mb": request_memory_mb})
     show_logs(out := console(stderr=True), log_level)
     made = token_hex() if local else ""  # nodes of our own: nobody else has to know it
     keys = read_key(admin_key_file, "--admin-key-file") or made, read_key(api_key_file) or ""
@@ -189,6 +183,7 @@ def _found(
     Raises:
         InputError: several do, or none, or what is named is no node and no cluster.
     """
+    positive({"--max-machines": most_machines, "--local": local})
     if sum(one is not None for one in (nodes, ray, local)) != 1:
         raise InputError("who is there? Give --nodes HOST:PORT,..., --ray auto or --local 3")
     if ray is not None:

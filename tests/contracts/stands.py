@@ -1,7 +1,5 @@
 """Test stands: a device of each kind with what it takes to make it work, wait and die."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

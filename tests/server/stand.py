@@ -1,7 +1,5 @@
 """A whole HTTP server over the fake runtime, in a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
