@@ -9,8 +9,6 @@ clock. Per event: machine time of the engine alone, from an event to its command
 ``--rate`` requests a second by Zipf's law over all of them, so that most are cold.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -4,8 +4,6 @@ A server of both protocols, over a runtime that gives inputs back on the next tu
 pinned to core 0, the load generator to core 1.
 """
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What a change of plan costs: models without a host, shares that stand idle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple

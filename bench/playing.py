@@ -1,7 +1,5 @@
 """A plan that stays, played by the engine on simulated GPUs: what every paper's figures count."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """A module run on sources where hot ones are compiled: `python -m bench.pure_python MODULE ...`."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 

@@ -3,8 +3,6 @@
 With a model that returns what it gets, what is left is the cost of the device itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -5,8 +5,6 @@ varied at a time around 16 models on 8 GPUs at load 0.8. Where the engine is com
 `python -m bench.pure_python bench.sim_speed ...` measures its Python sources.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -4,8 +4,6 @@ Beside the timer that they have, the event loop's own, in the same run: batches 
 one accelerator, then on several at once, each of them busy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -4,8 +4,6 @@ Cold: no profiles and no shared weights; warm: the second start. Memory is Pss f
 divides shared pages among those who share them.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path
@@ -16,10 +14,7 @@ from bench.harness import Report, Table, main, processes
 
 
 def startup(
-    models: Annotated[Path, "the repository"],
-    /,
-    *,
-    warm: Annotated[int, "warm starts to time"] = 3,
+    models: Annotated[Path, "the repository"], /, *, warm: Annotated[int, "warm starts to time"] = 3
 ) -> Report:
     """One cold start and some warm ones."""
     found = []

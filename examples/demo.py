@@ -3,8 +3,6 @@
 Needs a running server (scripts/serve) and the packages of ``pip install .[demo]``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

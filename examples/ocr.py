@@ -5,8 +5,6 @@ on its head, a recogniser spells it. Everything here is numpy and Pillow; how th
 is left to the caller's ``infer``. Lines are taken to be level, so boxes are upright rectangles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Small worlds for tests: profiles of straight lines, fleets of one machine, whole runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from interlace.core.hardware import Fleet, Gpu

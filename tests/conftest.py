@@ -1,7 +1,5 @@
 """Tests run on the Python sources; with --compiled, on the machine code of the hot modules."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compiled modules are used only as long as they are what the sources say."""
 
-from __future__ import annotations
-
 import ast
 import json
 import pickle

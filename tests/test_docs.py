@@ -1,7 +1,5 @@
 """What the documentation shows is true: flags exist, files parse, code compiles."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """No module imports itself through others, not even for its annotations alone."""
 
-from __future__ import annotations
-
 import ast
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

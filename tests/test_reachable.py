@@ -4,8 +4,6 @@ Reached means imported, wherever the import stands, or named in a string: proces
 formats opened by dotted names.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

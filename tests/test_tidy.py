@@ -1,7 +1,5 @@
 """Style as a test: sizes, docstrings, names, and what must not be called below the runtime."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What an attack is, and what it found."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

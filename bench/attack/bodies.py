@@ -1,7 +1,5 @@
 """Bodies that are long to read: JSON of millions of numbers, and gzip that unpacks to more."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import json

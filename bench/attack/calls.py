@@ -1,7 +1,5 @@
 """Calls whose answers can be checked: a model multiplies, so every output says whose it is."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

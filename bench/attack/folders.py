@@ -1,7 +1,5 @@
 """Hostile model folders: each is set aside with its reason, and the others are served."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Malformed HTTP/1.1: named cases with the answer each must get, then mutated requests in bulk."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import Counter

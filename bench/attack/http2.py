@@ -1,7 +1,5 @@
 """HTTP/2 against the gRPC port: floods that have names, and mutated connections in bulk."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time
@@ -201,8 +199,5 @@ def _judged(
 ) -> Result:
     after = stand.held()
     result.broken["descriptors kept"] += after["main_descriptors"] - before["main_descriptors"] > 20
-    result.figures = {
-        **ended,
-        **grown(before, after, "main_pss_mb", "main_descriptors"),
-    }
+    result.figures = {**ended, **grown(before, after, "main_pss_mb", "main_descriptors")}
     return result

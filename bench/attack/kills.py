@@ -1,7 +1,5 @@
 """Processes of the server killed and stopped under verified traffic."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

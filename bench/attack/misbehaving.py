@@ -1,7 +1,5 @@
 """Models that do to their own process what models do: the others go on."""
 
-from __future__ import annotations
-
 import http.client
 import time
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Small models for a server under attack: each multiplies, some misbehave when they are told to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -5,8 +5,6 @@ bystander, another model's client, as a multiple of its p99 when nothing else ha
 long run. Ends with 1 if anything was seen that must never be.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Clients that say nothing, or a letter at a time: probes are answered all the same."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Mixed traffic for long: what the server holds and how late it answers, minute by minute."""
 
-from __future__ import annotations
-
 import random
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Raw bytes to a port over many connections at once, and what came back."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -8,8 +8,6 @@ gained nothing. It is played with the real deadlines, so it is a policy that cou
 bound: with the summary exact it would be the optimum.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The clairvoyant optimum of one accelerator and one model, by dynamic programming."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray

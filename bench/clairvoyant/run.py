@@ -7,8 +7,6 @@ part of the ceiling that no scheduler passes. Nothing is fitted to a run: the di
 profile and the rate.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence

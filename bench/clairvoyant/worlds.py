@@ -1,7 +1,5 @@
 """One model on N equal accelerators, L(b) = fixed + b * row: the world of the comparison."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

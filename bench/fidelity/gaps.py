@@ -1,7 +1,5 @@
 """How far a simulated run is from the live one: goodput, median and p99 latency."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A trace played on the real device by the engine that serves."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Iterator, Mapping, Sequence

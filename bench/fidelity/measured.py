@@ -1,7 +1,5 @@
 """What is measured of the machine before any run: profiles, and how busy neighbours slow them."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A network of linear layers as a model of a repository: how much it computes is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

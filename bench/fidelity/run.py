@@ -8,8 +8,6 @@ its batch of highest throughput, in equal parts for each model. A repetition of 
 how well a run agrees with itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The simulated twin of this machine's cores."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import Mapping, Sequence

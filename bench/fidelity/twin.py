@@ -1,7 +1,5 @@
 """The same trace in virtual time, at the very times at which the live run sent it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -37,14 +35,6 @@ def twin(
 ) -> RunRecord:
     """The run as the simulator sees it, with the beliefs that the live run began with."""
     scenario = Simulation(
-        system,
-        fleet,
-        tuple(demand),
-        believed,
-        truth,
-        arrivals,
-        plan,
-        device,
-        epoch_ms=float("inf"),
+        system, fleet, tuple(demand), believed, truth, arrivals, plan, device, epoch_ms=float("inf")
     )
     return simulate(scenario)

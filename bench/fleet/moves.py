@@ -2,7 +2,8 @@
 
 Rates move, a plan is made for the new ones, and nodes are told and change while requests come, by
 the code that does so live. Models take so many times as long as those of ``bench.planning.cost``:
-large ones, of which few requests a second fill an accelerator.
+large ones, of which few requests a second fill an accelerator. Their SLOs are 2 to
+27 s: promises are broken as often as they are for good only after as long ``before``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from interlace.sim.arrivals import Arrivals, merge_arrivals
 from interlace.sim.workload.renewal import Gamma
 
 _ON_A_NODE = 8
-_CHANGE_S = 1.0
 #: ``question`` counts accelerators by the rate of full batches; promises need fewer of its rates.
 _DEMAND = 2.8
 
@@ -39,7 +39,9 @@ def moves(
     models: int = 10_000,
     gpus: Annotated[int, "accelerators, eight on a node"] = 2_000,
     routers: int = 2,
-    seconds: Annotated[float, "of requests; rates move after one"] = 4.0,
+    before: Annotated[float, "seconds of requests until rates move"] = 1.0,
+    after: Annotated[float, "seconds of requests from then on"] = 3.0,
+    load: Annotated[float, "requests that come, in parts of the rates planned for"] = 0.9,
     spread: Annotated[float, "rates move by a factor of up to so much, or its inverse"] = 1.25,
     slow: Annotated[float, "so many times as long a batch takes"] = 200.0,
     seed: int = 0,
@@ -71,9 +73,9 @@ def moves(
         tuple(demand),
         profiles,
         profiles,
-        _joined(_poisson(demand, _CHANGE_S, seed), _poisson(moved, seconds - _CHANGE_S, seed + 1)),
+        _joined(_poisson(demand, load, before, seed), _poisson(moved, load, after, seed + 1)),
         routers=routers,
-        changes=(RateChange(_CHANGE_S * 1000.0, tuple(moved)),),
+        changes=(RateChange(before * 1000.0, tuple(moved)),),
         epoch_ms=float("inf"),
         warm_ms=4_000.0,
     )
@@ -112,8 +114,9 @@ def _slower(one: Profile, factor: float) -> Profile:
     return replace(one, points=points)
 
 
-def _poisson(demand: list[Demand], seconds: float, seed: int) -> Arrivals:
-    return merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, seconds, seed)
+def _poisson(demand: list[Demand], load: float, seconds: float, seed: int) -> Arrivals:
+    rates = {d.model: Gamma(load * d.rows_per_s, 1.0) for d in demand}
+    return merge_arrivals(rates, seconds, seed)
 
 
 def _joined(one: Arrivals, then: Arrivals) -> Arrivals:

@@ -1,7 +1,5 @@
 """What a part is given: a GPU or what stands for one, how long it has, and what others found."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager

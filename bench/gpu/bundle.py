@@ -1,7 +1,5 @@
 """All findings of a run in one file, to be carried away, and to go on from elsewhere."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zlib

@@ -5,8 +5,6 @@ next batch twice. The gap is the time between two executions around a change, be
 GPU's own clock, whose step is told; and nothing may be dropped.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence

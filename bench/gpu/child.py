@@ -1,7 +1,5 @@
 """A part in a process of its own: rows come as they are found, and time is up when it is up."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

@@ -1,7 +1,5 @@
 """The systems that meet on one GPU: a row of the catalog, and its plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -43,10 +41,7 @@ class Contestant:
 
 OURS: Final = Contestant("interlace", "interlace")
 #: Every batch has the whole GPU: in slices that nobody else may use, or never idle.
-WHOLE: Final = (
-    Contestant("temporal", "temporal"),
-    Contestant("Clockwork", "clockwork"),
-)
+WHOLE: Final = (Contestant("temporal", "temporal"), Contestant("Clockwork", "clockwork"))
 #: Triton's way is two instances of a model and a short wait for company; which is best, a GPU says.
 STREAMS: Final = (
     Contestant("streams", "triton", 1),

@@ -1,7 +1,5 @@
 """Pairs and triples of models side by side, kept beside the profiles of this kind of GPU."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from bench.fidelity.stand import Stand
@@ -39,12 +37,7 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def _groups(
-    bench: Bench,
-    opened: Stand,
-    kept: list[Kept],
-    count: int,
-    spare_s: float,
-    seen_all: list[CoRun],
+    bench: Bench, opened: Stand, kept: list[Kept], count: int, spare_s: float, seen_all: list[CoRun]
 ) -> AsyncIterator[Row]:
     """Groups of that many, until only ``spare_s`` are left."""
     share_pct = corun_share_pct(opened.device.gpu, count)

@@ -1,7 +1,5 @@
 """The devices of this GPU by mechanism; without a GPU, the same on the fake driver."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

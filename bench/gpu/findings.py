@@ -4,8 +4,6 @@ Whatever ends a run, each row that came is in OUT/rows.jsonl, and what came of e
 OUT/PART.json, which are never half written.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """GPU processes forked from one that has imported what is slow to import."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

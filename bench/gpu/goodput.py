@@ -8,8 +8,6 @@ best of those on streams, are halved down to the highest load at which every mod
 requests within the SLO. The papers' systems come last.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Streams on SMs of one's choice, for checks; and how long things on them take."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -113,11 +111,7 @@ def captured(backend: CudaBackend, lane: Lane, body: Callable[[], object]) -> It
 
 
 def times_ms(
-    driver: Driver,
-    stream: int,
-    launch: Callable[[], object],
-    count: int,
-    warm_ups: int = 2,
+    driver: Driver, stream: int, launch: Callable[[], object], count: int, warm_ups: int = 2
 ) -> list[float]:
     """GPU time of each of ``count`` launches, one at a time, by events on the stream."""
     begin, end = driver.event(timing=True), driver.event(timing=True)

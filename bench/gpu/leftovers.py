@@ -4,8 +4,6 @@ A daemon lives in a session of its own and outlasts who started it. As long as i
 daemon that others may find, and its server holds memory of the GPU.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

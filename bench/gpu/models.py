@@ -1,7 +1,5 @@
 """The models of the comparisons: the ten of the examples on a GPU, three small ones without."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """NVML of the measured GPU: how it is set, memory in use by all processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final

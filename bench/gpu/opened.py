@@ -1,7 +1,5 @@
 """A stand on one of this GPU's devices, with models that need not be opened again."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 

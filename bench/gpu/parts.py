@@ -1,7 +1,5 @@
 """The parts of a run in order, with the seconds each can count on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Latency of the ten models by batch and share of this GPU, kept as `interlace profile` does."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, NamedTuple
 

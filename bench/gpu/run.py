@@ -7,8 +7,6 @@ the same code without a GPU, on the fake driver of the tests: its figures mean n
 cannot walk cannot run.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import site

@@ -1,7 +1,5 @@
 """Trials of one system at one load after the other, and the highest load that it keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt

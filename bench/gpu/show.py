@@ -1,7 +1,5 @@
 """Rows on a terminal, line by line."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path

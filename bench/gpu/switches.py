@@ -1,7 +1,5 @@
 """What `preflight` chose for the parts after it: how green contexts are used, if at all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -5,8 +5,6 @@ neighbours slow a model is measured first, on halves of the GPU, and how executi
 just before and after each run; nothing is fitted to the runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
@@ -50,11 +48,7 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def compared(
-    bench: Bench,
-    opened: Stand,
-    profiles: Mapping[str, Profile],
-    pairs: Pairs,
-    seconds: float,
+    bench: Bench, opened: Stand, profiles: Mapping[str, Profile], pairs: Pairs, seconds: float
 ) -> AsyncIterator[Row]:
     """Every system at every load, live and simulated."""
     systems = [one for one in CONTESTANTS if one.row in _SYSTEMS]

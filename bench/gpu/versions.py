@@ -1,7 +1,5 @@
 """Versions, tools and limits of the machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -1,7 +1,5 @@
 """What the comparisons ask of this GPU: rates in parts of what it can do at best, SLOs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """The highest rate that still holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

@@ -1,7 +1,5 @@
 """Closed loop: a fixed number of connections, each with exactly one call outstanding."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

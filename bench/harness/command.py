@@ -3,8 +3,6 @@
 Written on argparse rather than on typer, which a borrowed GPU machine does not have.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import inspect

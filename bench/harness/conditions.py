@@ -1,7 +1,5 @@
 """Under what conditions figures were taken: when, by which command, of which program, on what."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

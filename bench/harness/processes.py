@@ -1,7 +1,5 @@
 """All processes of a server, found by a mark in their environment: memory and CPU time."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

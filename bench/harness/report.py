@@ -1,7 +1,5 @@
 """What a benchmark found: figures beside published ones, tables, pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple

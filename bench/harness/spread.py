@@ -1,7 +1,5 @@
 """Repetition and spread: what several runs of the same say together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import mean, median, stdev
 from typing import Final, NamedTuple

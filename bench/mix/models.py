@@ -3,8 +3,6 @@
 Imported by peers in their own environments, so it needs numpy only, and what a model needs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

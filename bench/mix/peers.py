@@ -1,7 +1,5 @@
 """Who is compared on the mix, how each is started, and what a request looks like on its wire."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

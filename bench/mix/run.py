@@ -5,12 +5,12 @@ cores could do one request at a time, times the load. Server and client share bo
 client at a higher priority.
 """
 
-from __future__ import annotations
-
-import json
+import multiprocessing
+import os
 import statistics
-import subprocess
+import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -57,7 +57,7 @@ def mix(
     claim(set(), client_nice)
     for name in names:
         prepare(home, peers.peer(name, home))
-    costs = costs_ms(home)
+    costs = costs_ms()
     print("ms per request alone:", {n: round(cost, 2) for n, cost in costs.items()}, flush=True)
     rows: list[Row] = []
     for seed in range(1, reps + 1):
@@ -94,11 +94,23 @@ def ratio(rows: Sequence[Row], measure: str) -> str | None:
     return over.text() if over else None
 
 
-def costs_ms(home: Path) -> dict[str, float]:
-    """What one request of each model costs alone on one core, measured now, in a peer's Python."""
-    command = [str(home / "pytriton" / "bin" / "python"), "cost.py", "--seconds", "1.0"]
-    done = subprocess.run(command, cwd=peers.HERE, capture_output=True, text=True, check=True)
-    return {name: by_batch["1"] for name, by_batch in json.loads(done.stdout).items()}
+def costs_ms() -> dict[str, float]:
+    """What one request of each model costs alone on one core, measured now, in another process."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, models.limit_threads, (1,)) as alone:
+        return dict(zip(models.BY_NAME, alone.map(cost_ms, models.BY_NAME), strict=True))
+
+
+def cost_ms(name: str, seconds: float = 1.0) -> float:
+    """A model's median over that many seconds, and three runs at least, on core 0."""
+    os.sched_setaffinity(0, {0})
+    run, inputs = models.load(name, 1), models.sample(models.BY_NAME[name])
+    times_ms, end_s = [], time.perf_counter() + seconds
+    while time.perf_counter() < end_s or len(times_ms) < 3:
+        began_s = time.perf_counter()
+        run(inputs)
+        times_ms.append((time.perf_counter() - began_s) * 1e3)
+    return statistics.median(times_ms)
 
 
 def rates_rps(costs: dict[str, float], load: float) -> list[float]:

@@ -4,8 +4,6 @@ Instances and threads are what a careful operator would tune; every model gets a
 gives up on requests once they can hardly make their SLO.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The CNN without any server: calls a second by batch size, one thread, pinned to one core."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

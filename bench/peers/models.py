@@ -5,8 +5,6 @@ cnn   FP32[3,64,64] to FP32[100]: a small residual CNN
 img   FP32[3,224,224] to the same: 602,112 bytes in and out
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

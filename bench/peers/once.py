@@ -1,7 +1,5 @@
 """One plain call, with ordinary clients."""
 
-from __future__ import annotations
-
 import http.client
 
 from interlace.load.call import Call

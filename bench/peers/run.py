@@ -5,8 +5,6 @@ loop with 32 connections (8 for the image), and Poisson arrivals at half of that
 All that the file holds is then summed up, as `python -m bench.peers.summarise` does.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A server under test: started on given cores, watched, measured, stopped by its own pid."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

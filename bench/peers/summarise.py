@@ -1,7 +1,5 @@
 """From a JSON-lines file of figures to medians, ratios of ours with their spread, and tables."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

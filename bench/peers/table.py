@@ -1,7 +1,5 @@
 """How each server is started and which protocols are measured."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

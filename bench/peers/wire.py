@@ -1,7 +1,5 @@
 """What each server wants on the wire for each model."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

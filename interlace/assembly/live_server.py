@@ -167,12 +167,7 @@ class LiveServer:
             choices.root, choices.fetches, keys.admin or keys.api, self._have_changed
         )
         self.assignments = Assignments(
-            self.runtime,
-            self.fleet,
-            self.lifecycle,
-            self.registry,
-            self._assigned,
-            self.wanted,
+            self.runtime, self.fleet, self.lifecycle, self.registry, self._assigned, self.wanted
         )
         self.node_states = NodeStates(
             self.engine,

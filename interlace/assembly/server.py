@@ -20,10 +20,7 @@ from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles, fetched_models, find_models
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
-from interlace.assembly.simulated_accelerators import (
-    SimulatedAccelerators,
-    simulated_accelerators,
-)
+from interlace.assembly.simulated_accelerators import SimulatedAccelerators, simulated_accelerators
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wait_for_turns
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
@@ -142,9 +139,7 @@ class Server:
         self._ended.result()
 
     def run(
-        self,
-        on_step: OnSweepStep = no_progress,
-        on_ready: OnReady = lambda models, engine: None,
+        self, on_step: OnSweepStep = no_progress, on_ready: OnReady = lambda models, engine: None
     ) -> None:
         """Serve in this thread, the main one, until SIGTERM or SIGINT.
 

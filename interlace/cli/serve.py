@@ -14,14 +14,7 @@ from rich.console import Console
 import interlace
 from interlace.assembly.server import ServeOptions
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
-from interlace.cli.options import (
-    Cores,
-    Profiles,
-    SystemName,
-    positive,
-    read_key,
-    size_bytes,
-)
+from interlace.cli.options import Cores, Profiles, SystemName, positive, read_key, size_bytes
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import LogLevel, console, show_logs, table
 from interlace.control.snapshots import Placement, placements

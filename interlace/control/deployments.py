@@ -19,11 +19,7 @@ class Deployments:
     """Deploys models and routes their public names to them."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        device: Registers,
-        table: ModelTable,
-        statuses: StatusFutures,
+        self, runtime: Runtime, device: Registers, table: ModelTable, statuses: StatusFutures
     ) -> None:
         self._runtime = runtime
         self._device = device

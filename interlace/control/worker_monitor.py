@@ -53,10 +53,7 @@ class WorkerMonitor:
     """
 
     def __init__(
-        self,
-        device: WorkerDevice,
-        engine: Callable[[], EngineSnapshot],
-        registry: VersionRegistry,
+        self, device: WorkerDevice, engine: Callable[[], EngineSnapshot], registry: VersionRegistry
     ) -> None:
         self._device = device
         self._engine = engine

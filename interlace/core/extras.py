@@ -10,15 +10,7 @@ from typing import Final
 _MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "serve": frozenset(
-            {
-                "hpack",
-                "httptools",
-                "onnxruntime",
-                "safetensors",
-                "torch",
-                "transformers",
-                "uvloop",
-            }
+            {"hpack", "httptools", "onnxruntime", "safetensors", "torch", "transformers", "uvloop"}
         ),
         "cuda": frozenset({"cuda", "pynvml"}),
         "fleet": frozenset({"ray"}),

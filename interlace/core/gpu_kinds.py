@@ -15,12 +15,7 @@ _GB: Final = 10**9
 #: less than profiles do from one day to the next.
 _MPS_PCT: Final = tuple(range(5, 101, 5))
 _MPS: Final = frozenset(
-    {
-        Trait.OVERLAPPED_REORGANISATION,
-        Trait.HOST_ACCESS,
-        Trait.INPUT_POOL,
-        Trait.SHARE_AT_LAUNCH,
-    }
+    {Trait.OVERLAPPED_REORGANISATION, Trait.HOST_ACCESS, Trait.INPUT_POOL, Trait.SHARE_AT_LAUNCH}
 )
 #: Compute slices of MIG's instances on an A100 and where they may begin; 3g takes the memory of
 #: four slices, so that two of them fill the GPU (NVIDIA MIG user guide, A100 profiles).

@@ -33,11 +33,7 @@ def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:
 
 
 def _contending(
-    state: EngineState,
-    gpu: str,
-    tags: ServiceTags,
-    places: Sequence[LivePartition],
-    now_ms: float,
+    state: EngineState, gpu: str, tags: ServiceTags, places: Sequence[LivePartition], now_ms: float
 ) -> set[str]:
     """Models with a turn that lose requests and have a whole batch waiting."""
     return {

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from interlace.core.errors import ServeError
-from interlace.core.messages import (
-    Command,
-    Failure,
-    Load,
-    PartitionWork,
-    ReportStatus,
-    Run,
-)
+from interlace.core.messages import Command, Failure, Load, PartitionWork, ReportStatus, Run
 from interlace.engine import refusals
 from interlace.engine.state import DeployedModel, EngineState
 

@@ -17,12 +17,13 @@ from interlace.core.messages import (
     PlanSolved,
     SolvePlan,
 )
-from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
+from interlace.core.node import Assignment, NodeDescription, NodeModel, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.core.profile import Profile
 from interlace.engine.fleet_planner import FleetPlanner
-from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
-from interlace.fleet.handover import keeping
+from interlace.fleet.fleet_gpus import fleet_gpu, models_of, own_models_of, plans_by_node
+from interlace.fleet.handover import NodePart, handed_over
+from interlace.fleet.kinds import KindsPlanner
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
@@ -75,11 +76,14 @@ class Controller:
         self._number = 0
         self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
-        self._profiles: dict[str, Profile] = {}
+        self._profiles: dict[str, dict[str, Profile]] = {}  #: by kind of accelerator and model
         self._handing_over = False  # models are to leave when they stand elsewhere
         self._asked: Collection[str] = ()  # accelerators that the open question is about
         self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
+        self.broken: Mapping[
+            str, str
+        ] = {}  #: models that left before they stand elsewhere, and why
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:
@@ -129,23 +133,31 @@ class Controller:
             if new > 0 and model in self._digests:
                 self._planner.count(model, new)
 
-    def deploy(self, models: Sequence[tuple[Deployment, str]]) -> None:
-        """Serve these models from now on, each with the digest of its files."""
-        for one, digest in models:
-            self._digests[one.demand.model] = digest
-            self._profiles[one.demand.model] = one.profile
-        self._follow(self._planner.deploy(ModelsDeployed(tuple(one for one, _ in models))))
+    def deploy(self, models: Mapping[str, Mapping[str, NodeModel]]) -> None:
+        """Serve these models from now on, each as it is on every kind of accelerator that has it.
+
+        They are given by name, and by kind.
+        """
+        for name, by_kind in models.items():
+            self._forget_profiles(name)
+            for kind, one in by_kind.items():
+                self._digests[name] = one.digest
+                self._profiles.setdefault(kind, {})[name] = one.profile
+        some = [next(iter(by_kind.values())) for by_kind in models.values()]
+        deployed = tuple(Deployment(one.demand, one.profile) for one in some)
+        self._follow(self._planner.deploy(ModelsDeployed(deployed)))
 
     def withdraw(self, model: str) -> None:
         """Serve a model no more."""
         if self._digests.pop(model, None) is not None:
+            self._forget_profiles(model)
             self._planner.withdraw(model)
             self._follow(())
 
     @property
     def reasons(self) -> Mapping[str, str]:
         """Why models are not served, or not all that they ask for."""
-        return self._planner.reasons
+        return {**self.broken, **self._planner.reasons}
 
     def would_plan(
         self,
@@ -163,7 +175,7 @@ class Controller:
             after = self._target if answer.failure else self._planner.aligned(answer.plan, fleet)
             done(planned_fleet(self._target, after, there, answer.failure or ""))
 
-        self._solver(self._in_zones())(question, solved)
+        self._solver(self._planning())(question, solved)
 
     def next_revision(self) -> Revision:
         """Of an order that comes after all that were given."""
@@ -180,13 +192,19 @@ class Controller:
         self.start()
 
     def _solve(self, question: SolvePlan) -> None:
-        """Plan with the zones of the nodes that are there now."""
         self._asked = {gpu.id for gpu in question.fleet.gpus}
-        self._solver(self._in_zones())(question, self._solved)
+        self._solver(self._planning())(question, self._solved)
 
-    def _in_zones(self) -> System:
+    def _planning(self) -> System:
+        """The system, for the kinds and the zones of the nodes that are there now."""
         zones = {name: member.zone for name, member in self._nodes.items()}
-        return replace(self._system, planner=ZonePlanner(self._system.planner, zones))
+        profiles = {kind: dict(models) for kind, models in self._profiles.items()}
+        planner = ZonePlanner(KindsPlanner(self._system.planner, profiles), zones)
+        return replace(self._system, planner=planner)
+
+    def _forget_profiles(self, model: str) -> None:
+        for models in self._profiles.values():
+            models.pop(model, None)
 
     def _solved(self, solved: PlanSolved) -> None:
         asked, self.failure = self._asked, solved.failure or ""
@@ -208,18 +226,24 @@ class Controller:
 
     def _assign(self, target: Plan) -> None:
         plans = plans_by_node(target, self._nodes)
-        ahead = self._moving(plans)
-        waiting, revision = False, None
-        for node, member in self._nodes.items():
-            if not member.planned:
-                continue  # that it has no part in a plan made without it says nothing
-            plan = plans[node]
+        parts = {
+            node: NodePart(
+                Plan() if member.assignment is None else member.assignment.plan,
+                plans[node],
+                {gpu.id.partition("/")[2]: gpu for gpu in member.gpus},
+                self._profiles.get(member.gpus[0].kind, {}),
+            )
+            for node, member in self._nodes.items()
+            if member.planned  # that it has no part in a plan made without it says nothing
+        }
+        moving = self._moving(plans)
+        steps, lost = handed_over(parts, moving)
+        self.broken = {m: why for m, why in {**self.broken, **lost}.items() if m in moving}
+        waiting = bool(self.broken) or any(plan != plans[node] for node, plan in steps.items())
+        revision = None
+        for node, plan in steps.items():
+            member = self._nodes[node]
             before = member.assignment
-            if before is not None and (late := before.models.keys() & ahead):
-                gpus = {gpu.id.partition("/")[2]: gpu for gpu in member.gpus}
-                leaving = late - models_of(plan.partitions)
-                new, plan = plan, keeping(plan, before.plan, leaving, gpus, self._profiles)
-                waiting |= plan != new
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             if before is not None and (before.plan, before.models) == (plan, models):
                 continue
@@ -242,7 +266,7 @@ class Controller:
         return {
             model
             for node, plan in plans.items()
-            for model in models_of(plan.partitions)
+            for model in own_models_of(plan.partitions)
             if self._nodes[node].ready_ms.get(model, inf) > before_ms
         }
 

@@ -43,3 +43,8 @@ def plans_by_node(plan: Plan, nodes: Iterable[str]) -> dict[str, Plan]:
 def models_of(partitions: Iterable[Partition]) -> set[str]:
     """The models that have a turn in one of these."""
     return {slot.model for part in partitions for slot in part.slots}
+
+
+def own_models_of(partitions: Iterable[Partition]) -> set[str]:
+    """The models that have a turn of their own in one of these, not lent."""
+    return {slot.model for part in partitions for slot in part.slots if not slot.guest}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from interlace.core.errors import ServeError
-from interlace.core.messages import Deployment
+from interlace.core.errors import Reason, ServeError
 from interlace.core.node import NodeDescription, NodeModel
 from interlace.fleet.controller import Controller
 from interlace.router.http.reads import NodeReader
@@ -18,17 +17,27 @@ _PATH: Final = "/v2/node/models"
 
 
 class NodeModels:
-    """Reads models off nodes that have the same files, so that one which answers is enough."""
+    """Reads models off nodes, which have the same files: one of each kind that answers is enough.
+
+    Kinds are those of accelerators. One of which no node is left is remembered.
+    """
 
     def __init__(self, reader: NodeReader) -> None:
         self._reader = reader
-        self._known: dict[str, NodeModel] = {}
+        self._known: dict[str, dict[str, NodeModel]] = {}  #: by kind and name
+        self._files = ""
         self._read_of: tuple[object, ...] = ()
 
     def forget(self) -> None:
         """Another controller is to be told all of them."""
         self._known = {}
         self._read_of = ()
+
+    def lacking(self, kind: str) -> list[str]:
+        """Models that other kinds have a profile of, and this one has none."""
+        if kind not in self._known:
+            return []  # it was not asked yet
+        return sorted(_by_name(self._known).keys() - self._known[kind].keys())
 
     async def bring_up(
         self, controller: Controller, nodes: Mapping[str, NodeDescription], files: str
@@ -39,23 +48,27 @@ class NodeModels:
         They are asked when that has changed, or when one has come.
 
         Raises:
-            ServeError: no node answered.
+            ServeError: of one kind no node answered.
         """
         there = (files, frozenset((name, one.began) for name, one in nodes.items()))
         if there == self._read_of or not nodes:
             return
-        found = await self._ask(nodes)
-        for name in self._known.keys() - found.keys():
+        by_kind: dict[str, list[str]] = {}
+        for name, one in nodes.items():
+            by_kind.setdefault(one.gpus[0].kind, []).append(name)
+        found = {kind: await self._ask(names) for kind, names in by_kind.items()}
+        if files == self._files:
+            found = {**self._known, **found}
+        before, now = _by_name(self._known), _by_name(found)
+        for name in before.keys() - now.keys():
             controller.withdraw(name)
-        new = {name: one for name, one in found.items() if self._known.get(name) != one}
-        self._known, self._read_of = found, there
+        new = {name: one for name, one in now.items() if before.get(name) != one}
+        self._known, self._files, self._read_of = found, files, there
         if new:
-            controller.deploy(
-                [(Deployment(one.demand, one.profile), one.digest) for one in new.values()]
-            )
+            controller.deploy(new)
 
-    async def _ask(self, nodes: Iterable[str]) -> dict[str, NodeModel]:
-        failure: ServeError | None = None
+    async def _ask(self, nodes: Sequence[str]) -> dict[str, NodeModel]:
+        failure = _unreadable(nodes)
         for node in nodes:
             try:
                 answer = await self._reader.ask(node, "GET", _PATH)
@@ -64,6 +77,17 @@ class NodeModels:
                 continue
             if answer.status == 200:
                 return _MODELS.decode(answer.body)
-        if failure is not None:
-            raise failure
-        return self._known
+        raise failure
+
+
+def _unreadable(nodes: Sequence[str]) -> ServeError:
+    """None of these nodes says what it could serve."""
+    return ServeError(Reason.BACKEND, f"{', '.join(nodes)} do not say what they could serve")
+
+
+def _by_name(known: Mapping[str, Mapping[str, NodeModel]]) -> dict[str, dict[str, NodeModel]]:
+    found: dict[str, dict[str, NodeModel]] = {}
+    for kind, models in sorted(known.items()):
+        for name, one in models.items():
+            found.setdefault(name, {})[kind] = one
+    return found

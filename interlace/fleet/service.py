@@ -195,7 +195,9 @@ class FleetService:
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
-                remark=self.remarks.get(node.name, ""),
+                remark="; ".join(
+                    filter(None, (self._lacks(described), self.remarks.get(node.name)))
+                ),
                 drained=node.name in self._changes.now.drained,
             )
             for node in self._directory.nodes
@@ -209,6 +211,12 @@ class FleetService:
             {} if controller is None else dict(controller.reasons),
             "" if controller is None else controller.failure,
         )
+
+    def _lacks(self, described: NodeDescription | None) -> str:
+        """Which models a node cannot have, since they were not measured on its accelerators."""
+        kind = "" if described is None else described.gpus[0].kind
+        models = ", ".join(self._models.lacking(kind))
+        return f"no profile on {kind} of {models}: measure or add one" if models else ""
 
     async def _command(self) -> None:
         """Take the lease, and give up what was planned when it is lost."""

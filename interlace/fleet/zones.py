@@ -35,6 +35,7 @@ class ZonePlanner:
 def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
     """The plan with accelerators of one kind swapped until no swap parts more replicas.
 
+    Guests are no replicas: they are lent what is left.
     Each swap lowers the number of models that have two replicas or more, all in one zone; so it
     ends. The first swap that does is taken, in order of names.
     """
@@ -42,7 +43,7 @@ def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
     kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
     held: dict[str, set[str]] = {gpu: set() for gpu in zone}
     for part in plan.partitions:
-        held[part.gpu].update(slot.model for slot in part.slots)
+        held[part.gpu].update(slot.model for slot in part.slots if not slot.guest)
     replicas = _Replicas(held, zone)
     place = {gpu: gpu for gpu in held}  # where what was planned for an accelerator goes
     names = sorted(held)

@@ -219,10 +219,7 @@ def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
     if not batched:
         specs += [spec for spec in optional if spec is not None]
     cut = 1 if batched else 0
-    return (
-        Signature(_without_rows(specs, cut), _without_rows(known, cut), batched, 0),
-        skipped,
-    )
+    return (Signature(_without_rows(specs, cut), _without_rows(known, cut), batched, 0), skipped)
 
 
 def _without_rows(specs: list[TensorSpec], cut: int) -> tuple[TensorSpec, ...]:

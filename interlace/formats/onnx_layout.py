@@ -78,8 +78,7 @@ def lay_out(graph: Path, weights: Path) -> list[StoredPiece]:
     graph.write_bytes(_edit("model", message, lambda offset, length: places[offset]))
     return [
         piece._replace(
-            begin=places[piece.begin],
-            nbytes=-(-piece.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
+            begin=places[piece.begin], nbytes=-(-piece.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         )
         for piece in ordered
     ]

@@ -202,24 +202,54 @@ class _PartitionIds:
 def _kept(
     patterns: Sequence[Pattern], homes: Sequence[FilledGpu], question: PlacementInput
 ) -> list[Pattern]:
-    """Put patterns that the current plan has where it has them; the others."""
-    names = [one.model for one in question.demand]
+    """Put patterns that the current plan has where it has them; the others.
+
+    Then those of which it has most models, in a partition of the same share.
+    """
     by_id = {home.gpu.id: home for home in homes}
-    free: dict[tuple[int, frozenset[str]], list[Partition]] = {}
-    for part in question.current.partitions:
-        if part.gpu in by_id:
+    free = _StandingPlaces([p for p in question.current.partitions if p.gpu in by_id])
+    rest = patterns
+    for alike in (free.same, free.like):
+        left = []
+        for pattern in rest:
+            models = frozenset(question.demand[m].model for m, _ in pattern.turns)
+            places = (place for one in alike(pattern.share_pct, models) for place in one)
+            before = next((p for p in places if _fits(by_id[p.gpu], pattern, question)), None)
+            if before is None:
+                left.append(pattern)
+            else:
+                free.take(before)
+                by_id[before.gpu].put(pattern)
+        rest = left
+    return list(rest)
+
+
+class _StandingPlaces:
+    """Partitions of the current plan that nothing was put in the place of yet."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        self._of: dict[tuple[int, frozenset[str]], list[Partition]] = {}
+        self._with: dict[tuple[int, str], list[frozenset[str]]] = {}
+        for part in partitions:
             models = frozenset(slot.model for slot in part.slots)
-            free.setdefault((part.share_pct, models), []).append(part)
-    rest = []
-    for pattern in patterns:
-        same = free.get((pattern.share_pct, frozenset(names[m] for m, _ in pattern.turns)), [])
-        before = next((p for p in same if _fits(by_id[p.gpu], pattern, question)), None)
-        if before is None:
-            rest.append(pattern)
-        else:
-            same.remove(before)
-            by_id[before.gpu].put(pattern)
-    return rest
+            if (part.share_pct, models) not in self._of:
+                for model in models:
+                    self._with.setdefault((part.share_pct, model), []).append(models)
+            self._of.setdefault((part.share_pct, models), []).append(part)
+
+    def same(self, share_pct: int, models: frozenset[str]) -> list[list[Partition]]:
+        """Those of exactly these models."""
+        return [self._of.get((share_pct, models), [])]
+
+    def like(self, share_pct: int, models: frozenset[str]) -> list[list[Partition]]:
+        """Those of some of these models, of most first."""
+        shared = Counter(one for m in models for one in self._with.get((share_pct, m), ()))
+        return [self._of[share_pct, one] for one, _ in shared.most_common()]
+
+    def take(self, partition: Partition) -> None:
+        """Something was put in its place."""
+        models = frozenset(slot.model for slot in partition.slots)
+        self._of[partition.share_pct, models].remove(partition)
 
 
 def _fits(home: FilledGpu, pattern: Pattern, question: PlacementInput) -> bool:

@@ -7,14 +7,14 @@ hosts and no model needs a whole number of partitions (statistical multiplexing)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, Partition
 from interlace.core.profile import Profiles
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.column_generation import PackingSolution, SearchLimits
@@ -29,8 +29,13 @@ from interlace.perf.memory import needed_bytes, room_bytes
 #: Models of one pool at most; a pool of this many hosts gains little by one more model.
 _MOST_MODELS: Final = 32
 _ENOUGH_HOSTS: Final = 24.0
+#: So many times as many before a pool that stands is cut.
+_GROWN: Final = 2.0
 #: How long before the nearest deadline heads begin, in parts of the pool's shortest SLO.
 _AHEAD: Final = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+#: What bringing one model into one partition is worth, in accelerators: so much more a pool that
+#: stands may take.
+_LOAD: Final = 0.0005
 #: Of the time between L(1) and the SLO, what a batch may take more than one row.
 _LONGEST: Final = 0.5
 _ROUNDING: Final = 1e-9
@@ -74,16 +79,54 @@ class HostPool(NamedTuple):
     hosts: int
 
 
+@dataclass(frozen=True, slots=True)
+class StandingPools:
+    """By model, where most of its partitions stand: in which pool, of how many hosts and share."""
+
+    pool: Ints
+    share_pct: Ints
+    hosts: Ints
+
+    @classmethod
+    def of(cls, demand: Sequence[Demand], partitions: Iterable[Partition]) -> StandingPools:
+        """Those of a plan; a model that stands nowhere is in a pool of no hosts."""
+        pools = Counter((frozenset(s.model for s in p.slots), p.share_pct) for p in partitions)
+        index = {one.model: i for i, one in enumerate(demand)}
+        found = cls(*(np.zeros(len(demand), np.int64) for _ in range(3)))
+        for number, ((models, share_pct), hosts) in enumerate(pools.items(), 1):
+            for at in (index[model] for model in models if model in index):
+                if hosts > found.hosts[at]:
+                    found.pool[at], found.share_pct[at], found.hosts[at] = number, share_pct, hosts
+        return found
+
+    def loads(self, order: Ints, share_pct: int, needed: Floats) -> Floats:
+        """Models to bring into partitions for pools (first model in ``order`` x models - 1).
+
+        One that begins with the first model of a standing pool takes its place.
+        """
+        pool, hosts = self.pool[order], self.hosts[order] * (self.share_pct[order] == share_pct)
+        hosts[1:] *= pool[1:] != pool[:-1]
+        models = np.arange(1, _MOST_MODELS + 1)
+        later = np.minimum(np.arange(len(order))[:, None] + models - 1, len(order) - 1)
+        same = (pool[later] == pool[:, None]).cumsum(axis=1)
+        found: Floats = needed * models - np.minimum(needed, hosts[:, None]) * same
+        return found
+
+
 def in_pools(
     options: Mapping[int, BatchOptions],
     arrays: DemandArrays,
     layouts: Sequence[Layout],
     memory: PoolMemory,
     effort: SearchLimits,
+    standing: StandingPools | None = None,
 ) -> PackingSolution | None:
-    """The pools that take least of the accelerators; then the fewest layouts that hold them."""
+    """The pools that take least of the accelerators; then the fewest layouts that hold them.
+
+    Pools that are ``standing`` stay for as long as what others would save is not worth the loads.
+    """
     order = np.argsort(arrays.slo_ms, kind="stable")
-    pools = _cheapest(options, arrays, layouts, memory, order)
+    pools = _cheapest(options, arrays, layouts, memory, order, standing)
     if pools is None:
         return None
     patterns: Counter[Pattern] = Counter()
@@ -101,6 +144,7 @@ def _cheapest(
     layouts: Sequence[Layout],
     memory: PoolMemory,
     order: Ints,
+    standing: StandingPools | None,
 ) -> list[HostPool] | None:
     """Models in order of SLO cut into pools so that all cost least: a shortest path.
 
@@ -115,9 +159,13 @@ def _cheapest(
         if share_pct not in offered:
             continue
         price = 1.0 / _most(share_pct, layouts)
-        needed = np.ceil(_PoolModels(one, arrays, memory, order).hosts() - _ROUNDING)
-        better = needed * price < cost
-        cost[better], share[better] = needed[better] * price, share_pct
+        enough = _ENOUGH_HOSTS if standing is None else _GROWN * _ENOUGH_HOSTS
+        needed = np.ceil(_PoolModels(one, arrays, memory, order).hosts(enough) - _ROUNDING)
+        priced = needed * price
+        if standing is not None:
+            priced += _LOAD * standing.loads(order, share_pct, needed)
+        better = priced < cost
+        cost[better], share[better] = priced[better], share_pct
         hosts[better] = needed[better]
     best, width = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
     best[0] = 0.0
@@ -166,19 +214,19 @@ class _PoolModels:
         copies, self._room = memory.room[options.share_pct]
         self._held = memory.weights[order] + copies * memory.activations[order]
 
-    def hosts(self) -> Floats:
+    def hosts(self, enough: float) -> Floats:
         """By (first model, models - 1); infinite where the share or its memory do not serve them.
 
         One model alone has partitions of its own, in which batches wait to be full.
         """
         found = np.full((len(self._slo_ms), _MOST_MODELS), np.inf)
         for part in _AHEAD:
-            self._add(found, part)
+            self._add(found, part, enough)
         with np.errstate(divide="ignore"):
             found[:, 0] = self._rows_per_ms * 1000.0 / self._alone_rows_per_s
         return found
 
-    def _add(self, found: Floats, part: float) -> None:
+    def _add(self, found: Floats, part: float, enough: float) -> None:
         """Heads begin when their deadline is so far ahead, in parts of the shortest SLO.
 
         What gathers until then costs least a row in the best batch of at most that length; what
@@ -202,7 +250,7 @@ class _PoolModels:
             needed = hosts_needed(load, variance_ms, longest_ms, ahead_ms - longest_ms, loss)
             needed = np.where(held <= self._room, needed, np.inf)
             found[first, more] = np.minimum(found[first, more], needed)
-            on = (load < _ENOUGH_HOSTS) & (held <= self._room) & (model + 1 < len(self._slo_ms))
+            on = (load < enough) & (held <= self._room) & (model + 1 < len(self._slo_ms))
             if not on.any():
                 break
             first, load, variance_ms, longest_ms, loss, held = (

@@ -55,17 +55,25 @@ class DeadlineAdmission:
                 return None
             if late_ms < best_ms:
                 best_ms, harmless = late_ms, late_ms <= 0
-        if model.lenders and self._is_lent(request, view, now_ms):
-            return None
+        if model.lenders:
+            lent_ms, run_ms = self._lent_ms(request, view, now_ms)
+            if lent_ms <= 0.0:
+                return None
+            if not model.hosts:
+                best_ms, alone_ms = lent_ms, run_ms
         late_ms = max(best_ms, 0.0) if harmless else best_ms
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         retry_after_ms = None if hopeless else max(late_ms, cold_ms, 1.0)
         return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms)
 
-    def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
-        """True if a partition that lends its time has enough of it left after its own models."""
+    def _lent_ms(self, request: Request, view: View, now_ms: float) -> tuple[float, float]:
+        """How late it would end where time is left after a partition's own models, at best.
+
+        And how long it would take there.
+        """
         model = view.model(request.model)
         ahead_rows = view.queue(request.model).rows_before(request) + request.rows
+        best_ms = alone_ms = inf
         for host in model.lenders:
             slot = view.slot(host, request.model)
             run_ms = model.latency_ms(slot.batch, host.share_pct, request.shape)
@@ -77,9 +85,9 @@ class DeadlineAdmission:
             )
             batches = -(-ahead_rows // slot.batch)
             end_ms = start_ms + batches * run_ms + model.admission_margin_ms
-            if end_ms <= request.deadline_ms:
-                return True
-        return False
+            if end_ms - request.deadline_ms < best_ms:
+                best_ms, alone_ms = end_ms - request.deadline_ms, run_ms
+        return best_ms, alone_ms
 
     def _outlook(
         self, request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float

@@ -10,7 +10,6 @@ from interlace.repository.draft import Draft, read
 from interlace.repository.folder import ModelFolder, folder_names, scan, scan_folder
 from interlace.repository.model import complete
 from interlace.repository.model_config import ModelConfig
-from interlace.repository.upload import write_upload
 
 __all__ = [
     "Digests",
@@ -23,5 +22,4 @@ __all__ = [
     "read",
     "scan",
     "scan_folder",
-    "write_upload",
 ]

@@ -109,9 +109,7 @@ def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSp
             raise draft.config.error(f"{path}.name", f"'{name}' again", "each name once")
         if name not in by_name:
             raise draft.config.error(
-                f"{path}.name",
-                f"'{name}'",
-                f"an {kind} of the model, {_known(name, by_name)}",
+                f"{path}.name", f"'{name}'", f"an {kind} of the model, {_known(name, by_name)}"
             )
         joined[name] = _merge(draft, tensor, by_name[name], path)
     # A config may leave outputs out; inputs it leaves out are still needed.

@@ -57,6 +57,10 @@ class NodeDirectory:
         """Take what a node said of itself."""
         self._routes.heard(node, state, self.now_ms())
 
+    def pause_ms(self, node: str) -> float:
+        """Until a node that has just answered is asked again."""
+        return self._routes.pause_ms(node)
+
     def heard_lately(self) -> set[str]:
         """Nodes that are not lost."""
         return {believed.node.name for believed in self._routes.present(self.now_ms())}

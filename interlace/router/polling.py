@@ -14,7 +14,6 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.http.node_connections import NodeConnections, PendingReply
 from interlace.router.http.passed_heads import ReplyHead
 from interlace.router.http.reads import NodeReader
-from interlace.routing.routes import RoutingLimits
 from interlace.server.heap_budget import HeapReservation
 
 _STATE: Final = msgspec.json.Decoder(NodeState)
@@ -37,16 +36,14 @@ class NodePoller:
         directory: NodeDirectory,
         reader: NodeReader,
         heard: OnHeard,
-        limits: RoutingLimits,
     ) -> None:
         """``heard`` is told what nodes say."""
         self.heard = heard
         self._directory = directory
         self._reader = reader
-        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._questions: dict[str, _Question] = {}
-        self._look_s = self._loop.time() + self.pause_s()  # when it is looked next
+        self._look_s = self._loop.time() + self._pause_s()  # when it is looked next
         self._looking = self._loop.call_at(self._look_s, self._look)
 
     def follow(self) -> None:
@@ -63,13 +60,17 @@ class NodePoller:
         for question in self._questions.values():
             question.close()
 
-    def pause_s(self) -> float:
-        """Between two questions to one node."""
-        return self._limits.pause_ms(len(self._questions)) / 1000.0
+    def pause_s(self, node: str) -> float:
+        """Until a node that has just answered is asked again."""
+        return self._directory.pause_ms(node) / 1000.0
+
+    def _pause_s(self) -> float:
+        """Until all are looked at again: as soon as the first is asked."""
+        return min(map(self.pause_s, self._questions), default=self.pause_s(""))
 
     def _look(self) -> None:
         now_s = self._loop.time()
-        late_s, self._look_s = now_s - self._look_s, now_s + self.pause_s()
+        late_s, self._look_s = now_s - self._look_s, now_s + self._pause_s()
         self._looking = self._loop.call_at(self._look_s, self._look)
         for question in self._questions.values():
             question.give_up(now_s - _PATIENCE_S)
@@ -94,13 +95,13 @@ class _Question:
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
     ) -> None:
-        self._end()
         try:
             if head.status == 200:
                 self._poller.heard(self._node, _STATE.decode(body))
         except msgspec.DecodeError:
             pass  # a node of another version: it is silent to this router
         finally:
+            self._end()
             if reserved is not None:
                 reserved.release()
 
@@ -129,10 +130,10 @@ class _Question:
         try:
             self._pending = connections, connections.send((request,), self)
         except ServeError:  # it has as many requests of this router as it may have
-            self._timer = self._loop.call_later(self._poller.pause_s(), self._ask)
+            self._timer = self._loop.call_later(self._poller.pause_s(self._node), self._ask)
 
     def _end(self) -> None:
         asked, self._pending = self._pending, None
         if asked is not None:
             asked[0].ended(asked[1])
-            self._timer = self._loop.call_later(self._poller.pause_s(), self._ask)
+            self._timer = self._loop.call_later(self._poller.pause_s(self._node), self._ask)

@@ -31,13 +31,15 @@ class BelievedNode:
     known, the third is guessed from how many came between states.
     """
 
-    __slots__ = ("_began", "_models", "_number", "_told_ms", "accepting", "heard_ms", "node")
+    __slots__ = ("_began", "_models", "_number", "_told_ms", "accepting", "at_rest", "heard_ms",
+                 "node")  # fmt: skip
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.heard_ms = -inf  #: when it last said anything
         self._told_ms = -inf  #: when the state came that is believed
         self.accepting = False
+        self.at_rest = False  #: it had no requests between its last two states
         self._began = self._number = -1
         self._models: dict[str, _Traffic] = {}
 
@@ -52,12 +54,15 @@ class BelievedNode:
             return
         again = state.began == self._began
         passed_ms = now_ms - self._told_ms
+        at_rest = again and state.settled
         models: dict[str, _Traffic] = {}
         for name, outlook in state.models.items():
             known = self._models.get(name)
             if known is None:
                 models[name] = _Traffic(outlook, outlook.arrived)
+                at_rest = False
                 continue
+            at_rest = at_rest and not known.sent and outlook.arrived == known.arrived
             if again and passed_ms > 0.0:
                 others = outlook.arrived - known.arrived - known.sent
                 rate = max(0.0, others) / passed_ms
@@ -68,7 +73,7 @@ class BelievedNode:
         self._models = models
         self._began, self._number = state.began, state.number
         self.heard_ms = self._told_ms = now_ms
-        self.accepting = state.accepting
+        self.accepting, self.at_rest = state.accepting, at_rest
 
     def serves(self, model: str) -> bool:
         """Whether it said that it answers this model."""
@@ -90,6 +95,10 @@ class BelievedNode:
         old_ms = now_ms - self._told_ms
         came_rows = known.sent + known.others_per_ms * old_ms
         return max(outlook.alone_ms, outlook.wait_ms + came_rows * outlook.row_ms - old_ms)
+
+    def lent(self, model: str) -> bool:
+        """Whether a model that it serves runs there in other models' time alone."""
+        return self._models[model].outlook.lent
 
     def cold_ms(self, model: str) -> float:
         """What of that goes by loading weights whose load nobody has begun yet."""

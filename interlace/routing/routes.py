@@ -31,6 +31,7 @@ class RoutingLimits:
     #: each is asked more rarely, so that asking costs a router little.
     every_ms: float = 20.0
     apart_ms: float = 1.0
+    rest_ms: float = 50.0  #: a node that has no requests is asked so often
 
     def pause_ms(self, nodes: int) -> float:
         """Between two questions to one of so many nodes."""
@@ -52,9 +53,9 @@ class Routes:
     """All that one router believes of the nodes, and whom it asks.
 
     Of the nodes that serve a model and accept requests, the one that is predicted to answer first;
-    those that are silent come after all others. A node that would have to load the weights is asked
-    where no other is in time; if no node holds them, the one that all routers draw alike
-    (rendezvous hashing) is.
+    those that are silent come after all others. A node where it has no partition of its own, and
+    one that would have to load the weights, is asked where no other is in time; if no node holds
+    them, the one that all routers draw alike (rendezvous hashing) is.
     """
 
     def __init__(self, limits: RoutingLimits, draw: Draw) -> None:
@@ -92,6 +93,12 @@ class Routes:
             before = known.models
             known.heard(state, now_ms)
             self._index(known, before, known.models)
+
+    def pause_ms(self, node: str) -> float:
+        """Until a node that has just answered is asked again."""
+        known = self._nodes.get(node)
+        pause_ms = self.limits.pause_ms(len(self._nodes))
+        return max(pause_ms, self.limits.rest_ms) if known and known.at_rest else pause_ms
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""
@@ -139,6 +146,9 @@ class Routes:
                 f"the {left_ms:.1f} ms that are left",
                 retry_after_ms=max(1.0, best_ms - left_ms),
             )
+        own = [n for n in left if not n.lent(model)]
+        if len(own) < len(left) and any(answers_ms[n] <= left_ms for n in own):
+            left, answers_ms = own, {n: answers_ms[n] for n in own}
         cold = [n for n in left if n.cold_ms(model)]
         if len(cold) == len(left):
             return min(left, key=lambda n: _drawn(model, n.node.name)).node

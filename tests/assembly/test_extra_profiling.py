@@ -1,7 +1,5 @@
 """`interlace profile --layers --pressure --power --corun`, on devices that are not there."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path

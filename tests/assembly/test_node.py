@@ -1,7 +1,5 @@
 """A server as one node of several: its state, plans from outside, draining."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """`interlace.serve`: a server as a value, in a thread of its own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.request import Request, urlopen

@@ -1,7 +1,5 @@
 """`serve --device simulated`: no GPU, no weights, and every answer is its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What tests of benchmarks share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -6,8 +6,6 @@ at once; over MPS, those that kill a process run alone, as they may take the oth
 needed, because the tests are written with it.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

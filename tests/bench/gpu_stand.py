@@ -1,7 +1,5 @@
 """A stand for the contract on a real GPU, and the two models that its tests ask for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

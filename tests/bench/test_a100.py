@@ -1,7 +1,5 @@
 """The published A100 data read as profiles, scenarios and plans."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

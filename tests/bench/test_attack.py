@@ -1,7 +1,5 @@
 """The attacks see what must never be: servers here answer wrongly, late, or not at all."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """The clairvoyant optimum against trying everything, and no dispatcher above it."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

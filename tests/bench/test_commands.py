@@ -1,7 +1,5 @@
 """Every command of a benchmark that the documentation shows can be run as it stands there."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Figures of a run, gaps between two, and the twin's trace, on records made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What parts of gpu-check measure with, on a fake GPU; and its versions."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The comparisons of gpu-check through the contract of devices, on this machine's cores."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

@@ -1,7 +1,5 @@
 """The contract of devices as gpu-check asks it of a GPU, on the fake driver."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

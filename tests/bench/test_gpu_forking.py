@@ -1,7 +1,5 @@
 """GPU processes from a fork server: with their own settings, and no CUDA but their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

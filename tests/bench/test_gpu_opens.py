@@ -1,7 +1,5 @@
 """The comparisons on the fake driver: how often models are opened, and without green contexts."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

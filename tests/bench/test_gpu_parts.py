@@ -1,7 +1,5 @@
 """The parts of gpu-check: time, names, what is kept, what crashes, what hangs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

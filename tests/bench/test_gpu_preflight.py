@@ -1,7 +1,5 @@
 """The first part of gpu-check: it finds which way of green contexts works, and says so."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run of gpu-check: what is kept however it ends, what is told last, what goes on from where."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The harness: options of a function, tables, repeatable pictures, spread, the record of a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Literal

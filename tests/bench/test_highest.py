@@ -1,7 +1,5 @@
 """Highest rates that are told and kept by trial."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.planning import highest

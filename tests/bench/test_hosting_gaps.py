@@ -1,7 +1,5 @@
 """Gaps and idle shares of a change of plan, by mechanism: make before break, or break first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What benchmarks may import: the package, each other, and what the extra `bench` installs."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reader of measured pairs, on a file of its form."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

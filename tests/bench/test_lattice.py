@@ -1,7 +1,5 @@
 """The lattice search: sums of closed sets, and agreement with the exhaustive planner."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DeepPlan's figures again: every command runs, and shows what is written of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

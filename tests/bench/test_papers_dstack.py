@@ -1,7 +1,5 @@
 """D-STACK's figures in reduced form: who wins, and by about what factor."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.papers.dstack import figure4, figure9, figure10, figure11, figure12, table1

@@ -1,7 +1,5 @@
 """E2bird's figures again: every command runs, and what it shows is what the paper states."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

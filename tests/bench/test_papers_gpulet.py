@@ -1,7 +1,5 @@
 """gpulet's figures in reduced form: the shapes that its text states."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The primitives paper's figures again: every command runs, and shows what is written of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What is made of the figures of servers: medians, ratios by repetition, points of a curve."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Knees and sizes from the V100 measurements, where they are at hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

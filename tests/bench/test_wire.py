@@ -1,7 +1,5 @@
 """Requests of the comparison: the hand-made protobuf is what protobuf would write."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

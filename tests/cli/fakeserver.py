@@ -21,10 +21,7 @@ METADATA = {
 CONFIG = {
     "name": "echo",
     "max_batch_size": 8,
-    "parameters": {
-        "slo_ms": {"string_value": "250"},
-        "sample.ids": {"string_value": "[12]"},
-    },
+    "parameters": {"slo_ms": {"string_value": "250"}, "sample.ids": {"string_value": "[12]"}},
 }
 
 

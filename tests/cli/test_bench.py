@@ -1,7 +1,5 @@
 """The load generator against a server whose behaviour is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

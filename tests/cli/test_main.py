@@ -1,7 +1,5 @@
 """The command line as a whole: help is complete and quick to import, errors are plain."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

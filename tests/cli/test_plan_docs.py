@@ -1,7 +1,5 @@
 """What docs/planning.md shows of planning works as it is written there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

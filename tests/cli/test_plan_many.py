@@ -1,7 +1,5 @@
 """`interlace plan` of many plans, and as pictures: what-if, compare, draw."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import xml.etree.ElementTree as ET

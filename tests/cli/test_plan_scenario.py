@@ -1,7 +1,5 @@
 """`interlace plan SCENARIO.toml`: plan, bound, reasons, and clear words for the rest."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`interlace profile`, then `interlace plan`, on a repository of small ONNX models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

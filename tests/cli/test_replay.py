@@ -1,7 +1,5 @@
 """Event logs: written, read back, replayed alike, told in words."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

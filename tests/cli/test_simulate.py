@@ -1,7 +1,5 @@
 """`interlace simulate` as its user sees it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What docs/simulation.md shows works as it is written there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Frames of `interlace top`: rates between two readings, and what a restart looks like."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The clock contract: the same script on every clock, in the same order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The contract of ``Device``: every implementation passes every test here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import count, pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the engine reports, awaited: ready or failed, gone, settled, quarantined and back."""
 
-from __future__ import annotations
-
 import asyncio
 
 from interlace.control.status_futures import StatusFutures

@@ -1,7 +1,5 @@
 """Reads beside the loop: results, errors, storage that hangs, and not too many of those."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Deployment keys as text and back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

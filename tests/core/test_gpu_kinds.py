@@ -1,7 +1,5 @@
 """Kinds of GPU: shares that exist, layouts that may stand side by side."""
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables: legal ones become structs, and errors say which key, what is there and what fits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

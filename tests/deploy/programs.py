@@ -1,7 +1,5 @@
 """Programs of Kubernetes and Prometheus, and where they lie if they do."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The container file: what it copies is there, what it pins is what we test, and nobody is root."""
 
-from __future__ import annotations
-
 import re
 
 from tests.deploy.programs import DEPLOY

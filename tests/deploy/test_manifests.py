@@ -1,7 +1,5 @@
 """The chart and the runtime for KServe, by the schemas of what they name and by our own program."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

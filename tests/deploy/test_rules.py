@@ -1,7 +1,5 @@
 """The rules for Prometheus: by its own tool, and in a server that reads real nodes and routers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Models for device tests that need no framework: each does what its name says."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The rate of a model that is asked seldom."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

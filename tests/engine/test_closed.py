@@ -1,7 +1,5 @@
 """The engine from outside: events in, commands out, and a snapshot; nothing else of it is read."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
@@ -21,10 +19,7 @@ def _sources() -> Iterator[Path]:
     """Every module that is neither the engine nor its tests."""
     for room in ("interlace", "bench", "tests", "examples"):
         for path in (ROOT / room).rglob("*.py"):
-            if path.parent not in (
-                ROOT / "interlace/engine",
-                ROOT / "tests/engine",
-            ):
+            if path.parent not in (ROOT / "interlace/engine", ROOT / "tests/engine"):
                 yield path
 
 

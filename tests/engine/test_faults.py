@@ -1,7 +1,5 @@
 """Deaths, bad batches and changes of plan lose no request."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

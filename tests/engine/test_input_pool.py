@@ -1,7 +1,5 @@
 """The ring of staged inputs: laws against a plain account of slots, and windows by hand."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """Beliefs follow what is seen; admission_margin follows what is broken."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches given to a partition before the one before them ends: when, to whom, and failures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

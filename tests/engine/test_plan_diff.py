@@ -1,7 +1,5 @@
 """A new plan keeps what it can: partitions, workers of one model, whole accelerators."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

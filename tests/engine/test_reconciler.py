@@ -1,7 +1,5 @@
 """What is asked of a device on the way to a plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from interlace.core.hardware import Trait

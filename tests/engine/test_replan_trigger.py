@@ -1,7 +1,5 @@
 """When a plan is asked for: soon for more, with patience for less, never too often."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Requests from arrival to answer, in virtual time."""
 
-from __future__ import annotations
-
 import pytest
 
 from interlace.core.errors import Reason

@@ -1,7 +1,5 @@
 """Batches that hang: callers are told in time, once, and the worker is replaced by the profile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The examples import each other as scripts do: by the folder they lie in."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

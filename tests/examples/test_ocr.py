@@ -1,7 +1,5 @@
 """Reading text: the pieces by their laws, the whole with the real models where they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ten models are what their names say: parameters, work, shapes, and a repository to serve."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

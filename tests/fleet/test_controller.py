@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.messages import Deployment
-from interlace.core.node import ModelOutlook, NodeDescription, NodeState
+from interlace.core.node import ModelOutlook, NodeDescription, NodeModel, NodeState
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.fleet.controller import Controller
@@ -61,10 +60,12 @@ class Told:
 
     def deploy(self, **rates: float) -> None:
         self.controller.deploy(
-            [
-                (Deployment(Demand(name, rate, 50.0), PROFILES[name]), f"digest of {name}")
+            {
+                name: {
+                    "k": NodeModel(Demand(name, rate, 50.0), f"digest of {name}", PROFILES[name])
+                }
                 for name, rate in rates.items()
-            ]
+            }
         )
         self.run(200.0)
 

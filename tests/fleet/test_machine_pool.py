@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Deployment
-from interlace.core.node import ModelOutlook, NodeState
+from interlace.core.node import ModelOutlook, NodeModel, NodeState
 from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.machine_pool import MachineScaler
@@ -33,7 +32,9 @@ class Cloud:
             nodes,
         )
         self.controller.start()
-        self.controller.deploy([(Deployment(Demand("m", 10.0, 50.0), PROFILES["m"]), "digest")])
+        self.controller.deploy(
+            {"m": {"k": NodeModel(Demand("m", 10.0, 50.0), "digest", PROFILES["m"])}}
+        )
         self.there = set(nodes)
         self.emptied: set[str] = set()
         self.given_back: list[str] = []

@@ -42,6 +42,16 @@ def test_two_replicas_come_into_two_zones() -> None:
     assert zones_of(found, zones)["m"] == {"left", "right"}
 
 
+def test_a_guest_in_another_zone_is_no_replica() -> None:
+    zones = {"n0": "left", "n1": "left", "n2": "right"}
+    planned = plan({"n0/g0": ["m"], "n1/g0": ["m"], "n2/g0": ["k"]})
+    parts = {part.gpu: part for part in planned.partitions}
+    lent = replace(parts["n2/g0"], slots=(Slot("k", 1, 1.0), Slot("m", 1, 0.0, guest=True)))
+    with_guest = replace(planned, partitions=(parts["n0/g0"], parts["n1/g0"], lent))
+    hosts = [p.gpu for p in spread(with_guest, fleet(3, 1), zones).partitions if "k" not in str(p)]
+    assert {zones[gpu.partition("/")[0]] for gpu in hosts} == {"left", "right"}
+
+
 def test_what_is_apart_already_is_not_moved() -> None:
     zones = {"n0": "left", "n1": "right"}
     planned = plan({"n0/g0": ["m"], "n1/g0": ["m"]})

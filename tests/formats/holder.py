@@ -3,8 +3,6 @@
 Arguments: format, folder of a small model, folder and width of the model, weights folder or "".
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Small models on disk, one way of making them for each format."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise

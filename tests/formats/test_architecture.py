@@ -1,7 +1,5 @@
 """Models of one architecture take turns with one module; whatever differs else keeps them apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exported programs: they describe themselves; archives with pickles or code are refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

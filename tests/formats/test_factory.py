@@ -1,7 +1,5 @@
 """Python factories: declarations, mistakes named, models that write into their inputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

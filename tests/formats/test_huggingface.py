@@ -1,7 +1,5 @@
 """Hugging Face folders: inputs by kind of model, heads, embeddings, nothing but safetensors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """ONNX models: what they say of themselves, every datatype, one copy of the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +12,7 @@ from interlace.core.model import Format
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model
 from interlace.formats.arrays import NUMPY_TYPES
-from tests.formats.making import (
-    F32,
-    a_model,
-    identity_onnx,
-    layers_onnx,
-    served,
-    value,
-    write_onnx,
-)
+from tests.formats.making import F32, a_model, identity_onnx, layers_onnx, served, value, write_onnx
 
 KINDS = {
     "BOOL": onnx.TensorProto.BOOL,

@@ -1,7 +1,5 @@
 """The layout of ONNX weights: every piece aligned, every offset followed, subgraphs too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pooling: each mode against the sum written out, and its law: padding changes nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

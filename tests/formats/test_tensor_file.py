@@ -1,7 +1,5 @@
 """Files of tensors: read by safetensors, mapped by us, aligned, checked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,13 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from interlace.formats.extents_file import map_file
-from interlace.formats.tensor_file import (
-    ALIGNMENT_BYTES,
-    read_table,
-    storable,
-    view,
-    write_tensors,
-)
+from interlace.formats.tensor_file import ALIGNMENT_BYTES, read_table, storable, view, write_tensors
 
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,

@@ -1,7 +1,5 @@
 """Param-Share: two processes, one copy of the weights, as the kernel counts it."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

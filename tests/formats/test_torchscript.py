@@ -1,7 +1,5 @@
 """TorchScript models: arguments by name or order, what must be described, shared weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

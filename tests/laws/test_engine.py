@@ -1,7 +1,5 @@
 """Laws of the engine: a state machine throws any event at any state."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

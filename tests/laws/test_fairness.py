@@ -1,7 +1,5 @@
 """That the bound of ``policy.fairness`` is close, and that by deadline alone it is broken."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

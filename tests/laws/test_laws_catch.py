@@ -1,7 +1,5 @@
 """The laws fail for systems that break them, each for the law that it breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """Laws of simulated runs: Little's law, M/D/1, one answer each, the same for equal seeds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Every law of ``interlace.testing``, of every system of the catalog."""
 
-from __future__ import annotations
-
 import pytest
 
 from interlace.policy.catalog import CATALOG

@@ -1,13 +1,9 @@
-"""D-STACK's knees and sizes (Table 6, section 5), its ideal (6.2), and instances (VI-B)."""
-
-from __future__ import annotations
+"""D-STACK's knees and sizes (Table 6, section 5), and instances (VI-B)."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.dstack.ideal_schedule import IdealSchedule, Kernel, ideal_bound
-from bench.papers.dstack.slotted_schedule import slotted
 from bench.papers.primitives.instances import Instances, batch_latency, multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface
@@ -135,55 +131,3 @@ def test_batch_latency_is_the_largest_batch_that_ends_in_time() -> None:
     assert batch_latency(known, 50, 6.5, 8) == 3
     assert batch_latency(known, 50, 1.0, 8) == 0
     assert batch_latency(known, 20, 100.0, 8) == 0
-
-
-def _convnets() -> dict[str, list[Kernel]]:
-    """Section 6.2's ConvNets: whole-model knees and times, kernels that need less and less."""
-    parts = (1.5, 0.5, 1.3, 0.4, 1.0, 0.3, 0.2)
-    whole = {"one": (30, 10.3), "two": (40, 14.6), "three": (60, 15.4)}
-    return {m: [Kernel(k * p, ms / 7) for p in parts] for m, (k, ms) in whole.items()}
-
-
-def test_the_ideal_of_section_6_2() -> None:
-    kernels = _convnets()
-    even = dict.fromkeys(kernels, 1.0)
-    bound = ideal_bound(kernels, even)
-    whole = {"one": [Kernel(30, 10.3)], "two": [Kernel(40, 14.6)], "three": [Kernel(60, 15.4)]}
-    # The paper finds about 95 % in use if kernels can be preempted and 86 % if models cannot. Its
-    # kernels are not given; with these, greedy slots stay under what order-free sets could use.
-    greedy = slotted(kernels, dict.fromkeys(kernels, 100.0), 0.1, 20_000).ideal
-    assert 0.8 < greedy.utilisation < ideal_bound(kernels).utilisation <= 1.0
-    assert bound.rows_per_s["one"] > ideal_bound(whole, even).rows_per_s["one"]
-    assert min(greedy.rows_per_s.values()) <= bound.rows_per_s["one"]
-
-
-def test_an_ideal_by_hand() -> None:
-    both = {"a": [Kernel(60.0, 10.0)], "b": [Kernel(50.0, 10.0)]}
-    even = ideal_bound(both, {"a": 1.0, "b": 1.0})
-    assert even.rows_per_s == pytest.approx({"a": 50.0, "b": 50.0})  # they cannot run side by side
-    assert even.utilisation == pytest.approx(0.55)
-    assert ideal_bound(both).utilisation == pytest.approx(0.6)
-    assert isinstance(even, IdealSchedule)
-
-
-kernels_of = st.lists(
-    st.builds(Kernel, st.integers(5, 100).map(float), st.integers(1, 5).map(float)),
-    min_size=1,
-    max_size=3,
-)
-
-
-@given(st.dictionaries(st.sampled_from("abc"), kernels_of, min_size=1))
-def test_no_schedule_passes_the_bound(kernels: dict[str, list[Kernel]]) -> None:
-    bound = ideal_bound(kernels).utilisation
-    begun = sum(k.share_pct * k.run_ms for ones in kernels.values() for k in ones) / 100.0
-    # Inferences that the end cuts short are not the bound's business.
-    free = slotted(kernels, dict.fromkeys(kernels, 50.0), 1.0, 300).ideal
-    assert free.utilisation <= bound + begun / 300 + 1e-6
-
-
-def test_ideals_of_nonsense_are_refused() -> None:
-    with pytest.raises(ValueError, match="shares in"):
-        ideal_bound({"a": [Kernel(120.0, 1.0)]})
-    with pytest.raises(ValueError, match="at least one model"):
-        ideal_bound({})

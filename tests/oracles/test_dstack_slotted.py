@@ -1,15 +1,12 @@
 """The time-slotted ideal of D-STACK's section 6.2: its two equations, by hand and as laws."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.dstack.ideal_schedule import Kernel
-from bench.papers.dstack.slotted_schedule import slotted
+from bench.papers.dstack.slotted_schedule import Kernel, slotted
 
 FAR = 1e9
 

@@ -1,18 +1,14 @@
 """E2bird: equation 1, equation 6, Table 4, and N-Ebird's list."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.e2bird.model import equally_shared, hidden_part, rows, throughput_gain
-from interlace.perf.latency import Surface
+from bench.papers.e2bird.model import hidden_part, rows, throughput_gain
 from interlace.perf.worker_sizes import (
     Configuration,
     configurations,
     engine,
-    largest_in_time,
     naive,
     search,
 )
@@ -100,10 +96,3 @@ def test_equation_1_by_hand() -> None:
         hidden_part(0.0, 0.0)
     with pytest.raises(ValueError, match="at least 1"):
         naive(0)
-
-
-def test_under_equal_sharing_fewer_workers_are_better() -> None:
-    flat = Surface({100: ((1, 5.0), (32, 40.0))})
-    guide = search(equally_shared(flat, 100, fixed_ms=0.5))
-    assert guide.engine == (1, 1, 1, 1, 1, 1)
-    assert largest_in_time(flat, 100, 20.0, 32) == 14

@@ -1,7 +1,5 @@
 """The simulated accelerator against published figures, with nothing fitted to them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

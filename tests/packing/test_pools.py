@@ -126,3 +126,37 @@ def test_a_share_that_is_in_no_layout_hosts_no_pool() -> None:
     plan = Patterns()(demand, uniform_fleet(cut, 40), known, Plan())
     assert not plan.unserved_rows_per_s
     assert {part.share_pct for part in plan.partitions} <= {20, 40, 100}
+
+
+def _loads(before: Plan, after: Plan) -> int:
+    held = [{(p.id, s.model) for p in plan.partitions for s in p.slots} for plan in (before, after)]
+    return len(held[1] - held[0])
+
+
+def test_pools_stay_when_rates_move_but_not_at_any_price() -> None:
+    demand, known = question(160, 110, A100, seed=5)
+    there = uniform_fleet(A100, 200)
+    before = Patterns()(demand, there, known, Plan())
+    random = np.random.default_rng(5)
+    by = (1.25 ** random.uniform(-1.0, 1.0, len(demand))).tolist()
+    moved = [replace(d, rows_per_s=d.rows_per_s * f) for d, f in zip(demand, by, strict=True)]
+    fresh = Patterns()(moved, there, known, Plan())
+    after = Patterns()(moved, there, known, before)
+    used = {name: len({p.gpu for p in plan.partitions}) for name, plan in
+            (("fresh", fresh), ("after", after))}  # fmt: skip
+    assert _loads(before, after) <= 4 * len(demand)
+    assert _loads(before, after) < _loads(before, fresh) / 4
+    assert used["after"] <= 1.04 * used["fresh"] + 1
+    assert _loads(before, Patterns()(demand, there, known, before)) == 0
+
+    narrow = uniform_fleet(A100, used["fresh"])
+    assert not Patterns()(moved, narrow, known, before).unserved_rows_per_s, "room comes first"
+
+
+def test_a_model_that_comes_is_all_that_moves() -> None:
+    demand, known = question(81, 55, A100, seed=6)
+    there = uniform_fleet(A100, 100)
+    before = Patterns()(demand[:-1], there, known, Plan())
+    after = Patterns()(demand, there, known, before)
+    hosts = sum(s.model == demand[-1].model for p in after.partitions for s in p.slots)
+    assert 0 < _loads(before, after) <= 2 * hosts + 8

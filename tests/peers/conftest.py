@@ -1,7 +1,5 @@
 """Servers to talk to: Interlace on a repository of tiny models, and the real tritonserver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every allowed difference from Triton, its reason, and the page that lists them."""
 
-from __future__ import annotations
-
 import json
 
 from .record import Answer, Answers

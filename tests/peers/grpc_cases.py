@@ -1,7 +1,5 @@
 """gRPC calls to put to two servers, with messages in protobuf's JSON form."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """How an HTTP call to put to two servers is written down."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """HTTP calls to put to two servers: all of them, and those that are not inference."""
 
-from __future__ import annotations
-
 import json
 
 from .http_case import SHM_BYTES, SHM_KEY, HttpCase, Json, ident, infer, tensor

@@ -1,7 +1,5 @@
 """Inference over HTTP: well-formed calls and every kind of malformed one."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct

@@ -1,7 +1,5 @@
 """What a server answered to the HTTP calls, in a form that compares and reads well."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import json

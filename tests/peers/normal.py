@@ -1,7 +1,5 @@
 """Answers without what changes from run to run, so that two of them can be compared."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

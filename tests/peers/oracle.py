@@ -3,8 +3,6 @@
 Run as ``.venv/bin/python -m tests.peers.oracle`` to record again.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Writes docs/differences.md; run as ``.venv/bin/python -m tests.peers.pages``."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path

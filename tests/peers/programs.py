@@ -1,7 +1,5 @@
 """Where other people's programs lie, and how a server is started and stopped."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import signal

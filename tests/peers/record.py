@@ -1,7 +1,5 @@
 """All calls put to one server, which is started again when a call kills it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

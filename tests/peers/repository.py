@@ -1,7 +1,5 @@
 """The same small models for two servers: Interlace and Triton's Python backend."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The real perf_analyzer in every mode that people use, and that it believes what it measured."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

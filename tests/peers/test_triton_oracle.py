@@ -1,7 +1,5 @@
 """The same calls to Interlace and to the real tritonserver: every difference has its reason."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

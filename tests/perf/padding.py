@@ -1,7 +1,5 @@
 """What a choice of batch sizes loses to padding: the measure that buckets are held against."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 

@@ -1,19 +1,12 @@
 """Few graphs, little padding: laws of the choice of batch sizes."""
 
-from __future__ import annotations
-
 from itertools import accumulate, combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.perf.buckets import (
-    BUCKETS_MAX,
-    WASTE_MAX,
-    bucket_for,
-    choose_buckets,
-)
+from interlace.perf.buckets import BUCKETS_MAX, WASTE_MAX, bucket_for, choose_buckets
 from tests.perf.padding import padding_waste
 
 steps = st.lists(st.floats(0.0, 5.0), min_size=0, max_size=40)

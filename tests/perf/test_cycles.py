@@ -1,7 +1,5 @@
 """Shortest cycles, room beside others, tables, and partitions that slow each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,13 +9,7 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.duty import (
-    CycleTurn,
-    fit,
-    room_rows_per_s,
-    saturated_rows_per_s,
-    shortest,
-)
+from interlace.perf.duty import CycleTurn, fit, room_rows_per_s, saturated_rows_per_s, shortest
 from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.interfering_cycles import settled
 from interlace.perf.latency import surface

@@ -1,7 +1,5 @@
 """Duty cycles: the exact search keeps its promises and misses nothing a dense scan finds."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

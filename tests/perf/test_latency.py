@@ -1,7 +1,5 @@
 """Latency surfaces: interpolation, batches under a limit, throughput."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

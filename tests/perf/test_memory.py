@@ -1,7 +1,5 @@
 """What models need on an accelerator, and whether it has it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Slowdown learned from observations, beside the constant and the linear model; its errors."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """Latency surfaces over batch and share: what they promise between and beyond measurements."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

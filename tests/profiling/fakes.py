@@ -1,7 +1,5 @@
 """A device made of a latency formula, and an arena made of a bytearray."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Runs side by side, on a device whose neighbours slow each other as told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise

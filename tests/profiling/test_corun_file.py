@@ -1,7 +1,5 @@
 """Co-runs survive on disk, for models that are still the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

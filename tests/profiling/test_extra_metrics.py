@@ -1,7 +1,5 @@
 """Which points are measured for what, and whose counters go where."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A second start finds the profiles; only what is missing is measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What comes with the package was measured; what was not is said to be missing."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Profiles from a table: what is read, and where exactly a table is wrong."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

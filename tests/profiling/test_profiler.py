@@ -1,7 +1,5 @@
 """The sweep, on a device whose latencies are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

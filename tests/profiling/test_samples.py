@@ -1,7 +1,5 @@
 """Synthetic inputs have the stated sizes, the right length, and safe contents."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Profiles survive a restart; whatever is wrong with a file leads to measuring again."""
 
-from __future__ import annotations
-
 import errno
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Model folders for repository tests: files without sense, where sense is not looked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

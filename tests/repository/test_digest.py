@@ -1,7 +1,5 @@
 """Digests: change with what matters, not with what does not, and read only what changed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

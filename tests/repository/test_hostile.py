@@ -1,7 +1,5 @@
 """Files that are none, or hold what nobody can bear: each is an error that names it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

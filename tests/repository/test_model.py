@@ -1,7 +1,5 @@
 """From folder to model: files and model joined, contradictions named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """interlace.toml and parameters: values, units, precedence, mistakes with their line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """config.pbtxt: what protobuf text allows, and mistakes with the line they stand on."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from typing import Any
@@ -65,10 +63,7 @@ def test_a_whole_file() -> None:
         ("max_batch_size: 1\nmax_batch_size: 2", "c:2: max_batch_size: found given twice"),
         ("name: resnet", "c:1: name: found 'resnet'; expected a quoted string"),
         ("input { data_type: TYPE_FLOAT }", "found 'TYPE_FLOAT'; expected one of TYPE_INVALID, "),
-        (
-            "\ninput { data_type: 77 }",
-            r"c:2: input\[0\].data_type: found 77; expected one of",
-        ),
+        ("\ninput { data_type: 77 }", r"c:2: input\[0\].data_type: found 77; expected one of"),
         ("input { dims: [1 2] }", r"input\[0\].dims: found '2\]'; expected \",\""),
         ("input { optional: yes }", "found 'yes'; expected true or false"),
         ("input {\n name: 'x'\n", r"c:2: input\[0\]\S*: found end of file; expected \"}\""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -36,6 +37,17 @@ def test_the_node_that_answers_first_is_asked() -> None:
     assert here.choose("m", NONE, 0.0, 0.0).name == "b"
 
 
+def test_lent_time_is_used_where_no_other_is_in_time() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(30.0)), 0.0)
+    here.heard("b", state(m=replace(outlook(6.0), lent=True)), 0.0)
+    assert here.choose("m", NONE, 0.0, 0.0).name == "a"
+    assert here.choose("m", NONE, 30.0, 0.0).name == "b"  # 20 ms are left
+    assert here.choose("m", frozenset("a"), 0.0, 0.0).name == "b"
+    here.heard("b", state(1, m=replace(outlook(6.0), lent=True)), 900.0)
+    assert here.choose("m", NONE, 0.0, 900.0).name == "b"  # the other is lost
+
+
 def test_what_was_sent_since_counts() -> None:
     here = routes("a", "b")
     here.heard("a", state(m=outlook(9.0)), 0.0)
@@ -57,6 +69,21 @@ def test_what_others_sent_is_guessed_from_what_came() -> None:
         here.heard("b", state(number, m=outlook(5.0)), now_ms)
     # 20 ms later: 80 requests of others wait at a.
     assert {here.choose("m", NONE, 0.0, 495.0).name for _ in range(20)} == {"b"}
+
+
+def test_a_node_that_has_no_requests_is_asked_more_rarely() -> None:
+    here = routes("a")
+    pauses = []
+    for number, arrived in enumerate((7, 7, 7, 8, 8)):
+        here.heard("a", state(number, m=outlook(arrived=arrived)), 25.0 * number)
+        pauses.append(here.pause_ms("a"))
+    assert pauses == [20.0, 50.0, 50.0, 20.0, 50.0]
+    here.sent("a", "m")
+    here.heard("a", state(5, m=outlook(arrived=8)), 200.0)
+    assert here.pause_ms("a") == 20.0, "what was sent is on its way"
+    here.heard("a", NodeState(1, 6, {"m": outlook(arrived=8)}, settled=False), 225.0)
+    assert here.pause_ms("a") == 20.0, "it is changing"
+    assert here.pause_ms("stranger") == 20.0
 
 
 def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:

@@ -1,7 +1,5 @@
 """Processes that step back are weighed less than those that serve, within and between sessions."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

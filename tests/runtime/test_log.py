@@ -1,7 +1,5 @@
 """A log of a run replays to the same decisions, from its beginning or from a checkpoint."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """In which order commands are carried out: accelerators do not wait for replies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

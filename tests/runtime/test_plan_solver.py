@@ -1,7 +1,5 @@
 """Planning off the loop: the same answer everywhere, and a broken planner is an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

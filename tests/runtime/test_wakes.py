@@ -1,7 +1,5 @@
 """Wakes: asked for once, delivered in time, even where a clock is early."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole servers for a test: a repository, a cache shared by all, and a start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Workers and plans come and go: no process keeps the memory of those that went."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

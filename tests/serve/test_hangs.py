@@ -1,7 +1,5 @@
 """Models that hang: their callers are told in time over HTTP and gRPC, and nobody else notices."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

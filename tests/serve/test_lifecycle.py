@@ -1,7 +1,5 @@
 """Start, reload, unload, faults and the end, as an operator sees them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

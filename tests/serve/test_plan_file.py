@@ -1,7 +1,5 @@
 """`interlace plan --save`, then `interlace serve --plan`: what was planned is what stands."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

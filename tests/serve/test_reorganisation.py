@@ -1,7 +1,5 @@
 """Plans change on real cores while requests flow: nothing is lost and no model goes missing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -105,13 +103,7 @@ def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> Non
 
     for known in KNOWN.values():
         rig.device.register(known)
-    runtime = Runtime(
-        engine,
-        WallClock(rig.loop),
-        {rig.gpu: rig.device},
-        solve,
-        [gaps, count],
-    )
+    runtime = Runtime(engine, WallClock(rig.loop), {rig.gpu: rig.device}, solve, [gaps, count])
     profiles = {KEYS[0]: line_profile(KEYS[0], 1.0, 0.1), KEYS[1]: line_profile(KEYS[1], 30.0, 1.0)}
     demand = [Demand(key, 0.0, 20_000.0, max_batch=4) for key in KEYS]
     runtime.deliver(ModelsDeployed(tuple(Deployment(d, profiles[d.model]) for d in demand)))

@@ -1,7 +1,5 @@
 """Repositories with anything in them: what can be served is, at the start and afterwards."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`interlace serve --system e2bird`: inputs staged, workers of many sizes, right answers."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

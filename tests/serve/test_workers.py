@@ -1,7 +1,5 @@
 """Workers looked at while they serve, and a home that nobody may write to."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server for each module of tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

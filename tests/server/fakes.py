@@ -1,7 +1,5 @@
 """A runtime without an engine: replies that the test, or the next turn of the loop, gives."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -49,10 +47,7 @@ class FakeRuntime:
         return self._ids
 
     def submit(
-        self,
-        request: Request,
-        answer: Answer,
-        give_up: Callable[[ServeError], None] | None = None,
+        self, request: Request, answer: Answer, give_up: Callable[[ServeError], None] | None = None
     ) -> None:
         self.requests += 1
         if self.hold:

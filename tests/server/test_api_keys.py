@@ -1,7 +1,5 @@
 """Who may do what: keys, and pages that make a browser ask."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Faults of the server: in a word to the client, with a bounded number of tracebacks to the log."""
 
-from __future__ import annotations
-
 import pytest
 
 from interlace.core.errors import Reason

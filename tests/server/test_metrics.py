@@ -1,7 +1,5 @@
 """The metrics page, read by Prometheus's own parser and by the patterns of others."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -15,12 +13,7 @@ from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.metrics import Metrics, MetricsPage, number
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
-from interlace.server.statistics.snapshot import (
-    CpuGauges,
-    GpuGauges,
-    ModelGauges,
-    ServerSnapshot,
-)
+from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ModelGauges, ServerSnapshot
 from tests.server.fakes import one_to_one
 
 GPU = GpuGauges("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)

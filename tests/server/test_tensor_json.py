@@ -1,7 +1,5 @@
 """Tensor data as JSON and back, for every datatype and any shape."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HTTP and v2 bodies by hand, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Mapping, Sequence

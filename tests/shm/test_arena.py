@@ -1,7 +1,5 @@
 """Arenas across processes: one writes, the others see the same bytes, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

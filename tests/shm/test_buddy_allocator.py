@@ -1,7 +1,5 @@
 """Laws of the allocator: blocks never overlap, are aligned, and all come back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Runs of bytes: none overlaps another, and what is given back is there again."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

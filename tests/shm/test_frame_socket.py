@@ -1,7 +1,5 @@
 """Frames between a loop and a blocking process: whole, in order, bounded, and the end is seen."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """Drawings are made, and tiles do not lie on each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Workloads as scenario files say them, and what is wrong with those that do not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

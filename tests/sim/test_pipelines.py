@@ -1,7 +1,5 @@
 """Apps of several models: budgets along every path, order of stages, and what became of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isnan

@@ -1,7 +1,5 @@
 """Figures of records made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Accelerators come when they are needed, go when they are empty, and nothing is lost meanwhile."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise
 

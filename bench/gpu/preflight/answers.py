@@ -1,7 +1,5 @@
 """Models end to end through a device: a batch of different rows, against the CPU's answers."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """How the end of a batch is known: from launch until it is told, by each way of the server."""
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tries on green contexts in one process: our kernels, products, convolutions, graphs, memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial
@@ -10,15 +8,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
-from bench.gpu.lanes import (
-    Lane,
-    ask_sms,
-    capture,
-    captured,
-    finish_setup,
-    sms_of,
-    warm,
-)
+from bench.gpu.lanes import Lane, ask_sms, capture, captured, finish_setup, sms_of, warm
 from bench.gpu.preflight.batch_end import timed
 from bench.gpu.preflight.tries import Opened, Try
 from bench.gpu.rows import Row, failed, judged

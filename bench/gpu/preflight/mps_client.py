@@ -1,7 +1,5 @@
 """What a client of MPS says of itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

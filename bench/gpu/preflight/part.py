@@ -5,8 +5,6 @@ runs that go on from this one): where libraries make their handles for streams o
 and which mechanisms are out of the question.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -4,8 +4,6 @@ What holds together shares a process, since CUDA starts for seconds; after anyth
 the next try gets a new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

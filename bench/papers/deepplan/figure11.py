@@ -6,8 +6,6 @@ README. Left open: the layers' times (`bench/papers/deepplan/v100.py` says how t
 PT + DHA and ours have a second GPU's link; ours on one link is a row of its own.
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, bars, each, main
 from bench.papers.deepplan import published as paper
 from bench.papers.deepplan.v100 import cold_ms, layers

@@ -4,8 +4,6 @@ Printed: for ResNet-50 PT + DHA is 1.12 to 1.26 times PipeSwitch at every batch;
 transformers the difference becomes narrow. A larger batch runs longer and reads more of the host.
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, curves, main
 from bench.papers.deepplan.v100 import cold_ms, layers
 

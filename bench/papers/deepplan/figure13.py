@@ -7,8 +7,6 @@ instances, DHA's is stable until 160, PT + DHA serves 180 within 100 ms, with 1.
 PipeSwitch's goodput; at 120 PipeSwitch's p99 is 94 ms; PT + DHA is within 35 ms at 140.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, NamedTuple
 
 from bench.cold.playing import poisson

@@ -4,8 +4,6 @@ As Figure 13. The bars have no numbers; printed is that DeepPlan's tail is far b
 and that DHA and PT + DHA do not differ notably on GPT-2.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from bench.harness import Report, Row, curves, main, panels

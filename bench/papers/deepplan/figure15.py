@@ -7,8 +7,6 @@ drawn from it (`bench/cold/azure_trace.py`). Instances of the models are dealt i
 quarter fills the memory and is not counted.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

@@ -4,8 +4,6 @@ The figure has no numbers. A copy takes half the bytes' time, execution what FP3
 (`bench/papers/deepplan/v100.py`).
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, bars, each, main
 from bench.papers.deepplan.published import MODELS
 from bench.papers.deepplan.v100 import A5000, cold_ms, layers

@@ -4,8 +4,6 @@ The shares' middles went into the warm times of all models but BERT-Base and Res
 (`bench/papers/deepplan/v100.py`): of the others it says that the timeline gives back what went in.
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, bars, main
 from bench.papers.deepplan.published import MODELS, STALLED_BERT, STALLED_OTHERS
 from bench.papers.deepplan.v100 import cold_ms, layers, warm_ms
@@ -23,10 +21,7 @@ def figure2() -> Report:
         )
         for model, part in stalled.items()
     ]
-    series = {
-        "execution": [1 - part for part in stalled.values()],
-        "stall": list(stalled.values()),
-    }
+    series = {"execution": [1 - part for part in stalled.values()], "stall": list(stalled.values())}
     return Report(rows, bars(MODELS, series, "part of the request"), (8.0, 3.0))
 
 

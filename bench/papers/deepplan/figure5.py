@@ -5,8 +5,6 @@ all six layers, and who wins in each panel, is what can be compared: embeddings 
 and medium convolutions alike, large ones and linear layers loaded.
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, bars, main
 from bench.papers.deepplan.published import TABLE_1
 from bench.papers.deepplan.v100 import layers, lines_read, plans

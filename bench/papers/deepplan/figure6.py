@@ -6,8 +6,6 @@ four, two share a switch's link. The serial bandwidths are what the link was fit
 follow.
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, bars, main
 from bench.papers.deepplan.links import LinkFlow, arrivals_ms
 from bench.papers.deepplan.published import TABLE_2

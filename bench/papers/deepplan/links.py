@@ -4,8 +4,6 @@ A GPU's own link is a queue, as in the released engine, so it has one flow: the 
 on an idle link.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple

@@ -7,8 +7,6 @@ on, which hangs on the other switch. Ours refuses what cannot be in
 time, and gathers batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final

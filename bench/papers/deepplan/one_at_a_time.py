@@ -5,8 +5,6 @@ holds its GPU until it is answered. The engine lets requests of warm models pass
 weights, and executes while it loads. ``passing`` is the first of these by itself.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 
 from bench.cold.machines import on_v100, p3_8xlarge

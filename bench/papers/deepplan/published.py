@@ -1,7 +1,5 @@
 """What DeepPlan prints: its tables, and the figures whose heights its text or repository names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple

@@ -6,8 +6,6 @@ without weights are not counted. The rules are the authors' to the last tie; wha
 the times, which were never published.
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, bars, main
 from bench.papers.deepplan.published import MODELS
 from bench.papers.deepplan.v100 import layers, planned, plans

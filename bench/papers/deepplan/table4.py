@@ -4,19 +4,11 @@ At once, each link carries the first partition of its own model, and then, as in
 the released engine has for it, the second one of the other's. The GPUs are on different switches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bench.harness import Report, bars, each, main
 from bench.papers.deepplan.published import MODELS, TABLE_4
-from bench.papers.deepplan.v100 import (
-    V100,
-    cold_ms,
-    layers,
-    planned,
-    waiting,
-)
+from bench.papers.deepplan.v100 import V100, cold_ms, layers, planned, waiting
 from interlace.core.loading import WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import executes_ms

@@ -17,8 +17,6 @@ github.com/csl-ajou/DeepPlan). Their times were never published, and are made so
   each, fitted to the README's five times of ResNet-50.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

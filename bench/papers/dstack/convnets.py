@@ -8,14 +8,12 @@ of D-STACK stand in the same relation (86 / 95 %, "slightly higher than 90 %"), 
 then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from bench.papers.dstack.ideal_schedule import Kernel
 from bench.papers.dstack.published import BATCH, CONVNETS
+from bench.papers.dstack.slotted_schedule import Kernel
 from bench.papers.dstack.trial import Case
 from bench.papers.dstack.v100 import STEEP, profile
 from interlace.core.profile import Profile

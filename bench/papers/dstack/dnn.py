@@ -1,16 +1,11 @@
-"""An analytic model of a DNN on SMs (D-STACK section 4), and kernels' arithmetic intensity."""
-
-from __future__ import annotations
+"""An analytic model of a DNN on SMs (D-STACK section 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
 from interlace.core.profile import LatencyPoint, Profile
-
-#: Operations per byte of a V100 (D-STACK section 4.1): kernels below it wait for memory.
-V100_FLOPS_PER_BYTE: Final = 139.8
 
 
 class KernelMemory(NamedTuple):
@@ -95,21 +90,3 @@ def generated_profile(
             run_ms = dnn.latency_ms(max(1, ceil(share * units / 100)), batch)
             points[batch, share] = LatencyPoint(run_ms, run_ms, run_ms, 1)
     return Profile(model, "generated", "analytic", 0, 0, points)
-
-
-def arithmetic_intensity(operations: float, fetched_bytes: float) -> float:
-    """Operations per byte fetched (D-STACK section 4.1, Table 2).
-
-    Raises:
-        ValueError: no byte is fetched.
-    """
-    if fetched_bytes <= 0:
-        raise ValueError(f"a kernel fetches some bytes, not {fetched_bytes}")
-    return operations / fetched_bytes
-
-
-def limited_by(
-    intensity: float, flops_per_byte: float = V100_FLOPS_PER_BYTE
-) -> Literal["compute", "memory"]:
-    """What bounds a kernel of that intensity on an accelerator of that ratio (Table 2)."""
-    return "compute" if intensity >= flops_per_byte else "memory"

@@ -8,8 +8,6 @@ bars; so is the rest, and what is only drawn has no published figure here. Left 
 whole GPU gains over the knee; nothing here, and in further rows 30 % of the latency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -18,8 +18,6 @@ model's rate is lowered, in that order, to 40 % ("a random amount" in the paper)
 offered three tenths more than Table 6's batches in every SLO, so that there is something to take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final

@@ -8,8 +8,6 @@ proportion to the SLOs as in section 7. Throughput is what was answered, in time
 scheduler's T4s share the requests; exclusive models run in batches as they come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bench.harness import Report, Row, bars, each, main

@@ -10,8 +10,6 @@ are the same equations with N1 = 16 for one row, which makes the knee of one row
 the serial part grows with the batch, so the knee grows more slowly than the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from random import Random
 from typing import Annotated, Final

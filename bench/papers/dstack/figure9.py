@@ -14,8 +14,6 @@ share^-2; with the share^-1 of the authors' logs GSLICE does more than D-STACK, 
 serves the shortest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

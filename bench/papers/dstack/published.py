@@ -1,7 +1,5 @@
 """What the D-STACK paper prints as numbers, and where. Bars and curves are only drawn there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 

@@ -1,16 +1,27 @@
 """D-STACK's ideal scheduler, slot by slot: kernels are preempted at will (section 6.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
-
-from bench.papers.dstack.ideal_schedule import IdealSchedule, Kernel, check_kernels
+from typing import Final, NamedTuple
 
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-9
+
+
+class Kernel(NamedTuple):
+    """One kernel of a model: its knee, and its time at that share."""
+
+    share_pct: float
+    run_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class IdealSchedule:
+    """Part of the accelerator in use, 0..1, and inferences per second of each model."""
+
+    utilisation: float
+    rows_per_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ def slotted(
     Raises:
         ValueError: a kernel needs more than the accelerator or no time, or there are no models.
     """
-    check_kernels(kernels)
+    _check(kernels)
     going = {
         model: _Progress(ones, slos_ms[model], slos_ms[model], left_ms=ones[0].run_ms)
         for model, ones in sorted(kernels.items())
@@ -127,3 +138,16 @@ def _sets(going: Mapping[str, _Progress]) -> Iterator[tuple[str, ...]]:
 
 def _used_pct(going: Mapping[str, _Progress], models: Sequence[str]) -> float:
     return sum(going[model].kernels[going[model].at].share_pct for model in models)
+
+
+def _check(kernels: Mapping[str, Sequence[Kernel]]) -> None:
+    """Every model has kernels, and each fits an accelerator and takes some time.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    if not kernels:
+        raise ValueError("an ideal schedule needs at least one model")
+    for model, ones in kernels.items():
+        if not ones or any(not (0 < k.share_pct <= 100 and k.run_ms > 0) for k in ones):
+            raise ValueError(f"kernels of {model}: expected shares in (0, 100] % and times above 0")

@@ -7,8 +7,6 @@ Inference alone takes Triton, one batch of 16 after the other, 63 s at Table 6's
 add: the row of our own scheduler.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A scheduler on a simulated V100 for some seconds: what the paper's figures count."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace

@@ -17,8 +17,6 @@ published logs, of TensorRT, go on falling there (to 0.52 of it for ResNet-50 at
 takes that in: the part of the latency at the knee that is saved at 100 %, straight between.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from math import sqrt

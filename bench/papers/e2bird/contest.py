@@ -1,7 +1,5 @@
 """The systems of E2bird's evaluation, and one of them under a given trace."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -55,10 +53,7 @@ def ebird(model: str, enhanced: bool) -> Entrant:
 
 
 def tf_serving(
-    model: str,
-    wait_ms: float = OPT_WAIT_MS,
-    padded: bool = False,
-    threads: int = BATCH_THREADS,
+    model: str, wait_ms: float = OPT_WAIT_MS, padded: bool = False, threads: int = BATCH_THREADS
 ) -> Entrant:
     """TF-Serving with a longest wait; padded, it is the policy "Static"."""
     name = "tfserving-static" if padded else "tfserving" if wait_ms else "tfserving-nowait"

@@ -7,8 +7,6 @@ faster than the published one, and how many beat a single worker, are results.
 (The figure's caption names Resnet 50; its text and its 93.7 ms are those of Resnet 152.)
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, curves, main
 from bench.papers.e2bird.published import FASTEST_MS, SINGLE_MS, SLOWEST_FACTOR, TABLE_4
 from bench.papers.e2bird.titan import STREAMS, profile

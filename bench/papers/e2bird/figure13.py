@@ -10,8 +10,6 @@ the printed range), the longest wait for each network (30 ms for all), what TF-S
 batch (titan.py), and whether means or curves are compared (means of each phase).
 """
 
-from __future__ import annotations
-
 from bench.harness import Report, Row, curves, each, highest, main
 from bench.papers.e2bird import published as paper
 from bench.papers.e2bird.contest import (

@@ -12,8 +12,6 @@ Equation 1 alone would give. E-Ebird over N-Ebird is the law of streams, fitted 
 12 alone: 93.7 / 85.3 = 1.098, which is the 9.9 % that Figure 14's text reports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bench.harness import Report, Row, bars, each, main

@@ -10,8 +10,6 @@ themselves. They are in all three bars and do not shrink, so the savings counted
 than the measured ones. Five of the paper's six networks: Inception-v4 is left out.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from bench.harness import Report, Row, bars, each, main

@@ -10,8 +10,6 @@ gathers large batches by itself at high load and does as well as OPT_Wait; with 
 queue up in front of the GPU, which is what the paper describes.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

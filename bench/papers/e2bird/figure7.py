@@ -10,8 +10,6 @@ ring, as its staging thread does, in N pieces. The paper's copies go over PCIe; 
 splitting costs, is the same.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

@@ -7,8 +7,6 @@ batch: there batching pays on a processor as it does on a GPU (a small convoluti
 row). Load is high at 40 % of what one worker of the largest batch serves, low at a fifth of that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,11 +1,6 @@
 """What E2bird's analysis promises: copies that can be hidden, and workers that share by rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-
-from interlace.perf.latency import Surface
-from interlace.perf.worker_sizes import Configuration, Measure
 
 
 def rows(configuration: Sequence[int]) -> int:
@@ -34,16 +29,3 @@ def throughput_gain(transfer_ms: float, compute_ms: float) -> float:
     """
     part = hidden_part(transfer_ms, compute_ms)
     return 1.0 / max(part, 1.0 - part)
-
-
-def equally_shared(latency: Surface, share_pct: int, fixed_ms: float = 0.0) -> Measure:
-    """N-Ebird's hypothesis as a measure: each row in flight has an equal part of the accelerator.
-
-    Workers that run together all take what one batch of all rows takes (section 7.2), and
-    ``fixed_ms`` more for every worker, as each launches kernels of its own.
-    """
-
-    def measured(one: Configuration) -> float:
-        return latency.latency_ms(rows(one), share_pct) + fixed_ms * (sum(one) - 1)
-
-    return measured

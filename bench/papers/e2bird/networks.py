@@ -5,8 +5,6 @@ pictures of 224 x 224 x 3. Normalisation, activation and addition are operations
 a graph that nobody has fused. Sizes are in floats for one picture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """Figures that E2bird prints in its text and tables; what is only drawn is not here."""
 
-from __future__ import annotations
-
 from typing import Final
 
 #: Table 1: latency in ms of one worker on a Titan RTX, by model and batch.

@@ -5,8 +5,6 @@ Here one worker runs full batches back to back on the simulated GPU, and the thr
 out is held against the printed one. It shows that the simulator adds nothing of its own, no more.
 """
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 from bench.harness import COLOURS, Report, Row, each, main

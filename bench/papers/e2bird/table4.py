@@ -7,8 +7,6 @@ wants two: the engine found here has them. Res50 and Res101, whose tables are no
 searched too.
 """
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 from bench.harness import Report, Row, grouped_bars, main

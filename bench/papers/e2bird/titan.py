@@ -14,8 +14,6 @@ to be the fastest, too. That one law can have all of this was not known before; 
 Res50 and Res101, of traffic, and of all other configurations was not put in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -12,8 +12,6 @@ repeats the comparison for profiles whose large batches use less of a GPU, and f
 expect a part of the slowdown; the page has it with --seconds 12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

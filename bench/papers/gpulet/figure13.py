@@ -6,8 +6,6 @@ not in its text; which of them pass 1 % is: gpulet's in scen2, scen3 and scen5, 
 gpulet+int.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from bench.harness import Report, Row, bars, main

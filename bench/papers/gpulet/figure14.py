@@ -10,8 +10,6 @@ interference (as in Figure 12). All rates are three tenths of that, at the paper
 --rate 1.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

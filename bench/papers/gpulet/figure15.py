@@ -7,8 +7,6 @@ the paper's scenarios lie between the two. A sample of the 19,682; the
 page has --sample 600.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial

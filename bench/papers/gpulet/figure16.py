@@ -5,8 +5,6 @@ The ideal tries every way to cut four GPUs with gpulet's own placement. Left ope
 planned with room for Poisson arrivals (as in Figure 12, they are).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from bench.harness import Report, Row, bars, each, main

@@ -7,8 +7,6 @@ GPUs serve nearly all scenarios, so doubled rates are shown too. A sample of the
 scenarios; --sample 0 asks all.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from bench.harness import Report, Row, bars, main

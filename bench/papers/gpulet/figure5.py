@@ -6,8 +6,6 @@ whether throughput was scheduled or measured (scheduled is taken), and the laten
 Table 4 and Figure 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

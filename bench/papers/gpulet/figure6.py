@@ -7,8 +7,6 @@ input, shown for what it is. With --data (a clone or git directory of icloud-ecn
 second curve is measured, by others, on a V100: the slowdowns of both sides of 750 pairs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -7,8 +7,6 @@ the law's one constant is set so that 90 % of the figure's pairs stay below 18 %
 it can show how schedulers differ under such interference, not that interference is such.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product

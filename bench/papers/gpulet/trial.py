@@ -1,7 +1,5 @@
 """A schedule put to the test: requests at random on simulated GPUs that slow each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement

@@ -12,8 +12,6 @@ figure: temporal sharing gives equal slices of time; under default MPS kernels a
 come; with limits models do not meet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -8,8 +8,6 @@ reproduced: the simulated GPU has no memory system, and kernels' counters need a
 simulation takes from it is that instances with limits do not slow each other.
 """
 
-from __future__ import annotations
-
 from math import ceil
 from typing import Final
 

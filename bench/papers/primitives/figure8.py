@@ -13,8 +13,6 @@ Then the same change live on this machine: a worker process of one core gives wa
 while requests flow, without overlap and with it (some 10 s).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

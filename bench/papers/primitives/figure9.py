@@ -6,8 +6,6 @@ Left open: the framework, and whether the figure's points go beyond five instanc
 answer from the same profile is below.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

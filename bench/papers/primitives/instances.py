@@ -1,7 +1,5 @@
 """How many copies of a model at which share (GPU primitives, sections IV and VI-B)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

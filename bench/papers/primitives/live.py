@@ -1,7 +1,5 @@
 """The CPU device's own counterparts: a worker replaced under traffic, weights shared by workers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What the primitives paper says in its text. Its tables and figures are pictures: what is only in
 them is not here."""
 
-from __future__ import annotations
-
 from typing import Final
 
 #: Figure 1 and section IV-B: SLO, and the shares of controlled spatial sharing.

@@ -1,7 +1,5 @@
 """Models that always have work on a simulated GPU: how they share it, and what batches take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple

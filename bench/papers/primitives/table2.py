@@ -9,8 +9,6 @@ Then the same question live on this machine: worker processes that hold 134 MB o
 or shared, and what each takes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Final
 

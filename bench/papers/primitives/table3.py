@@ -15,8 +15,6 @@ second row of VGG costs more than the first, so that DNN-Recog gains nothing. "F
 and ResNeXt all the time that temporal sharing leaves, which the text does not.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace

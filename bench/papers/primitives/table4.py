@@ -12,8 +12,6 @@ Not all comes out, so it is looked at where instances gain most: with batches of
 the smallest part of the GPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """A timetable that repeats: which batch begins when in which share, and its play by the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple

@@ -5,8 +5,6 @@ the same kind of GPU (BSD, github.com/adityadhakal/nfv_gpu_platform). Between me
 straight line is taken. p99 lies 0.3 to 1.1 % above the medians there.
 """
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An upper bound, not a peer: it echoes the v2 binary payload; no queue, no checks, no worker."""
 
-from __future__ import annotations
-
 import asyncio
 
 import uvloop

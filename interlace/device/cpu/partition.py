@@ -83,12 +83,7 @@ class CpuPartition:
         self.link.start(spawner, self._setup, question)
 
     def load(
-        self,
-        work: Load,
-        model: Model,
-        done: Done,
-        spared: bool,
-        weighed: Callable[[Loaded], None],
+        self, work: Load, model: Model, done: Done, spared: bool, weighed: Callable[[Loaded], None]
     ) -> None:
         """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile.
 

@@ -148,12 +148,7 @@ def _run_control(
     with TemporaryFile() as out:
         try:
             code = subprocess.run(
-                command,
-                input=said.encode(),
-                stdout=out,
-                stderr=out,
-                timeout=_ANSWER_S,
-                check=False,
+                command, input=said.encode(), stdout=out, stderr=out, timeout=_ANSWER_S, check=False
             ).returncode
         except subprocess.TimeoutExpired as error:
             raise MpsError(f"{program} did not answer within {_ANSWER_S:g} s") from error

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.core.messages import (
-    CreatePartition,
-    Load,
-    PartitionWork,
-    Run,
-    Unload,
-    WorkFinished,
-)
+from interlace.core.messages import CreatePartition, Load, PartitionWork, Run, Unload, WorkFinished
 from interlace.core.profile import Profiles
 from interlace.core.request import Timing
 from interlace.device.base import Done

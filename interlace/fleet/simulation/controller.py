@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from interlace.core.messages import Deployment
-from interlace.core.node import Assignment, Node, NodeDescription, NodeState
+from interlace.core.node import Assignment, Node, NodeDescription, NodeModel, NodeState
 from interlace.fleet.controller import Controller
 from interlace.fleet.presence import Presence
 from interlace.fleet.simulation.node import SimulatedNode
@@ -37,6 +37,7 @@ class SimulatedService:
         """``noticed`` is told of each node that is found to be gone (false) or there (true)."""
         self._clock = clock
         self._nodes = nodes
+        self._kinds = sorted({gpu.kind for one in scenario.nodes for gpu in one.gpus})
         self._delay_ms = scenario.delays.order_ms
         self._noticed = noticed
         described = {one.name: one for one in scenario.nodes}
@@ -47,7 +48,7 @@ class SimulatedService:
         self._beliefs = Routes(scenario.limits, lambda nodes: nodes[0])
         self._beliefs.follow([Node(name, name, 0) for name in nodes])
         news_ms = scenario.delays.news_ms
-        self._poller = SimulatedPoller(clock, nodes, scenario.limits, news_ms, self._heard)
+        self._poller = SimulatedPoller(clock, nodes, self._beliefs.pause_ms, news_ms, self._heard)
         self._states: dict[str, NodeState] = {}
         self._planned = dict.fromkeys(described)
         self._presence = Presence()
@@ -59,8 +60,17 @@ class SimulatedService:
         """Plan for these models, and look after the nodes from now on."""
         self._poller.start()
         self.controller.start()
-        self.controller.deploy([(one, "") for one in models])
+        self.deploy(models)
         self._clock.call_at(self._clock.now_ms() + 1000.0, self._look)
+
+    def deploy(self, models: Sequence[Deployment]) -> None:
+        """Plan for these; a model takes as long on every kind of accelerator."""
+        self.controller.deploy(
+            {
+                one.demand.model: dict.fromkeys(self._kinds, NodeModel(one.demand, "", one.profile))
+                for one in models
+            }
+        )
 
     def any_behind(self) -> bool:
         """Whether one that is planned for has yet to say that its newest part stands."""

@@ -7,7 +7,6 @@ from typing import Final
 
 from interlace.core.node import NodeState
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.routing.routes import RoutingLimits
 from interlace.runtime.clock import Clock
 
 _PATIENCE_MS: Final = 500.0
@@ -20,13 +19,13 @@ class SimulatedPoller:
         self,
         clock: Clock,
         nodes: Mapping[str, SimulatedNode],
-        limits: RoutingLimits,
+        pause_ms: Callable[[str], float],
         delay_ms: float,
         heard: Callable[[str, NodeState], None],
     ) -> None:
         self._clock = clock
         self._nodes = nodes
-        self._pause_ms = limits.pause_ms(len(nodes))
+        self._pause_ms = pause_ms
         self._delay_ms = delay_ms
         self._heard = heard
         self._asked = dict.fromkeys(nodes, 0)
@@ -36,7 +35,7 @@ class SimulatedPoller:
     def start(self) -> None:
         """Ask every node, one after the other within a pause."""
         for index, name in enumerate(self._nodes):
-            self._later(name, self._pause_ms * index / len(self._nodes))
+            self._later(name, self._pause_ms(name) * index / len(self._nodes))
 
     def _later(self, name: str, after_ms: float) -> None:
         self._clock.call_at(self._clock.now_ms() + after_ms, lambda: self._ask(name))
@@ -46,8 +45,9 @@ class SimulatedPoller:
 
         def answered(state: NodeState) -> None:
             self.refusing.discard(name)
-            if self._end(name, number):
+            if self._done[name] < number:
                 self._heard(name, state)
+                self._end(name, number)
 
         def broken(why: str) -> None:
             self.refusing.add(name)
@@ -64,10 +64,8 @@ class SimulatedPoller:
         )
         self._clock.call_at(self._clock.now_ms() + _PATIENCE_MS, given_up)
 
-    def _end(self, name: str, number: int) -> bool:
-        """The question has ended; false if it had before."""
-        if self._done[name] >= number:
-            return False
-        self._done[name] = number
-        self._later(name, self._pause_ms)
-        return True
+    def _end(self, name: str, number: int) -> None:
+        """The question has ended, if it had not before."""
+        if self._done[name] < number:
+            self._done[name] = number
+            self._later(name, self._pause_ms(name))

@@ -47,7 +47,9 @@ class SimulatedRouter:
         self._delay_ms = delays.request_ms
         self._routes = Routes(limits, draw)
         self._routes.follow([Node(name, name, 0) for name in nodes])
-        self._poller = SimulatedPoller(clock, nodes, limits, delays.news_ms, self._heard)
+        self._poller = SimulatedPoller(
+            clock, nodes, self._routes.pause_ms, delays.news_ms, self._heard
+        )
         self._pause_ms = limits.pause_ms(len(nodes))
         self._at: dict[str, dict[int, RoutedRequest]] = {name: {} for name in nodes}
         self._sent = 0

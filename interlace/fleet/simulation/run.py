@@ -241,7 +241,7 @@ class _Run:
         seen, loads = ChangeSeen(now_ms), self.record.loads
         self.record.changes.append(seen)
         models = [replace(self._deployments[one.model], demand=one) for one in change.demand]
-        self._service.controller.deploy([(one, "") for one in models])
+        self._service.deploy(models)
 
         def stands() -> bool:
             if self._planning.asked_ms < now_ms or self._service.any_behind():

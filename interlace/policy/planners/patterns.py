@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil, inf
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ from interlace.packing.placement import (
     place,
     without_tiny_turns,
 )
-from interlace.packing.pools import PoolMemory, in_pools
+from interlace.packing.pools import PoolMemory, StandingPools, in_pools
 from interlace.packing.queueing import Floats
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
@@ -249,8 +250,9 @@ class _PatternProgram:
             return None
         options = {one.share_pct: one for one in self._options}
         arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
-        effort = self._policy.effort
-        return in_pools(options, arrays, self._layouts, self._memory, effort)
+        ask = partial(in_pools, options, arrays, self._layouts, self._memory, self._policy.effort)
+        kept = ask(StandingPools.of(self._demand, self._current)) if self._current else None
+        return kept if kept and kept.accelerators <= self._limit else ask()
 
     def _problem(self, replicas: Floats) -> PricingProblem:
         return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))

@@ -178,10 +178,7 @@ def _limits_ms(parameters: Mapping[str, Parameter]) -> tuple[float, float]:
     timeout_us = parameters.get("timeout", 0)
     if type(timeout_us) is not int or not 0 <= timeout_us < _NUMBER_END:
         raise bad_input(f"parameter 'timeout' must be whole microseconds, got {timeout_us!r:.64}")
-    return (
-        float(slo_ms),
-        timeout_us / 1000.0 if timeout_us else float("inf"),
-    )
+    return (float(slo_ms), timeout_us / 1000.0 if timeout_us else float("inf"))
 
 
 def _check_framing(tensor: Tensor, data: memoryview) -> None:

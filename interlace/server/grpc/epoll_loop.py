@@ -48,9 +48,7 @@ class _Client:
     __slots__ = ("connection", "interest", "timeouts")
 
     def __init__(
-        self,
-        make: Callable[[Callable[[], None]], Http2Connection],
-        wake: Callable[[_Client], None],
+        self, make: Callable[[Callable[[], None]], Http2Connection], wake: Callable[[_Client], None]
     ) -> None:
         """``make`` gets what the connection calls when it has something to write."""
         self.interest = _READ

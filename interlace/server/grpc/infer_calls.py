@@ -10,12 +10,7 @@ from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.frame_writer import Buffer, OnSent
 from interlace.server.grpc.headers import TRAILERS_OK
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
-from interlace.server.grpc.infer_wire import (
-    FINAL_RESPONSE,
-    response,
-    stream_error,
-    stream_response,
-)
+from interlace.server.grpc.infer_wire import FINAL_RESPONSE, response, stream_error, stream_response
 from interlace.server.grpc.pending_calls import PendingCall, PendingCalls
 from interlace.server.grpc.rpc import MessageSink
 from interlace.server.grpc.status import GrpcStatus

@@ -251,8 +251,7 @@ class InferSink:
         limit = self._decoder.limits.max_heads_bytes
         if len(self._head) + len(data) > limit:
             raise ServeError(
-                Reason.TOO_LARGE,
-                f"over {limit} bytes besides raw_input_contents: send tensors raw",
+                Reason.TOO_LARGE, f"over {limit} bytes besides raw_input_contents: send tensors raw"
             )
         self._reserved.resize(len(self._head) + len(data))
         self._head += data

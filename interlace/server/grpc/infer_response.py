@@ -73,10 +73,7 @@ class ResponseEncoder:
         return tuple(shown)
 
     def _store(
-        self,
-        targets: dict[str, SharedMemoryRange],
-        outputs: Sequence[Tensor],
-        views: list[Buffer],
+        self, targets: dict[str, SharedMemoryRange], outputs: Sequence[Tensor], views: list[Buffer]
     ) -> StoredOutputs:
         """Write outputs to client shared memory; where each went."""
         stored = []

@@ -9,12 +9,7 @@ from typing import Final, Protocol
 from interlace.server.administration.answers import AdminAnswers
 from interlace.server.administration.methods import METHODS
 from interlace.server.api_keys import Access, ApiKeys
-from interlace.server.grpc.admin_calls import (
-    AdminCall,
-    Administration,
-    HealthWatchCall,
-    RpcMethod,
-)
+from interlace.server.grpc.admin_calls import AdminCall, Administration, HealthWatchCall, RpcMethod
 from interlace.server.grpc.headers import ENCODINGS
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.rpc import RpcCall

@@ -258,8 +258,7 @@ def _json_length(length: int, fields: dict[bytes, bytes]) -> int:
     json_length = int(text)
     if b"content-encoding" not in fields and CHUNKED < length < json_length:
         raise HttpError(
-            400,
-            f"Inference-Header-Content-Length {json_length} exceeds Content-Length {length}",
+            400, f"Inference-Header-Content-Length {json_length} exceeds Content-Length {length}"
         )
     return json_length
 

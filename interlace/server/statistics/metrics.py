@@ -11,11 +11,7 @@ from interlace.core.request import Outcome
 from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration, ModelStatistics
-from interlace.server.statistics.snapshot import (
-    CpuGauges,
-    GpuGauges,
-    ServerSnapshot,
-)
+from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ServerSnapshot
 
 Labels = Mapping[str, str]
 

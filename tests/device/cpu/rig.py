@@ -127,11 +127,7 @@ class Rig:
         return Tensor(name, datatype, array.shape, span)
 
     def request(
-        self,
-        model: Model,
-        *tensors: Tensor,
-        rows: int | None = None,
-        outputs: tuple[str, ...] = (),
+        self, model: Model, *tensors: Tensor, rows: int | None = None, outputs: tuple[str, ...] = ()
     ) -> Request:
         count = tensors[0].shape[0] if rows is None else rows
         return Request(next(self._ids), model.key, 0.0, 1e9, count, (), 0, tensors, outputs)

@@ -1,7 +1,5 @@
 """Models described by a process of their own: what they say, why they do not load, in time."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """The CPU device itself: workers are born, pinned, limited, killed, and leave nothing behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

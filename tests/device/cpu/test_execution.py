@@ -1,7 +1,5 @@
 """What a batch goes through: bytes in place, gathered, cut and put where replies find them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Inputs staged into a ring: windows without a copy, several workers at once, padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

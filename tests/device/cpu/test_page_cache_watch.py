@@ -1,7 +1,5 @@
 """What a watch tells of files that leave the page cache and come back."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

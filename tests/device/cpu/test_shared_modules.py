@@ -1,7 +1,5 @@
 """Models of one architecture in a worker: one open module, weights that come and go for each."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Real torch models in real workers: one copy of the weights, a safe fork, memory given back."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

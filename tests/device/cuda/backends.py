@@ -1,7 +1,5 @@
 """Backends of worker processes under test: whole GPUs, clients of MPS, GPUs that fail."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple

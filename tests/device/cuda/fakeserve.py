@@ -1,7 +1,5 @@
 """`interlace` on a GPU that is not there: NVML and the driver are stand-ins, the rest is real."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from interlace.assembly import accelerators, server

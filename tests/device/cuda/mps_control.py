@@ -1,7 +1,5 @@
 """A stand-in for the control daemon of MPS: it writes down what it was told."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

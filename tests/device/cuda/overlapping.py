@@ -1,7 +1,5 @@
 """A system whose partitions always overlap, for a server of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from interlace.policy.catalog import resolve

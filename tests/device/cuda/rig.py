@@ -1,7 +1,5 @@
 """CUDA devices of each mechanism on the fake driver, in real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Mapping

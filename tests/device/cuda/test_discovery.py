@@ -1,7 +1,5 @@
 """What NVML says becomes accelerators, or words that say what is missing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

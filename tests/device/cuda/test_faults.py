@@ -1,7 +1,5 @@
 """What goes wrong on a GPU: who is told, who is blamed, who goes on, and how it comes back."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """With which settings a GPU's process starts."""
 
-from __future__ import annotations
-
 from interlace.device.cuda.launcher import BEFORE_CUDA
 
 

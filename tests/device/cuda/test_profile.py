@@ -1,7 +1,5 @@
 """What the profiler finds of a GPU whose time depends on rows and SMs, and how little it opens."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from dataclasses import replace

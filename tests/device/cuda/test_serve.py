@@ -1,7 +1,5 @@
 """Whole servers on a fake GPU: HTTP in, graphs on partitions, outputs back, a GPU that fails."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

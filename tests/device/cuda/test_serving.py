@@ -1,7 +1,5 @@
 """What partitions of one process share and what they do not: memory, weights, order, inputs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

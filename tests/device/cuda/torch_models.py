@@ -1,7 +1,5 @@
 """Torch models for tests of the CUDA device, by name, as ``open_torch`` would open them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

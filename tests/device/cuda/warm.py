@@ -1,7 +1,5 @@
 """GPU processes for tests, forked from one that has torch loaded."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

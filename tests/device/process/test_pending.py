@@ -1,7 +1,5 @@
 """Questions by line: order within a line, none between lines, limits that count from the head."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from random import Random

@@ -1,7 +1,5 @@
 """Answers of simulated models: shapes, types, and whose they are."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The simulated accelerator: speeds, contention, copies, memory, mechanisms, faults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Batches side by side: work is conserved whatever the speeds, rules share as they say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,10 +23,7 @@ SURFACES = {
 Batches = Sequence[tuple[str, int, int, float]]
 BATCHES = st.lists(
     st.tuples(
-        st.sampled_from("ab"),
-        st.integers(1, 16),
-        st.sampled_from((50, 100)),
-        st.floats(0.0, 12.0),
+        st.sampled_from("ab"), st.integers(1, 16), st.sampled_from((50, 100)), st.floats(0.0, 12.0)
     ),
     min_size=1,
     max_size=7,

@@ -1,7 +1,5 @@
 """Timers of simulated devices in real time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ Arguments: host:port. Standard input: a JSON list of ``[name, method, messages, 
 Standard output: one JSON line a call; it stops after the first call that got no answer at all.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,11 +1,11 @@
-"""Inputs for the test models, for either flavour of tritonclient."""
+"""Inputs for the test models, and what is expected, for every flavour of tritonclient."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from tritonclient.utils import InferenceServerException
 
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
 #: The input that makes the model ``slow`` take half a second.
@@ -32,3 +32,13 @@ def same(result: Any, expected: Any, name: str = "OUTPUT0") -> None:
     assert got is not None, f"no output {name}"
     assert got.shape == expected.shape and got.dtype == expected.dtype, (got.shape, got.dtype)
     assert (got == expected).all(), (got, expected)
+
+
+def refused(call: Callable[[], Any], *words: str) -> None:
+    """The call raises the client's own exception with these words in its status or text."""
+    try:
+        call()
+    except InferenceServerException as error:
+        assert all(word in f"{error.status()} {error}" for word in words), error
+    else:
+        raise AssertionError("it was not refused")

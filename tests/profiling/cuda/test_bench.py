@@ -1,7 +1,5 @@
 """A model of a repository taken apart in a process of its own, on the fake GPU."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Energy adds up; pressure is taken where it is counted; nothing is left behind."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """NVML as it is spoken to, on a module that answers like ``pynvml``."""
 
-from __future__ import annotations
-
 import inspect
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Readers beside a model: rates, losses and what they say of it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The data plane: deadlines, forms, statistics, draining."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

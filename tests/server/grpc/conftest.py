@@ -1,7 +1,5 @@
 """A gRPC server over an echo, one for all tests of this folder that do not break it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

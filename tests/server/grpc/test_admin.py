@@ -1,7 +1,5 @@
 """Every administrative method, from the public client to ``AdminApi`` and back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from multiprocessing import shared_memory

@@ -1,7 +1,5 @@
 """What a refused, broken or forbidden call gets; seen by an independent client, grpcio."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The public client library, in all its ways, against the server."""
 
-from __future__ import annotations
-
 import queue
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The loop without a process: who is let in, and who must go."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Connections take turns, and what costs a peer nothing and us something comes to an end."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

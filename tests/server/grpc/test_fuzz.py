@@ -1,7 +1,5 @@
 """Damaged traffic: only faults of the peer, nothing kept, nothing raised that has no name."""
 
-from __future__ import annotations
-
 import random
 import struct
 import zlib
@@ -11,15 +9,7 @@ from hypothesis import strategies as st
 
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.limits import GrpcLimits
-from tests.server.grpc.wirebench import (
-    HELLO,
-    STREAM,
-    Wire,
-    data,
-    head,
-    message,
-    request,
-)
+from tests.server.grpc.wirebench import HELLO, STREAM, Wire, data, head, message, request
 
 SMALL = GrpcLimits(max_streams=8, max_heads_bytes=4096, max_heap_bytes=8192)
 LIVE = "/inference.GRPCInferenceService/ServerLive"

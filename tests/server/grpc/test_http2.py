@@ -1,7 +1,5 @@
 """HTTP/2 as RFC 9113 has it: frames, windows, heads, faults, and floods."""
 
-from __future__ import annotations
-
 import gc
 import struct
 

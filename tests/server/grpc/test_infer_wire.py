@@ -1,7 +1,5 @@
 """Messages by hand against the protobuf library, whole and in pieces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,11 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.proto.messages import (
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from interlace.proto.messages import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
 from interlace.server.grpc.infer_head import read_head, typed_bytes
 from interlace.server.grpc.infer_wire import (

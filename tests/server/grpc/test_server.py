@@ -1,7 +1,5 @@
 """The gRPC server's life: busy ports, draining, the end, and what its calls may leave behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Connections: order, keep-alive, slow and vanishing clients, smuggling, limits."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import time

@@ -1,7 +1,5 @@
 """One connection fed by a transport that cuts, stalls and breaks as it likes."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator, Sequence

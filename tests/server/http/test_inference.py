@@ -1,7 +1,5 @@
 """Inference over HTTP: every form of inputs and outputs, through a socket."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any
@@ -13,15 +11,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Tensor
 from tests.server.fakes import FakeRuntime, wait_until
 from tests.server.stand import Stand
-from tests.server.wire import (
-    Reader,
-    Response,
-    binary_outputs,
-    exchange,
-    infer,
-    request,
-    v2_body,
-)
+from tests.server.wire import Reader, Response, binary_outputs, exchange, infer, request, v2_body
 
 
 def ask(http: Stand, data: bytes) -> Response:
@@ -207,10 +197,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
         {**one("FP32", [1, 1], [1]), "parameters": {"priority": "9" * 4999}},
         "parameter 'priority' must be an integer of at least 0, got '999",
     ),
-    "nested parameter": (
-        {**one("FP32", [1, 1], [1]), "parameters": {"x": {}}},
-        "$.parameters",
-    ),
+    "nested parameter": ({**one("FP32", [1, 1], [1]), "parameters": {"x": {}}}, "$.parameters"),
 }
 
 

@@ -1,7 +1,5 @@
 """Large bodies: decoded beside the loop, bounded by what the model can need, given back after."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

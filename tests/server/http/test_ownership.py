@@ -1,7 +1,5 @@
 """Law: whatever befalls a request, its memory is given back once, and so is its reply's."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import logging

@@ -1,7 +1,5 @@
 """Heads: understood once, remembered by their bytes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

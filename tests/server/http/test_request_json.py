@@ -1,7 +1,5 @@
 """The JSON part of a request."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -97,11 +95,7 @@ def test_regions() -> None:
             {"binary_data_output": True},
             False,
         ),
-        (
-            [{"name": "y", "parameters": {"binary_data": True, "classification": 1}}],
-            {},
-            False,
-        ),
+        ([{"name": "y", "parameters": {"binary_data": True, "classification": 1}}], {}, False),
     ],
 )
 def test_which_outputs_are_plain(outputs: Any, parameters: Any, plain: bool) -> None:

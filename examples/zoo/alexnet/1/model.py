@@ -1,7 +1,5 @@
 """AlexNet for one GPU (Krizhevsky, "One weird trick for parallelizing CNNs", 2014)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

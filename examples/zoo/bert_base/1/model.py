@@ -1,7 +1,5 @@
 """BERT-base (Devlin et al., NAACL 2019) for 128 tokens, from transformers' own description."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from transformers import BertConfig, BertModel

@@ -1,7 +1,5 @@
 """DenseNet-121 (Huang et al., "Densely Connected Convolutional Networks", CVPR 2017, Table 1)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

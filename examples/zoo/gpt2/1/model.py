@@ -1,7 +1,5 @@
 """GPT-2, the smallest (Radford et al., 2019): one step over 128 tokens, from transformers."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -3,8 +3,6 @@
 Without the auxiliary classifier, which is for training alone.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """MobileNet-v2 (Sandler et al., "Inverted Residuals and Linear Bottlenecks", CVPR 2018)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """ResNet-18 (He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, Table 1)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

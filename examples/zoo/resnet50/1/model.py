@@ -3,8 +3,6 @@
 The stride lies in the 3 x 3 convolutions, as in what everybody calls version 1.5.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """ResNeXt-50, 32 groups of 4 (Xie et al., "Aggregated Residual Transformations", CVPR 2017)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """VGG-19 (Simonyan and Zisserman, "Very Deep Convolutional Networks", ICLR 2015, column E)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

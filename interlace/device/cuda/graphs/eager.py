@@ -52,11 +52,7 @@ class EagerProgram:
         self._parameters = BatchParameters(driver, context.memory, *places, rows, model.tables)
 
     def launch(
-        self,
-        sequence: int,
-        rows: int,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[int],
+        self, sequence: int, rows: int, sources: Sequence[Sequence[int]], targets: Sequence[int]
     ) -> int:
         """As ``BatchProgram.launch``.
 

@@ -24,11 +24,7 @@ class GraphPreparation:
     """
 
     def __init__(
-        self,
-        backend: CudaBackend,
-        key: str,
-        dims: Dims,
-        note: Callable[[str], None],
+        self, backend: CudaBackend, key: str, dims: Dims, note: Callable[[str], None]
     ) -> None:
         self._backend = backend
         self._key = key

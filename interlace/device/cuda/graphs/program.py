@@ -68,11 +68,7 @@ class BatchProgram(Protocol):
     @property
     def rows(self) -> int: ...  #: what is executed, however few rows a batch has
     def launch(
-        self,
-        sequence: int,
-        rows: int,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[int],
+        self, sequence: int, rows: int, sources: Sequence[Sequence[int]], targets: Sequence[int]
     ) -> int:
         """Start it: per input the address of each row, per output where its rows go.
 
@@ -208,11 +204,7 @@ class GraphProgram:
             undo.pop_all()
 
     def launch(
-        self,
-        sequence: int,
-        rows: int,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[int],
+        self, sequence: int, rows: int, sources: Sequence[Sequence[int]], targets: Sequence[int]
     ) -> int:
         self._parameters.write(sequence, rows, sources, targets)
         context = self._context
@@ -267,11 +259,7 @@ class DefaultedProgram:
         self._fills = [None if one.name in given else fills[one.name] for one in program.inputs]
 
     def launch(
-        self,
-        sequence: int,
-        rows: int,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[int],
+        self, sequence: int, rows: int, sources: Sequence[Sequence[int]], targets: Sequence[int]
     ) -> int:
         given = iter(sources)
         whole = [next(given) if fill is None else [fill] * rows for fill in self._fills]

@@ -82,11 +82,7 @@ class BatchParameters:
         return self.target_word(self._tables + place)
 
     def write(
-        self,
-        sequence: int,
-        rows: int,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[int],
+        self, sequence: int, rows: int, sources: Sequence[Sequence[int]], targets: Sequence[int]
     ) -> None:
         """Describe the next batch: per input the address of each row, per output its target.
 

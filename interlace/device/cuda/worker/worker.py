@@ -59,10 +59,7 @@ class GpuWorker:
     """
 
     def __init__(
-        self,
-        frames: BlockingFrameSocket[FromGpu, ToGpu],
-        context: GpuContext,
-        patience_s: float,
+        self, frames: BlockingFrameSocket[FromGpu, ToGpu], context: GpuContext, patience_s: float
     ) -> None:
         self._frames = frames
         self._context = context

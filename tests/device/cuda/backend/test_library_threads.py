@@ -1,7 +1,5 @@
 """Libraries whose handles take streams of their own context alone, on lanes of green contexts."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

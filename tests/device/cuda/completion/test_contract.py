@@ -1,7 +1,5 @@
 """Every way of completion: nothing early, nothing lost, nothing twice, errors found."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

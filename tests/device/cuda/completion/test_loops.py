@@ -1,7 +1,5 @@
 """Where the loops without the GIL come from, and what is said when they cannot be had."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drivers under test: the fake one, and the one of this machine if it has a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Each driver call exists in the installed bindings, with that many parameters."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

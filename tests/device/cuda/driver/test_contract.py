@@ -1,7 +1,5 @@
 """The contract of ``Driver``: the fake one keeps it, and the real one where there is a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

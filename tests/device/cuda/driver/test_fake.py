@@ -1,7 +1,5 @@
 """The fake GPU itself: it fails where a real one does, and loudly where a real one would not."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

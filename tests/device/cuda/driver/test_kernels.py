@@ -1,7 +1,5 @@
 """The kernels compile for the GPUs they are for, and what is compiled once is kept."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from importlib.resources import files

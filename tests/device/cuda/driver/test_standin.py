@@ -4,8 +4,6 @@ A stand-in for libcuda takes what the bindings hand over and runs the kernels as
 process of its own: this one must not find a GPU that is not there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

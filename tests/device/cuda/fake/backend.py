@@ -1,7 +1,5 @@
 """Makers of a fake backend, by name for worker processes."""
 
-from __future__ import annotations
-
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake.capture import FakeCapturer

@@ -1,7 +1,5 @@
 """The fake capturer: a graph is its body, called again."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the fake driver is made of, and what tests may do with it beside the contract."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections import Counter

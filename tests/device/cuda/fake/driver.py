@@ -1,7 +1,5 @@
 """The fake driver: a GPU of host memory with SMs, streams, graphs, faults and accounts."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Failures on demand, and the state of a GPU that has failed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Graphs of the fake GPU: recorded bodies that are called again, and must do the same again."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Our kernels, emulated: the same arguments and effects, every access checked."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple

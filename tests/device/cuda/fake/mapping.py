@@ -1,7 +1,5 @@
 """What the process has mapped where, and second mappings of the same pages."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

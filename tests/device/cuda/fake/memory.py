@@ -1,7 +1,5 @@
 """Memory of the fake GPU: real addresses, each access checked against what is allocated."""
 
-from __future__ import annotations
-
 import bisect
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """What a real GPU would let pass or answer with garbage, as a loud error."""
 
-from __future__ import annotations
-
 
 class Misuse(AssertionError):
     """A wrong use of the driver that CUDA itself might not report."""

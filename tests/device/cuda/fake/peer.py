@@ -1,7 +1,5 @@
 """Other GPUs of a fake GPU's process: links of their own, and memory that it reads."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol

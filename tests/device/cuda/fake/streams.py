@@ -1,7 +1,5 @@
 """Streams of the fake GPU: work in order, at once, when told, or on threads."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

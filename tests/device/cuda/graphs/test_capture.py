@@ -1,7 +1,5 @@
 """The real capturer against a torch whose CUDA part is stood in for: order, modes, repair."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from contextlib import contextmanager
@@ -123,11 +121,7 @@ def test_a_void_capture_leaves_the_allocator_well(cuda: FakeCuda, body: Any) -> 
     with pytest.raises((ValueError, RuntimeError)):
         one.capture(5, None, body)
     assert one.worn
-    assert cuda.log[-3:] == [
-        ("endAllocateToPool", 0, (0, 7)),
-        ("releasePool", 0, (0, 7)),
-        "reset",
-    ]
+    assert cuda.log[-3:] == [("endAllocateToPool", 0, (0, 7)), ("releasePool", 0, (0, 7)), "reset"]
     cuda.void = False
     TorchCapturer(0).capture(5, None, lambda: None)  # the lock is free again
 

@@ -1,7 +1,5 @@
 """Gather and publish on the fake GPU, launched and recorded."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 

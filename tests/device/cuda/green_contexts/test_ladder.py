@@ -1,7 +1,5 @@
 """Atoms and the ladder: what is disjoint, what fits, and what is chosen."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Lanes on the fake driver: which SMs they have, what they give back, and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

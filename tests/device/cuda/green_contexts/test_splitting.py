@@ -1,7 +1,5 @@
 """GPUs whose parts differ in size: fewer atoms, fewer shares, and plans that keep to them."""
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement
 
 import pytest

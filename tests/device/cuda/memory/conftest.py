@@ -1,7 +1,5 @@
 """A fake GPU, and what is built on it; closing it fails the test if anything is left over."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

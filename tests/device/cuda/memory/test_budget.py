@@ -1,7 +1,5 @@
 """Who holds how much of a GPU's memory, and the words when there is too little."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Mapped memory in pieces, and the parameter block of a program."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -1,7 +1,5 @@
 """Device memory in slabs: nothing overlaps, nothing is lost, and the driver is seldom asked."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Shared arenas registered with the fake driver."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

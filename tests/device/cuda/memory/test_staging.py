@@ -1,7 +1,5 @@
 """Inputs staged in rings on the fake GPU: content, order, slots in use, errors."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A process of its own that reads another one's weights: ``WeightsHandle`` in, results out."""
 
-from __future__ import annotations
-
 import sys
 
 import msgspec

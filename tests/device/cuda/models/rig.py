@@ -1,7 +1,5 @@
 """A GPU that is not there, lanes on it, and one model driven through them."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

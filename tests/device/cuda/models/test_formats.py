@@ -1,7 +1,5 @@
 """Every torch format gives on the GPU what it gives on cores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that come back soon: what stays open, for how long, and what they are spared."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

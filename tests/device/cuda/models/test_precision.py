@@ -1,7 +1,5 @@
 """The fastest that is close to FP32 wins; figures say why; weights take what they must."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batches on a GPU that ends them when told: what is launched when, and what is answered."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A small residual CNN with seeded random weights: FP32[3,64,64] to FP32[100]."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """A model that answers its input: what is left is the server."""
 
-from __future__ import annotations
-
 import torch
 
 

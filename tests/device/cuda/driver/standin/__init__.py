@@ -1,7 +1,5 @@
 """A libcuda of host code, so that the real driver object and the kernels' source run anywhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

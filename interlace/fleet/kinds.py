@@ -1,0 +1,224 @@
+"""Accelerators of several kinds in one fleet: which part of each rate goes to which kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
+from interlace.fleet.fleet_gpus import models_of
+from interlace.packing.bounds.area import area
+from interlace.packing.bounds.rates import highest_rates
+from interlace.packing.solver import Constraint, LinearProgram, solve
+from interlace.perf.memory import needed_bytes, room_bytes
+from interlace.policy.base import Planner
+
+#: A model counts as so much cheaper on a kind where it stands: small gains move nothing.
+_STANDS: Final = 0.9
+#: Parts of a rate below this are not worth a partition of their own.
+_LEAST_PART: Final = 0.05
+#: What a model of unknown rate is taken to fill of an accelerator.
+_UNKNOWN: Final = 0.01
+_ROUNDS: Final = 3
+#: The cost of what is used, beside how full the fullest kind is; of memory that is not there.
+_USED: Final = 1e-3
+_NO_MEMORY: Final = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class KindsPlanner:
+    """Another planner's plans for the accelerators of each kind, made into one.
+
+    ``profiles`` are by kind and model. Work costs otherwise on each kind, or cannot be done in time
+    there: the fullest kind is to be as little full as can be (a linear program over the parts of
+    each rate, of which all but as many as there are kinds are 0 or 1), so a model goes where it
+    costs least beside what others would cost there. Where a kind's plan is fuller than that says,
+    the rest is shared out again.
+    """
+
+    planner: Planner
+    profiles: Mapping[str, Profiles]
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        fleets = _by_kind(fleet)
+        if len(fleets) < 2:
+            known = [self.profiles.get(kind, {}) for kind in fleets]
+            return self.planner(demand, fleet, known[0] if known else profiles, current)
+        shares = _Shares(demand, fleets, self.profiles, current)
+        best: Plan | None = None
+        for _ in range(_ROUNDS):
+            asked = shares.demand_by_kind()
+            plans = {
+                kind: self.planner(asked[kind], one, self.profiles.get(kind, {}), _on(one, current))
+                for kind, one in fleets.items()
+                if asked[kind]
+            }
+            made = _together(plans)
+            if best is None or _served(made) > _served(best):
+                best = made
+            if not made.underserved:
+                break
+            shares.learn(asked, plans)
+        assert best is not None
+        return best
+
+
+class _Shares:
+    """Parts of each model's rate by kind, and what plans have taught of each kind."""
+
+    def __init__(
+        self,
+        demand: Sequence[Demand],
+        fleets: Mapping[str, Fleet],
+        profiles: Mapping[str, Profiles],
+        current: Plan,
+    ) -> None:
+        self._demand = demand
+        self._kinds = list(fleets)
+        self._room = {kind: float(len(one.gpus)) for kind, one in fleets.items()}
+        self._bytes = {kind: sum(map(room_bytes, one.gpus)) for kind, one in fleets.items()}
+        self._fullest = 1.0  #: of a kind, by what is believed
+        #: accelerators, and part of the memory, that all of a model takes of a kind which serves it
+        self._taken: dict[str, dict[str, float]] = {}
+        self._held: dict[str, dict[str, int]] = {}
+        for kind, one in fleets.items():
+            stands = models_of(_on(one, current).partitions)
+            known = profiles.get(kind, {})
+            self._taken[kind] = _accelerators(demand, one.gpus[0], known, stands)
+            self._held[kind] = {
+                model: needed_bytes([model], known, one.gpus[0]) for model in self._taken[kind]
+            }
+
+    def demand_by_kind(self) -> dict[str, list[Demand]]:
+        """What is asked of each kind. What none serves in time is asked of one, to hear why."""
+        found: dict[str, list[Demand]] = {kind: [] for kind in self._kinds}
+        parts = self._parts()
+        for one in self._demand:
+            kinds = parts.get(one.model) or {self._kinds[0]: 1.0}
+            for kind, part in kinds.items():
+                found[kind].append(replace(one, rows_per_s=one.rows_per_s * part))
+        return found
+
+    def learn(self, asked: Mapping[str, Sequence[Demand]], plans: Mapping[str, Plan]) -> None:
+        """A kind has as much room as its plan found, and serves nothing that it could not place."""
+        for kind, plan in plans.items():
+            housed = models_of(plan.partitions)
+            for one in asked[kind]:
+                if (
+                    one.model not in housed
+                    and sum(one.model in t for t in self._taken.values()) > 1
+                ):
+                    self._taken[kind].pop(one.model, None)
+            if plan.headroom:
+                self._room[kind] *= plan.headroom * self._fullest
+
+    def _parts(self) -> dict[str, dict[str, float]]:
+        """By model: the parts of its rate by kind, as the program has them.
+
+        min u with sum_m y_mk g_mk <= u n_k for each kind k, sum_k y_mk = 1 for each model m, and
+        sum_m y_mk bytes_mk <= memory_k: g accelerators for all of a model, n of them there.
+        """
+        pairs = [
+            (one.model, kind)
+            for one in self._demand
+            for kind in self._kinds
+            if one.model in self._taken[kind]
+        ]
+        if not pairs:
+            return {}
+        column = {pair: place for place, pair in enumerate(pairs)}
+        fullest, short = len(pairs), len(pairs) + 1
+        most = sum(self._room.values())
+        rows = [
+            Constraint(tuple(own), (1.0,) * len(own), 1.0, 1.0)
+            for one in self._demand
+            if (own := [column[p] for k in self._kinds if (p := (one.model, k)) in column])
+        ]
+        for kind in self._kinds:
+            here = [(column[pair], pair[0]) for pair in pairs if pair[1] == kind]
+            places = tuple(place for place, _ in here)
+            taken = tuple(self._taken[kind][model] for _, model in here)
+            held = tuple(self._held[kind][model] / self._bytes[kind] for _, model in here)
+            rows.append(Constraint((*places, fullest), (*taken, -self._room[kind]), -inf, 0.0))
+            rows.append(Constraint((*places, short), (*held, -1.0), -inf, 1.0))
+        cost = [_USED * self._taken[kind][model] / most for model, kind in pairs]
+        size = len(pairs) + 2
+        answer = solve(
+            LinearProgram(
+                [*cost, 1.0, _NO_MEMORY], [0.0] * size, [inf] * size, [False] * size, rows
+            )
+        )
+        self._fullest = max(answer.values[fullest], 1e-9) if answer.feasible else 1.0
+        parts: dict[str, dict[str, float]] = {}
+        for (model, kind), part in zip(pairs, answer.values, strict=False):
+            if part >= _LEAST_PART or not answer.feasible:
+                parts.setdefault(model, {})[kind] = part
+        return {model: _whole(kinds) for model, kinds in parts.items()}
+
+
+def _whole(parts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(parts.values())
+    if total <= 0.0:
+        return {next(iter(parts)): 1.0}
+    return {kind: part / total for kind, part in parts.items()}
+
+
+def _accelerators(
+    demand: Sequence[Demand], gpu: Gpu, profiles: Profiles, stands: set[str]
+) -> dict[str, float]:
+    """How many accelerators like this one all of each model's rate takes at least.
+
+    Models that it does not serve in time are left out.
+    """
+    some = [replace(one, rows_per_s=one.rows_per_s or 1.0) for one in demand]
+    each = area(highest_rates(some, gpu, profiles), gpu).price
+    return {
+        one.model: (one.rows_per_s * each[one.model] if one.rows_per_s else _UNKNOWN)
+        * (_STANDS if one.model in stands else 1.0)
+        for one in demand
+        if one.model in each
+    }
+
+
+def _by_kind(fleet: Fleet) -> dict[str, Fleet]:
+    found: dict[str, list[Gpu]] = {}
+    for gpu in fleet.gpus:
+        found.setdefault(gpu.kind, []).append(gpu)
+    return {kind: Fleet(tuple(found[kind])) for kind in sorted(found)}
+
+
+def _on(fleet: Fleet, plan: Plan) -> Plan:
+    """What of a plan is on these accelerators."""
+    here = {gpu.id for gpu in fleet.gpus}
+    return replace(plan, partitions=tuple(p for p in plan.partitions if p.gpu in here))
+
+
+def _together(plans: Mapping[str, Plan]) -> Plan:
+    every = list(plans.values())
+    unserved: dict[str, float] = {}
+    for plan in every:
+        for model, rate in plan.unserved_rows_per_s.items():
+            unserved[model] = unserved.get(model, 0.0) + rate
+    headrooms = [plan.headroom for plan in every]
+    known = [one for one in headrooms if one is not None]
+    return Plan(
+        tuple(part for plan in every for part in plan.partitions),
+        unserved,
+        {model: why for plan in every for model, why in plan.reasons.items()},
+        max((p.session_ms for p in every if p.session_ms is not None), default=None),
+        min(known, default=None) if len(known) == len(every) else None,
+        any(plan.overlapping for plan in every),
+        {model: one for plan in every for model, one in plan.elastic.items()},
+        tuple(note for plan in every for note in plan.notes),
+    )
+
+
+def _served(plan: Plan) -> tuple[int, float]:
+    """What a plan is better by: models that stand, then rows/s that it serves of what is asked."""
+    return len(models_of(plan.partitions)), -sum(plan.unserved_rows_per_s.values())
