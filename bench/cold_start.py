@@ -42,6 +42,7 @@ from interlace.profiling.cpu.onnx_layers import OnnxLayers
 from interlace.profiling.cpu.process_main import layered
 
 _Times = dict[str, list[float]]
+_WAYS: Final = ("copy", "pipeswitch", "deepplan-dha", "interlace")
 _LEFT: Final = "all left in the file"
 _FLUSHED: Final = "interlace, flushed"
 _PIECE_BYTES: Final = 1 << 20
@@ -110,13 +111,7 @@ def _rounds(
         tier = layers, HostLinks(takes_cores=True)
         if disk:
             tier = on_disk(layers, takes_cores=True), DISK_LINK
-        plans = {
-            way: COLD_POLICIES[way].cold_start(*tier)
-            for way in ("pipeswitch", "deepplan-dha", "interlace")
-        } | {_LEFT: left(*tier)}
-        ends_ms = {way: plan.end_ms for way, plan in plans.items()}
-        if not disk:
-            ends_ms["copy"] = COLD_POLICIES["copy"].cold_start(*tier).end_ms
+        plans = {way: COLD_POLICIES[way].cold_start(*tier) for way in _WAYS} | {_LEFT: left(*tier)}
         anew = {"opened": _opened_anew(opened, model, threads)}
         if isinstance(file, WeightsFile):
             anew["loaded"] = _loaded_anew(opened, file)
@@ -129,15 +124,9 @@ def _rounds(
                 file.drop()
                 _drop(Path(model.path))
 
-        def copy_all() -> None:
-            cold.place(bench.places(range(len(file.uses))), bench.memory)
-            for index, extent in enumerate(file.extents):
-                file.read(index, bench.memory, extent.begin)
-            opened.run()
-
         times: _Times = {}
         for _ in range(takes):
-            copy_all()
+            cold.place(bench.places(range(len(file.uses))), bench.memory)
             opened.run()  # where pages are exchanged, the first run finds them
             taken = {"warm": took_ms(opened.run)}
             if disk:
@@ -146,9 +135,8 @@ def _rounds(
             else:
                 flush()
                 taken["warm, flushed"] = took_ms(opened.run)
-                taken["copy"] = took_ms(copy_all)
             for way, plan in plans.items():
-                taken[way] = bench.start_ms(plan.steps, not disk)
+                taken[way] = bench.start_ms(plan.steps, not disk, overlapped=plan.overlapped)
             if not disk:
                 taken[_FLUSHED] = bench.start_ms(plans["interlace"].steps, before=flush)
             for way, run in anew.items():
@@ -156,7 +144,7 @@ def _rounds(
                 taken[way] = took_ms(run)
             for way, took in taken.items():
                 times.setdefault(way, []).append(took)
-    return ends_ms, times
+    return {way: plan.end_ms for way, plan in plans.items()}, times
 
 
 def _read(path: Path) -> None:

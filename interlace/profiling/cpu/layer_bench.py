@@ -201,11 +201,13 @@ class LayerBench:
         steps: Sequence[LoadStep],
         cached: bool = True,
         before: Callable[[], object] | None = None,
+        overlapped: bool = True,
     ) -> float:
         """A cold start of these steps, with the file in the page cache or on disk only.
 
-        It follows a run on the file, so that the processor's caches hold of the weights what they
-        do before a warm run, whatever was started last; or what they do after ``before``.
+        Layers run as they come (``overlapped``), or once all have come. It follows a run on the
+        file, so that the processor's caches hold of the weights what they do before a warm run,
+        whatever was started last; or what they do after ``before``.
 
         Raises:
             OSError: the file cannot be read.
@@ -225,6 +227,8 @@ class LayerBench:
                 read_ahead(cold.file.path)
             if copied:
                 cold.fetch(self.places(copied), self.memory, ended.put)
+                if not overlapped:
+                    ended.put(ended.get())  # all have come
             with cold.arrivals():
                 self._model.run()
 

@@ -189,6 +189,7 @@ class _Started(LayerBench):
         steps: Sequence[LoadStep],
         cached: bool = True,
         before: Callable[[], object] | None = None,
+        overlapped: bool = True,
     ) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
@@ -202,8 +203,9 @@ class _StartedOnceLate(_Started):
         steps: Sequence[LoadStep],
         cached: bool = True,
         before: Callable[[], object] | None = None,
+        overlapped: bool = True,
     ) -> float:
-        took_ms = super().start_ms(steps, cached, before)
+        took_ms = super().start_ms(steps, cached, before, overlapped)
         if took_ms == self._times_ms[0]:
             self._times_ms = 0.5, self._times_ms[1]
         return took_ms
