@@ -103,15 +103,20 @@ class LayerBench:
             found.append(LayerProfile(name, nbytes, copied_ms, *times, use.operator))
         if not disk_copies:
             return tuple(found)
-        waits_ms = [max(0.0, there - here) for here, there in zip(run_ms, disk_mapped, strict=True)]
-        waited = max(0.0, disk_left_ms - whole_ms) / max(sum(waits_ms[1:]), _LEAST_MS)
+        # The disk's waits are as long as a start was seen to take that is not watched.
+        waits_ms = [
+            max(0.0, there * scale - layer.run_host_ms)
+            for layer, there in zip(found[1:], [*disk_mapped[1:], 0.0], strict=False)
+        ]
+        waited = max(0.0, disk_left_ms - sum(layer.run_host_ms for layer in found))
+        waited /= max(sum(waits_ms), _LEAST_MS)
         return (
             found[0],
             *(
-                replace(layer, copy_disk_ms=copied_ms, run_disk_ms=layer.run_ms + waited * wait_ms)
-                for layer, copied_ms, wait_ms in zip(
-                    found[1:], disk_copies, [*waits_ms[1:], 0.0], strict=False
+                replace(
+                    layer, copy_disk_ms=copied_ms, run_disk_ms=layer.run_host_ms + waited * wait_ms
                 )
+                for layer, copied_ms, wait_ms in zip(found[1:], disk_copies, waits_ms, strict=True)
             ),
         )
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,11 +17,12 @@ from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
-from interlace.formats.extents_file import WeightUse
+from interlace.formats.extents_file import Extent, WeightUse
 from interlace.formats.weight_uses import WeightWatcher
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
-from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench
+from interlace.profiling.cpu import layer_bench
+from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench, LayeredModel
 from interlace.profiling.cpu.process_main import measure_layers
 from interlace.profiling.cpu.task import PROCESS, CoresTask
 from interlace.profiling.findings import take_apart
@@ -193,6 +196,53 @@ class _Started(LayerBench):
     ) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
+
+
+class _Measured(LayerBench):
+    """Two layers; with all left in the file a start takes 10 ms, and from disk 30."""
+
+    def __init__(self) -> None:
+        uses = [WeightUse("linear", (f"{name}.weight",)) for name in "ab"]
+        file = SimpleNamespace(
+            uses=uses,
+            extents=[Extent(0, 8), Extent(8, 8)],
+            weights_bytes=(8, 8),
+            path=Path("/dev/null"),
+        )
+        cold = SimpleNamespace(file=file, leave=list, place=lambda places, memory: None)
+        model = SimpleNamespace(
+            run=lambda: None,
+            resident_ms=lambda memory, takes: [[1.0, 1.0, 2.0]] * takes,
+            mapped_ms=lambda takes: [[1.0, 2.0, 6.0]] * takes,
+            from_disk_ms=lambda: [1.0, 40.0, 9.0],
+        )
+        self._model, self._cold, self._takes = cast("LayeredModel", model), cast(Any, cold), 2
+        self.memory = memoryview(b"")
+
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+        overlapped: bool = True,
+    ) -> float:
+        return 14.0 if steps else 10.0 if cached else 30.0
+
+    def _copies_ms(self) -> list[float]:
+        return [1.0, 1.0]
+
+    def _drop(self) -> bool:
+        return True
+
+
+def test_what_is_left_in_its_file_is_predicted_to_take_what_it_was_seen_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Times by layer are watched, and of layers alone: more than a start takes in all."""
+    monkeypatch.setattr(layer_bench, "took_ms", lambda run: 4.0)
+    layers = _Measured().layers()
+    assert sum(one.run_host_ms for one in layers) == pytest.approx(10.0)
+    assert sum(one.run_host_ms for one in on_disk(layers, True)) == pytest.approx(30.0)
 
 
 class _StartedOnceLate(_Started):
