@@ -46,12 +46,7 @@ Examples:
   interlace fleet drain a --admin-key-file key
 """
 
-fleet = typer.Typer(
-    help=_ABOUT,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+fleet = typer.Typer(help=_ABOUT, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 fleet.command()(simulate)
 
 Nodes = Annotated[

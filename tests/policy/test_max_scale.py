@@ -1,7 +1,5 @@
 """The largest multiple of the demand that a planner still serves, in few questions to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
