@@ -45,6 +45,7 @@ class Told:
         system: System | None = None,
         term: int = 1,
         gpus: int = 2,
+        zone: str = "",
         standing: Mapping[str, Assignment] | None = None,
     ) -> None:
         self.clock = SimClock()
@@ -54,7 +55,7 @@ class Told:
             used,
             lambda system: InlinePlanSolver(system, self.clock, 50.0),
             term,
-            {name: described(name, gpus) for name in nodes},
+            {name: described(name, gpus, zone=zone) for name in nodes},
             standing=standing,
         )
         self.changes = 0
@@ -253,11 +254,11 @@ def placed(*gpus: str) -> System:
 
 
 def test_what_a_former_controller_placed_stays_until_it_stands_elsewhere() -> None:
-    first = Told("a", "b", system=placed("a/gpu0"), gpus=1)
+    first = Told("a", "b", system=placed("a/gpu0"), gpus=1, zone="rack")
     first.deploy(m=10.0, k=10.0)
     before = assignments(first, "a", "b")
     apart = placed("a/gpu0", "b/gpu0")
-    following = Told("a", "b", term=2, system=apart, standing=before, gpus=1)
+    following = Told("a", "b", term=2, system=apart, standing=before, gpus=1, zone="rack")
     following.deploy(m=10.0, k=10.0)
     now = {name: set(one.models) for name, one in assignments(following, "a", "b").items()}
     assert now["a"] == {"m", "k"} and len(now["b"]) == 1
