@@ -37,6 +37,7 @@ from interlace.fleet.status import FleetStatus, NodeStatus
 from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
+from interlace.server.http.routes import HttpResponse
 
 _LOG: Final = logging.getLogger(__name__)
 #: How often nodes are looked at, and how long the first ones are waited for.
@@ -383,7 +384,7 @@ class FleetService:
             self._complain(node, f"was not told which models are wanted: {error}")
             return
         if answer.status != 200:
-            self._complain(node, f"refuses to bring what is wanted: {_error(answer.body)}")
+            self._complain(node, f"refuses to bring what is wanted: {_error(answer)}")
 
     def _tell_all(self) -> None:
         for node in list(self._described):
@@ -410,7 +411,7 @@ class FleetService:
         if answer.status == 200:
             self.problems.pop(node, None)
         else:
-            self._complain(node, f"refuses its part of the plan: {_error(answer.body)}")
+            self._complain(node, f"refuses its part of the plan: {_error(answer)}")
             await asyncio.sleep(_LEASE_S)  # it will be told again: not at once
 
     def _complain(self, node: str, why: str) -> None:
@@ -424,8 +425,10 @@ def _ended(task: asyncio.Task[None]) -> None:
         _LOG.error("this controller is broken and commands no more", exc_info=error)
 
 
-def _error(body: bytes) -> str:
+def _error(answer: HttpResponse) -> str:
+    if answer.status == 401:
+        return "it has another key: start it and this controller with the same --admin-key-file"
     try:
-        return str(msgspec.json.decode(body)["error"])
+        return str(msgspec.json.decode(answer.body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        return body[:200].decode("utf-8", "replace")
+        return answer.body[:200].decode("utf-8", "replace")

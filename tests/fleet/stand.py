@@ -55,6 +55,10 @@ class Process:
         return self._process.wait(60)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def lives(self) -> bool:
         return self._process.poll() is None
 
@@ -99,14 +103,7 @@ class FleetStand:
         return get(f"http://127.0.0.1:{self.port}/v2/fleet")
 
     def serving(self) -> set[str]:
-        """Nodes that carry out what they were told."""
-        nodes = self.status()["nodes"]
-        return {
-            name
-            for name, node in nodes.items()
-            if node["assigned"] and node["state"] and node["state"]["settled"]
-            and node["state"]["revision"] == node["assigned"]["revision"]
-        }  # fmt: skip
+        return serving(self.port)
 
     def ask(self, model: str, value: float, port: int = 0) -> str:
         """One inference of `tagger`'s form: the digest that answers; "" if it was refused."""
@@ -131,6 +128,17 @@ class FleetStand:
         for process in (*self.nodes.values(), self.controller):
             if process.lives:
                 process.end()
+
+
+def serving(port: int) -> set[str]:
+    """Nodes that carry out what the controller at that port told them."""
+    nodes = get(f"http://127.0.0.1:{port}/v2/fleet")["nodes"]
+    return {
+        name
+        for name, node in nodes.items()
+        if node["assigned"] and node["state"] and node["state"]["settled"]
+        and node["state"]["revision"] == node["assigned"]["revision"]
+    }  # fmt: skip
 
 
 def get(url: str, body: bytes | None = None) -> Any:

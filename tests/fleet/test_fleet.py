@@ -8,12 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.fleet.stand import FleetStand, get, until
+from tests.fleet.stand import FleetStand, Process, free_ports, get, serving, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1500)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
@@ -130,3 +131,35 @@ def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: Fleet
     until(lambda: fleet.serving() == {"a", "b", "c"})
     assert fleet.status()["term"] == 2
     assert fleet.ask("tagger", 8.0) == fleet.expected("tagger", 8.0)
+
+
+def test_one_command_is_a_fleet_of_this_machine(tmp_path: Path) -> None:
+    port = free_ports(2)
+    options = f"--device simulated --gpu h100 --profiles {tmp_path / 'profiles'}"
+    command = Process(
+        tmp_path, "fleet", "fleet", "serve", str(EXAMPLE), "--local", "2", "--node-options",
+        options, "--http-port", str(port), "--grpc-port", str(port + 1),
+    )  # fmt: skip
+
+    def keeps(name: str) -> psutil.Process | None:
+        for one in psutil.Process(command.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if f"--node={name}" in one.cmdline():
+                    return one
+        return None
+
+    try:
+        until(lambda: serving(port) == {"node1", "node2"})
+        lost = keeps("node1")
+        assert lost is not None
+        lost.kill()
+        until(lambda: keeps("node1") not in (None, lost) and serving(port) == {"node1", "node2"})
+        nodes = [keeps("node1"), keeps("node2")]
+    except AssertionError:
+        print(command.log.read_text())
+        raise
+    finally:
+        status = command.end(signal.SIGTERM)
+    assert status == 0
+    _, alive = psutil.wait_procs([one for one in nodes if one is not None], 60)
+    assert alive == []

@@ -69,7 +69,7 @@ class FakeNodes:
         if path == "/v2/node/models":
             return HttpResponse(msgspec.msgpack.encode(self.models))
         if self.refusal:
-            return HttpResponse(self.refusal, 400)
+            return HttpResponse(self.refusal, 401)
         self.told.append((node, path))
         order = msgspec.json.decode(body)
         before = self.states[node]
@@ -216,7 +216,7 @@ def test_a_refused_key_is_told(tmp_path: Path) -> None:
     async def work(stand: Stand) -> None:
         stand.nodes.refusal = b'{"error": "this server asks for its admin key for this"}'
         await stand.until(lambda: bool(stand.service.problems))
-        assert "asks for its admin key" in stand.service.problems["a"]
+        assert "same --admin-key-file" in stand.service.problems["a"]
 
     run(tmp_path, work, a=node("a", 1))
 

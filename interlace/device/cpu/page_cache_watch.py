@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from interlace.formats.page_cache import mostly_cached
+from interlace.formats.page_cache import mostly_cached, read_ahead
 
 #: Files are looked at this often at most, and for at most one part of the time in so many.
 _PERIOD_S: Final = 1.0
@@ -78,8 +77,8 @@ class PageCacheWatch:
 
 
 def _read_ahead(path: Path) -> None:
-    with suppress(OSError), path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+    with suppress(OSError):
+        read_ahead(path)
 
 
 def _look(files: Mapping[str, Path]) -> tuple[dict[str, bool], float]:

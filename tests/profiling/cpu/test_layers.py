@@ -129,6 +129,18 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
     assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
 
 
+def test_a_folder_that_is_called_as_a_module_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('not the real one')")
+    monkeypatch.chdir(tmp_path)
+    model = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
+    task = CoresTask((0,), (model,), str(tmp_path), takes=1)
+    (found,) = asyncio.run(take_apart(PROCESS, task, {}))
+    assert not found.error
+
+
 def test_onnx_has_layers_too(tmp_path: Path) -> None:
     folder = layers_onnx(tmp_path / "net", (128, 384, 256, 16))
     layers, cold_ms = _measured(a_model(Format.ONNX, folder), tmp_path)
@@ -172,9 +184,37 @@ class _Started(LayerBench):
         self._takes = 3
         self._times_ms = copied_ms, left_ms
 
-    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+    ) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
+
+
+class _StartedOnceLate(_Started):
+    """Starts of which the first by a plan takes far longer than those that follow."""
+
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+    ) -> float:
+        took_ms = super().start_ms(steps, cached, before)
+        if took_ms == self._times_ms[0]:
+            self._times_ms = 0.5, self._times_ms[1]
+        return took_ms
+
+
+def test_what_once_ended_later_than_all_left_in_the_file_is_not_planned() -> None:
+    layers = LayerProfile(BEFORE, 0, 0.125, 0.125, 0.125), LayerProfile("a", 10**6, 1.0, 1.0, 4.0)
+    links = HostLinks(takes_cores=True)
+    assert frontier(layers, links).brought
+    found, _ = _StartedOnceLate(9.0, 4.125).as_started(layers)
+    assert not frontier(found, links).brought
 
 
 def test_a_load_from_disk_is_planned_only_where_it_ended_first() -> None:
