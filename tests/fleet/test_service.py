@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.node import Node, NodeDescription, NodeModel, NodeState, Revision
+from interlace.core.node import Assignment, Node, NodeDescription, NodeModel, NodeState, Revision
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
@@ -92,8 +92,14 @@ class Stand:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
 
-        def make(term: int, there: Mapping[str, NodeDescription]) -> Controller:
-            return Controller(clock, system, lambda s: InlinePlanSolver(s, clock), term, there)
+        def make(
+            term: int,
+            there: Mapping[str, NodeDescription],
+            standing: Mapping[str, Assignment],
+        ) -> Controller:
+            return Controller(
+                clock, system, lambda s: InlinePlanSolver(s, clock), term, there, standing=standing
+            )
 
         fakes: Any = self.nodes
         self.service = FleetService(
