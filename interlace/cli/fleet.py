@@ -46,12 +46,7 @@ Examples:
   interlace fleet drain a --admin-key-file key
 """
 
-fleet = typer.Typer(
-    help=_ABOUT,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+fleet = typer.Typer(help=_ABOUT, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 fleet.command()(simulate)
 
 Nodes = Annotated[
@@ -339,7 +334,7 @@ def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
 def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
     """End a fleet: every node serves what it has, then nothing; the controller ends.
 
-    Nodes wait to be told by another controller.
+    Nodes wait to be told by another controller; those that Ray's actors keep end, and the actors.
 
     \b
     Examples:

@@ -21,7 +21,13 @@ from interlace.core.node import Assignment, NodeDescription, NodeModel, NodeStat
 from interlace.core.plan import Plan
 from interlace.core.profile import Profile
 from interlace.engine.fleet_planner import FleetPlanner
-from interlace.fleet.fleet_gpus import fleet_gpu, models_of, own_models_of, plans_by_node
+from interlace.fleet.fleet_gpus import (
+    fleet_gpu,
+    models_of,
+    own_models_of,
+    plan_of_nodes,
+    plans_by_node,
+)
 from interlace.fleet.handover import NodePart, handed_over
 from interlace.fleet.kinds import KindsPlanner
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
@@ -62,13 +68,18 @@ class Controller:
         term: int,
         nodes: Mapping[str, NodeDescription],
         epoch_ms: float = 1000.0,
+        standing: Mapping[str, Assignment] | None = None,
     ) -> None:
         """``nodes`` are there from the beginning, so that the first plan is for all of them.
 
-        ``solver`` makes what plans by a system.
+        ``solver`` makes what plans by a system. ``standing`` is what nodes were told by an earlier
+        controller: the first plan is a change of that.
         """
         self._clock = clock
         self._nodes = {name: _member(name, one) for name, one in nodes.items()}
+        self._standing = dict(standing or {})
+        for name, one in self._standing.items():
+            self._nodes[name].assignment = one
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
         self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler)
         self._system, self._solver = system, solver
@@ -143,6 +154,10 @@ class Controller:
             for kind, one in by_kind.items():
                 self._digests[name] = one.digest
                 self._profiles.setdefault(kind, {})[name] = one.profile
+        if self._standing:
+            plans = {node: one.plan for node, one in self._standing.items()}
+            self._planner.stands(plan_of_nodes(plans, self._digests))
+            self._standing, self._target = {}, self._planner.target
         some = [next(iter(by_kind.values())) for by_kind in models.values()]
         deployed = tuple(Deployment(one.demand, one.profile) for one in some)
         self._follow(self._planner.deploy(ModelsDeployed(deployed)))
@@ -245,8 +260,9 @@ class Controller:
             member = self._nodes[node]
             before = member.assignment
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
-            if before is not None and (before.plan, before.models) == (plan, models):
-                continue
+            known = None if before is None else (before.plan, before.models, before.revision.term)
+            if known == (plan, models, self._term):
+                continue  # told by an earlier controller it is told again, and hears that no more
             revision = revision or self.next_revision()
             member.assignment = Assignment(revision, plan, models)
         if revision is not None:

@@ -76,17 +76,20 @@ class DeadlineAdmission:
         best_ms = alone_ms = inf
         for host in model.lenders:
             slot = view.slot(host, request.model)
-            run_ms = model.latency_ms(slot.batch, host.share_pct, request.shape)
+            whole, rest = divmod(ahead_rows, slot.batch)
+            run_ms = whole * model.latency_ms(slot.batch, host.share_pct, request.shape)
+            if rest:
+                run_ms += model.latency_ms(rest, host.share_pct, request.shape)
             start_ms = max(now_ms, host.free_at_ms)
             start_ms += sum(
                 row_ms(own, host, view) * view.queue(own.model).rows
                 for own in view.queued(host)
                 if not own.guest
             )
-            batches = -(-ahead_rows // slot.batch)
-            end_ms = start_ms + batches * run_ms + model.admission_margin_ms
-            if end_ms - request.deadline_ms < best_ms:
-                best_ms, alone_ms = end_ms - request.deadline_ms, run_ms
+            own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
+            end_ms = start_ms + run_ms + model.admission_margin_ms
+            alone_ms = min(alone_ms, own_ms)
+            best_ms = min(best_ms, end_ms - request.deadline_ms)
         return best_ms, alone_ms
 
     def _outlook(

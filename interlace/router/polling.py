@@ -31,12 +31,7 @@ class NodePoller:
     Without tasks or futures: it asks many times a second, beside all requests.
     """
 
-    def __init__(
-        self,
-        directory: NodeDirectory,
-        reader: NodeReader,
-        heard: OnHeard,
-    ) -> None:
+    def __init__(self, directory: NodeDirectory, reader: NodeReader, heard: OnHeard) -> None:
         """``heard`` is told what nodes say."""
         self.heard = heard
         self._directory = directory

@@ -1,7 +1,5 @@
 """Worlds of the comparison, one small case, and the table of what is kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.versus.run import Case, cases, measure

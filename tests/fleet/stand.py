@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -66,8 +66,10 @@ class Process:
 class FleetStand:
     """Nodes by name, and one controller at a time."""
 
-    def __init__(self, folder: Path, models: Path, nodes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, models: Path, nodes: Mapping[str, str]) -> None:
+        """``nodes`` are kinds of accelerator by name."""
         self.folder = folder
+        self._kinds = nodes
         self._models = models
         key = folder / "key"
         key.write_text(KEY)
@@ -81,8 +83,9 @@ class FleetStand:
         """A node, told nothing yet."""
         port = self.ports[name]
         return Process(
-            self.folder, name, "serve", str(self._models), "--device", "simulated", "--gpu", "h100",
-            "--gpus", "1", "--assigned", "--admin-key-file", self._key, "--node", name,
+            self.folder, name, "serve", str(self._models), "--device", "simulated",
+            "--gpu", self._kinds[name], "--gpus", "1", "--assigned", "--node", name,
+            "--admin-key-file", self._key,
             "--http-port", str(port), "--grpc-port", str(port + 1), "--metrics-port", str(port + 2),
             "--profiles", str(self.folder / "profiles"),
         )  # fmt: skip

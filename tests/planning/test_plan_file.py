@@ -1,7 +1,5 @@
 """A plan kept in a file, and followed by `serve --plan`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

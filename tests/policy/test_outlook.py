@@ -1,7 +1,5 @@
 """How soon a model's next request would be answered, held against what becomes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

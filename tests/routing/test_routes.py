@@ -1,7 +1,5 @@
 """Whom a router asks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 
