@@ -83,7 +83,7 @@ class PlanTrials:
         return self.again(self.tried(plan, fleet))
 
     def likely(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan that its packer would not promise, after a first trial that it must keep surely."""
+        """A plan that its packer would not promise, after a first trial that it kept surely."""
         return self.tried(plan, fleet, _SURE)
 
     def again(self, found: TriedPlan, how: Confirmation | None = None) -> TriedPlan:
