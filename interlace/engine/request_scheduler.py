@@ -185,12 +185,13 @@ class RequestScheduler:
                 commands += self._expire_hopeless(gpu, now_ms)
             commands += self.fetching.step(now_ms)
         for gpu in gpus:
-            commands += self._expire_hopeless(gpu, now_ms)
+            lost = self._expire_hopeless(gpu, now_ms)
             contention.mark_contending(self._state, gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
             for drop in decision.drops:
-                commands += self._drop(drop, gpu, now_ms)
-            if decision.drops:
+                lost += self._drop(drop, gpu, now_ms)
+            commands += lost
+            if lost:  # a fetch that was begun for them is for nobody
                 commands += self.fetching.step(now_ms)
             for launch in decision.launches:
                 commands += self._launch(launch, now_ms)

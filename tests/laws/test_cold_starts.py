@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from interlace.core.hardware import Fleet, Trait
-from interlace.core.loading import HostLinks, HostTier
+from interlace.core.loading import HostLinks, HostTier, WeightPath
 from interlace.core.messages import (
     CancelFetch,
     Deployment,
@@ -108,6 +108,8 @@ class ColdMachine(RuleBasedStateMachine):
         self.world.run(200.0)
         self.seen = 0
         self.held: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        #: Layers that plans since the last eviction had read from the host.
+        self.read: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self.fetches: dict[tuple[str, str], Fetch] = {}
         self.running: Counter[tuple[str, str]] = Counter()
         self.during: dict[int, Fetch] = {}  #: batches sent beside a fetch that they need
@@ -232,6 +234,9 @@ class ColdMachine(RuleBasedStateMachine):
                         key = (command.gpu, command.model)
                         assert key not in self.fetches, "fetched twice at once"
                         self.fetches[key] = command
+                        via = [step.via for step in command.plan.steps]
+                        on_host = {i for i, way in enumerate(via) if way is WeightPath.HOST}
+                        self.read[key] |= on_host - self.held[key]
                     case CancelFetch(gpu=gpu, model=model):
                         assert (gpu, model) in self.fetches
                     case Evict(gpu=gpu, model=model):
@@ -255,16 +260,20 @@ class ColdMachine(RuleBasedStateMachine):
                     del self.fetches[key]
                 if well:
                     self.held[key].update(work.plan.brought)
+                    self.read[key].difference_update(work.plan.brought)
             case Evict():
                 self.held[work.gpu, work.model].difference_update(work.layers)
+                self.read[work.gpu, work.model].clear()
             case Run(gpu=gpu, batch=batch):
                 self.running[gpu, batch.model] -= 1
                 fetch = self.during.pop(batch.id, None)
                 if fetch is None:
                     assert well or "weights" not in event.failure.detail, "sent without a fetch"
                 elif well and fetch.plan.overlapped:
-                    # That fetch may have failed, and the batch begun after the next one.
-                    came = self.held[gpu, batch.model].issuperset(fetch.plan.brought)
+                    # That fetch may have failed, and the batch begun after the next one, or
+                    # before it, by what an earlier plan had read from the host.
+                    known = self.held[gpu, batch.model] | self.read[gpu, batch.model]
+                    came = known.issuperset(fetch.plan.brought)
                     assert came, "a layer ran before its weights were there"
             case Load(gpu=gpu, partition=partition, model=model) if well:
                 self.hosts[gpu, model].add(partition)
@@ -282,6 +291,7 @@ class ColdMachine(RuleBasedStateMachine):
                 hosts.discard(partition)
                 if not hosts:
                     self.held[key].clear()
+                    self.read[key].clear()
 
     def teardown(self) -> None:
         """In the end every request has one answer, and a replay says the same."""
@@ -352,4 +362,29 @@ def test_what_is_deployed_again_is_pinned_again() -> None:
     one.wait(50.0)
     one.deploy("a")
     one.visit([("b", 20.0, 99.0), ("c", 20.0, 99.0), ("a", 20.0, 99.0), ("b", 20.0, 99.0)])
+    kept(one)
+
+
+def test_a_batch_behind_one_that_failed_reads_what_an_earlier_plan_left_on_the_host() -> None:
+    """Both fetches of its last layer fail, and it begins between them."""
+    one = played("clockwork", there=2, budget=1_000, ahead=2.0)
+    one.wait(97.0)
+    for _ in range(2):
+        one.world.devices["g0"].weights.fail_next(Failure("a fault"))
+    one.visit([("d", 0.0, 25.0), ("d", 0.0, 25.0), ("a", 0.0, 25.0), ("a", 0.0, 25.0)])
+    one.wait(13.0)
+    kept(one)
+
+
+def test_a_fetch_ends_when_all_who_waited_for_it_turn_out_to_be_late() -> None:
+    """Once it is known how long it takes, the only request is not in time."""
+    one = played("clockwork", there=2, budget=1_000, ahead=2.0, host=HostTier(900, 20.0))
+    one.visit([("d", 0.0, 25.0), ("d", 0.0, 25.0), ("a", 0.0, 25.0), ("a", 0.0, 25.0)])
+    one.world.runtime.cancel(one.sent[0])
+    one.visit([("e", 25.2, 25.0), ("a", 20.2, 25.0), ("a", 8.7, 99.0), ("c", 14.7, 25.0)])
+    one.world.runtime.leave("g0")
+    one.visit([("e", 26.2, 25.0), ("a", 1.0, 99.0), ("a", 18.7, 25.0), ("b", 27.6, 99.0)])
+    one.visit([("a", 0.0, 25.0), ("a", 0.0, 99.0), ("c", 0.0, 25.0), ("c", 1.8, 25.0)])
+    one.visit([("c", 0.9, 25.0), ("d", 1.6, 25.0), ("c", 0.0, 99.0), ("c", 23.5, 25.0)])
+    one.visit([("d", 0.3, 99.0), ("b", 13.0, 99.0), ("a", 4.2, 25.0), ("c", 2.6, 25.0)])
     kept(one)
