@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
-from interlace.core.tables import TableError, did_you_mean, read_table
+from interlace.core.tables import TableError, read_table
 from interlace.sim.arrivals import Workload
-from interlace.sim.workload.files import azure_counts, azure_invocations, own_times
-from interlace.sim.workload.mapping import folded, merged, refitted
-from interlace.sim.workload.recorded import BinnedCounts, ReplayedTrace
+from interlace.sim.workload.mapping import merged, refitted
+from interlace.sim.workload.recorded import ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.traces import TraceFiles, chosen
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
 _MOST = 1e12
@@ -36,12 +36,12 @@ _EVERY = Meta(description="a whole number from 1, or a list of them")
 
 
 class _Model(NamedTuple):
-    """Whose arrivals they are: name, planned rate (requests/s) and variation, where files lie."""
+    """Whose arrivals they are: name, planned rate (requests/s) and variation, the traces."""
 
     name: str
     rate_rps: float
     cv: float
-    folder: Path
+    traces: TraceFiles
 
 
 class WorkloadTable(Struct, forbid_unknown_fields=True, tag_field="kind"):
@@ -143,23 +143,25 @@ class _Azure(_Recorded, tag="azure"):
 
     rate_rps: _Rate | None = None
     total_rps: _Positive | None = None
+    skip: Annotated[int, Meta(ge=0)] = 0
+    drawn: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
     def workload(self, model: _Model) -> Workload:
-        path = model.folder / self.file
-        counts = azure_counts(path)
-        if self.part is None:
-            counts = {"": counts[_chosen("function", self.function, counts, path)]}
         place, parts = self.place()
-        names = [str(index) for index in range(parts)]
+        if self.function is not None and (self.skip or self.drawn):
+            raise TableError("function", repr(self.function), "none of it beside skip or drawn")
+        if self.part is None and not (self.skip or self.drawn):
+            mapped = model.traces.function(self.file, self.function)
+        else:
+            mapped = model.traces.folded(self.file, parts, self.skip, self.drawn)[place]
         # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
         if self.total_rps is not None:
-            mapped = folded(counts, names, self.total_rps / self.speed)[names[place]]
-            return BinnedCounts(mapped.counts, mapped.bin_s, mapped.scale, self.speed)
-        one = folded(counts, names, 1.0)[names[place]].counts
-        mean_rps = sum(one) / (60.0 * len(one))
-        rate_rps = model.rate_rps if self.rate_rps is None else self.rate_rps
-        scale = rate_rps / self.speed / mean_rps if mean_rps else 0.0
-        return BinnedCounts(one, scale=scale, speed=self.speed)
+            scale = mapped.scale * self.total_rps / self.speed
+        else:
+            mean_rps = sum(mapped.counts) / (mapped.bin_s * len(mapped.counts))
+            rate_rps = model.rate_rps if self.rate_rps is None else self.rate_rps
+            scale = rate_rps / self.speed / mean_rps if mean_rps else 0.0
+        return replace(mapped, scale=scale, speed=self.speed)
 
 
 class _Azure2021(_Recorded, tag="azure-2021"):
@@ -170,10 +172,10 @@ class _Azure2021(_Recorded, tag="azure-2021"):
     cv_scale: _Positive = 1.0
 
     def workload(self, model: _Model) -> Workload:
-        path = model.folder / self.file
-        times = azure_invocations(path)
+        times = model.traces.invocations(self.file)
         if self.part is None:
-            times = {"": times[_chosen("function", self.function, times, path)]}
+            path = model.traces.folder / self.file
+            times = {"": times[chosen("function", self.function, times, path)]}
         place, parts = self.place()
         names = [str(index) for index in range(parts)]
         if self.window_s is None:
@@ -188,9 +190,9 @@ class _Trace(WorkloadTable, tag="trace"):
     speed: _Positive = 1.0
 
     def workload(self, model: _Model) -> Workload:
-        path = model.folder / self.file
-        times = own_times(path)
-        name = _chosen("model", self.model or model.name, times, path)
+        times = model.traces.own_times(self.file)
+        path = model.traces.folder / self.file
+        name = chosen("model", self.model or model.name, times, path)
         return ReplayedTrace(times[name], self.speed)
 
 
@@ -210,7 +212,7 @@ def workload(
     model: str,
     rate_rps: float,
     cv: float,
-    folder: Path,
+    traces: TraceFiles,
     where: str = "",
 ) -> Workload:
     """The workload that a table describes; rate and variation are the model's where not given.
@@ -224,17 +226,6 @@ def workload(
     """
     found: WorkloadTable = read_table({"kind": "gamma", **table}, _ANY, where)
     try:
-        return found.workload(_Model(model, rate_rps, cv, folder))
+        return found.workload(_Model(model, rate_rps, cv, traces))
     except TableError as error:
         raise TableError(f"{where}.{error.key}".lstrip("."), error.found, error.expected) from None
-
-
-def _chosen(key: str, name: str | None, names: Iterable[str], path: Path) -> str:
-    """A name that is in a file; the first where none is asked for."""
-    known = list(names)
-    if name is None:
-        return known[0]
-    if name not in known:
-        hint = did_you_mean(name, known)
-        raise TableError(key, repr(name), f"one of the {len(known)} of {path}{hint}")
-    return name
