@@ -257,6 +257,7 @@ def serve(
     plan: Path | str | None = None,
     profiles: Path | None = None,
     memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
     options: ServeOptions = ServeOptions(),
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
@@ -267,7 +268,8 @@ def serve(
     as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
     are ``gpus`` (how many) of the kind ``gpu``, such as "h100". ``system`` plans and schedules,
     unless a ``plan`` that was saved is followed. ``profiles`` is the folder where latencies are
-    kept. In ``memory_bytes`` of each accelerator's memory, if given, weights come and go.
+    kept. In ``memory_bytes`` of each accelerator's memory, if given, weights come and go; on cores
+    the page cache then keeps ``host_memory_bytes`` of their files at most, if given.
 
     Example::
 
@@ -280,7 +282,8 @@ def serve(
         RepositoryError: there is no such folder.
     """
     root, folder = _root(models, options, port), profiles or default_profiles()
-    where = _accelerators(device, gpu, gpus, cores, folder).with_weights(memory_bytes or 0)
+    there = _accelerators(device, gpu, gpus, cores, folder)
+    where = there.with_weights(memory_bytes or 0, host_memory_bytes)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key),

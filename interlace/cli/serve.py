@@ -124,6 +124,10 @@ _Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Memory for weights that come and go, such as 2GB."),
 ]
+_HostMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="With --memory on cores, of the page cache for weights."),
+]
 _Cold = Annotated[
     str | None,
     typer.Option(help="With --memory, how they come: copy, pipeswitch, deepplan, interlace ..."),
@@ -166,6 +170,7 @@ def serve(
     zone: _Zone = "",
     profiles: Profiles = None,
     memory: _Memory = None,
+    host_memory: _HostMemory = None,
     cold: _Cold = None,
     api_key_file: _KeyFile = None,
     admin_key_file: _AdminFile = None,
@@ -188,6 +193,8 @@ def serve(
       interlace serve examples/fleet --device simulated --gpu h100 --gpus 4  # without a GPU
       interlace serve models/ --memory 2GB --log events.log  # for interlace replay
     """
+    if host_memory is not None and memory is None:
+        raise InputError("--host-memory bounds where weights come from: it takes --memory")
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     options = ServeOptions(
         *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
@@ -197,7 +204,8 @@ def serve(
     _run(out, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
         device=device, gpu=gpu, gpus=gpus, cores=cores, system=_named(system, cold, memory),
-        plan=plan, profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
+        plan=plan, profiles=profiles, memory_bytes=size_bytes("--memory", memory),
+        host_memory_bytes=size_bytes("--host-memory", host_memory), options=options,
     ))  # fmt: skip
 
 
