@@ -103,7 +103,16 @@ def memory_plan(
     links, count = fleet.gpus[0].links, len(fleet.gpus)
     budget_bytes = fleet.gpus[0].weights_bytes
     curves = _cold_curves(demand, profiles, links)
-    room_bytes = _room_bytes(curves, names, budget_bytes)
+    room_bytes = max(curve[0].copied_bytes for curve in curves.values())
+    for one in demand:
+        copied = curves[one.model][0].copied_bytes
+        every = sum(layer.weights_bytes for layer in profiles[one.model].layers)
+        # What cores read in a file has to be in memory meanwhile, as what they copy.
+        if (needed_bytes := every if links.takes_cores else copied) > budget_bytes:
+            raise UserError(
+                f"{names[one.model]} needs {needed_bytes / 1e6:.0f} MB of weights to run, and the "
+                f"memory is {budget_bytes / 1e6:.0f} MB; expected at least as much"
+            )
     rates = {one.model: one.rows_per_s for one in demand}
     left_bytes = count * (budget_bytes - room_bytes)
     kept = residency(curves, rates, left_bytes)
@@ -153,20 +162,6 @@ def tried_memory(
     seen = {names[model]: one for model, one in trials[0].models.items()}
     models = tuple(replace(one, trial=seen.get(one.model)) for one in found.models)
     return replace(found, models=models, trials=trials)
-
-
-def _room_bytes(
-    curves: Mapping[str, Sequence[ColdPoint]], names: Mapping[str, str], budget_bytes: int
-) -> int:
-    """What the largest load takes of an accelerator's budget."""
-    largest = max(curves, key=lambda model: curves[model][0].copied_bytes)
-    room_bytes = curves[largest][0].copied_bytes
-    if room_bytes > budget_bytes:
-        raise UserError(
-            f"{names[largest]} copies {room_bytes / 1e6:.0f} MB to run, and the memory is "
-            f"{budget_bytes / 1e6:.0f} MB; expected at least as much"
-        )
-    return room_bytes
 
 
 def asked_alike(demand: Sequence[Demand]) -> list[Demand]:

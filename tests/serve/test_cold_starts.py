@@ -103,7 +103,8 @@ def test_weights_that_leave_give_the_page_cache_back(root: Path, cache: Path, st
     assert "huge is not served: its weights take 12.6 MB, and the memory for weights is 8.0" in (
         server.text
     )
-    files = [one for one in (cache / "weights").iterdir() if one.is_file()]
+    # The larger ones are those of models that are not served here.
+    files = [one for one in (cache / "weights").iterdir() if one.stat().st_size < 4e6]
     assert len(files) >= len(MODELS)
     for _ in range(3):
         for name, factor in MODELS.items():
