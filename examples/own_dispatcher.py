@@ -8,8 +8,6 @@ laws, then let it compete with the systems of the catalog:
     interlace simulate planning/nine.toml --systems interlace,clockwork,own_dispatcher:SYSTEM
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from interlace.policy.availability import available_partitions, start_ms

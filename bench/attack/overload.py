@@ -1,7 +1,5 @@
 """Twice and ten times what can be served: goodput, speed of refusals, and the way back."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loads, unloads and reloads of models under verified traffic, and names that never were."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

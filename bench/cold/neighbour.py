@@ -4,8 +4,9 @@ One small CNN is asked back to back over one connection: alone, beside loads wit
 beside as many loads a second of both servers, in turns. The
 loads: two wide models with their weights in a file, of which each answers one request before the
 other comes. Triton is told to load and unload them by its repository API; ours has memory for one
-of the two, and is only asked. Both have both cores, as has this process; the same code of the
-models runs in both.
+of the two, and is only asked. What their requests take by themselves is beside each: as many of one
+of the two, whose weights stay. Both servers have both cores, as has this process; the same code of
+the models runs in both.
 """
 
 from __future__ import annotations
@@ -88,27 +89,34 @@ def neighbour(
     """The neighbour's p99 beside loads over alone, and how many loads there were."""
     rows: list[Row] = []
     kept: dict[str, object] = {}
+    notes = ""
     with TemporaryDirectory() as folder:
         for peer in (_ours(Path(folder), cold), _triton(Path(folder), home)):
             name = "triton" if "triton" in peer.command[0] else "ours"
             if not installed(home, peer):
-                raise SystemExit(f"{name} is not installed: scripts/peers-setup triton pytriton")
+                notes = f"{name} is not installed: scripts/peers-setup triton pytriton"
+                continue
             asked = v2_http("cnn", models.sample("cnn"))
             with started(name, peer, Bench(home, "0,1"), [asked], patience_s, 300.0) as server:
                 found = _turns(server, asked, seconds, turns, paced_rps)
             kept[name] = found
             rows += _rows(name, found, seconds, paced_rps)
-    return Report(rows, figures=kept)
+    return Report(rows, figures=kept, notes=notes)
 
 
 class _Turn(NamedTuple):
-    """The p99 alone, beside loads without pause and beside paced ones, and how many there were."""
+    """The p99 alone, and beside loads, without pause and paced, with how many there were.
+
+    ``asked_ms`` are beside as many requests of a model that stays.
+    """
 
     alone_ms: float
     beside_ms: float
     loads: int
+    asked_ms: float
     beside_paced_ms: float
     paced_loads: int
+    asked_paced_ms: float
 
 
 def _rows(name: str, found: list[_Turn], seconds: float, paced_rps: float) -> list[Row]:
@@ -116,12 +124,24 @@ def _rows(name: str, found: list[_Turn], seconds: float, paced_rps: float) -> li
     for what, aim, unit, values in (
         ("p99 alone", None, " ms", [one.alone_ms for one in found]),
         ("p99 beside loads over alone", 1.05, "", [one.beside_ms / one.alone_ms for one in found]),
+        (
+            "p99 beside loads over beside as many requests without",
+            1.05,
+            "",
+            [one.beside_ms / one.asked_ms for one in found],
+        ),
         ("loads a second, each answered", None, "", [one.loads / seconds for one in found]),
         (
             f"p99 beside {paced_rps:g} loads a second over alone",
             1.05,
             "",
             [one.beside_paced_ms / one.alone_ms for one in found],
+        ),
+        (
+            f"p99 beside {paced_rps:g} loads a second over beside as many requests without",
+            1.05,
+            "",
+            [one.beside_paced_ms / one.asked_paced_ms for one in found],
         ),
         ("paced loads a second", None, "", [one.paced_loads / seconds for one in found]),
     ):
@@ -135,22 +155,30 @@ def _rows(name: str, found: list[_Turn], seconds: float, paced_rps: float) -> li
 def _turns(
     server: Server, asked: Call, seconds: float, turns: int, paced_rps: float
 ) -> list[_Turn]:
-    step = _triton_step if server.name == "triton" else _our_step
+    step, ask = (_triton_step, _triton_ask) if server.name == "triton" else (_our_step, _our_step)
     order = cycle(_WIDE)
     for _ in _WIDE:
         step(next(order))
 
     def p99_ms() -> float:
-        return float(figures(closed_loop(pack(asked), 1, seconds))["p99_ms"])
+        """Where none was answered, the whole turn."""
+        return float(figures(closed_loop(pack(asked), 1, seconds))["p99_ms"] or 1e3 * seconds)
 
-    found = []
-    for _ in range(turns):
-        alone_ms = p99_ms()
-        loads = _Loads(partial(_next_step, step, order))
-        beside_ms, count = p99_ms(), loads.end()
-        paced = _Loads(partial(_next_step, step, order), 1 / paced_rps)
-        found.append(_Turn(alone_ms, beside_ms, count, p99_ms(), paced.end()))
-    return found
+    def beside(step: Callable[[], None], every_s: float) -> tuple[float, int]:
+        loads = _Loads(step, every_s)
+        return p99_ms(), loads.end()
+
+    def turn(every_s: float) -> tuple[float, int, float]:
+        beside_ms, count = beside(lambda: step(next(order)), every_s)
+        if step is _triton_step:
+            _triton_tell(_WIDE[0], "load")
+        ask(_WIDE[0])
+        asked_ms, _ = beside(partial(ask, _WIDE[0]), every_s or seconds / max(1, count))
+        if step is _triton_step:
+            _triton_tell(_WIDE[0], "unload")
+        return beside_ms, count, asked_ms
+
+    return [_Turn(p99_ms(), *turn(0.0), *turn(1 / paced_rps)) for _ in range(turns)]
 
 
 class _Loads:
@@ -187,20 +215,22 @@ class _Loads:
             self._failure = error
 
 
-def _next_step(step: Callable[[str], None], order: cycle[str]) -> None:
-    step(next(order))
-
-
 def _our_step(name: str) -> None:
     _ask(v2_http(name, np.ones(_WIDTH, np.float32), outputs=("OUTPUT__0",)))
 
 
 def _triton_step(name: str) -> None:
-    for what in ("load", "infer", "unload"):
-        if what == "infer":
-            _ask(v2_http(name, np.ones(_WIDTH, np.float32)))
-        else:
-            _ask(Call("http", HTTP_PORT, f"/v2/repository/models/{name}/{what}", b"{}", {}))
+    _triton_tell(name, "load")
+    _triton_ask(name)
+    _triton_tell(name, "unload")
+
+
+def _triton_tell(name: str, what: str) -> None:
+    _ask(Call("http", HTTP_PORT, f"/v2/repository/models/{name}/{what}", b"{}", {}))
+
+
+def _triton_ask(name: str) -> None:
+    _ask(v2_http(name, np.ones(_WIDTH, np.float32)))
 
 
 def _ask(call: Call) -> None:

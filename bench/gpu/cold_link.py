@@ -1,7 +1,5 @@
 """What cold starts stand on: the rate of the link, and waits inside graphs."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Iterator

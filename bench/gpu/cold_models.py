@@ -1,7 +1,5 @@
 """Models whose weights come and go, in this process: brought in every way, run once, looked at."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence

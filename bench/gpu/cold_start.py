@@ -4,8 +4,6 @@ Each from nothing on the GPU, from many equal copies on the host in turn, so tha
 The bound of a way is its bytes at the best rate of a single copy.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Models taken apart in this process: the time of each layer."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import closing
 from typing import Final

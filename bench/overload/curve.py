@@ -1,7 +1,5 @@
 """Goodput, latency of the accepted and speed of refusals at multiples of a server's capacity."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

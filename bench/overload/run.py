@@ -4,8 +4,6 @@ The server gets core 0 and this process core 1; the model is the CNN. A server's
 measured first in each repetition, and loads are multiples of it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from functools import partial

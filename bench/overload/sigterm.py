@@ -1,7 +1,5 @@
 """SIGTERM with 32 calls in flight: who is answered, what is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

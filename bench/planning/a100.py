@@ -6,8 +6,6 @@ the attainment of the model that fares worst in the worst seed; 99 % of each mod
 row plans with each of ``--limits`` on the GPUs, which none of these scenarios needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Profiles, scenarios and deployments of a published system (ParvaGPU, SC 2024), read as ours."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ is what all of the set teaches; plans know what a predictor learned from half of
 the pair, or without the pair, and so does the engine that keeps them.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ writes the table; it takes some ten minutes on two idle cores. Make it again whe
 admission change.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import Annotated, Final

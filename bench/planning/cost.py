@@ -1,7 +1,5 @@
 """What planning costs: time by models and accelerators, for rows of the catalog."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Turns in a fixed cycle, as in Nexus and gpulet: a knapsack of turns in every length of cycle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Nine models shaped after gpulet's Table 4 and Figure 3: what the paper prints, and a formula."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys

@@ -6,8 +6,6 @@ With ``--engine``: the rates that ``interlace plan`` tells as kept on so many GP
 the engine keeps by any plan that is known here (``bench.planning.kept``), found within 2 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Final

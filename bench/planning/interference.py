@@ -5,8 +5,6 @@ which our features were chosen, and of 0909wlgur/Gpulet (3,675 observations), on
 not; nothing of them is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,11 +29,7 @@ from interlace.perf.interference import ConstantFactor
 from interlace.perf.slowdown.learned import fit_learned
 from interlace.perf.slowdown.observation import FromProfiles, Observation
 
-_SPLITS = {
-    "known pairs": known_pairs,
-    "unseen pairs": unseen_pairs,
-    "unseen models": unseen_models,
-}
+_SPLITS = {"known pairs": known_pairs, "unseen pairs": unseen_pairs, "unseen models": unseen_models}
 _COLOURS = {"none": "#999999", "constant": "#e69f00", "linear": "#0072b2", "ours": "#009e73"}
 
 _ERRORS = ("p50", "p90", "p95", "mape")
@@ -62,12 +56,7 @@ def tables_of(name: str, seen: Sequence[Observation], results: Results) -> list[
     """Errors by split; pairs that beat a constant; what names alone could explain."""
     title = f"{name}, {len(seen)} observations: errors of latency in %, R2 of the slowdown"
     cells = [
-        (
-            split,
-            one,
-            *(f"{100 * row[k]:.2f}" for k in _ERRORS),
-            f"{row['r2']:.3f}",
-        )
+        (split, one, *(f"{100 * row[k]:.2f}" for k in _ERRORS), f"{row['r2']:.3f}")
         for split, rows in _errors_of(results).items()
         for one, row in rows.items()
     ]

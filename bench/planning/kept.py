@@ -8,8 +8,6 @@ seeds, at 1 % for all models of all scenarios together. A scenario can be kept i
 it: the one that is told, our planner's cut of all GPUs, or gpulet's plan under our dispatcher.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp, lgamma, log

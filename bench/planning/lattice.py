@@ -7,8 +7,6 @@ sums F_p + F_q + ..., two accelerators the sum of two such sets, and so on: no h
 the size of a piece. The smaller the piece, the more ways there are to split a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import reduce
 

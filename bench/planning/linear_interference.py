@@ -1,7 +1,5 @@
 """Baselines of learned slowdowns: one constant, and gpulet's linear model (section 4.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

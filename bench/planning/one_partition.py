@@ -6,8 +6,6 @@ requests of one row, without faults, stated priorities or fairness. `tests/bench
 holds it to the engine, request for request.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Readers of the two public sets of measured pairs, where they are; nothing of them is kept."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """How wrong a slowdown is: on pairs that were seen, on unseen pairs and on unseen models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 

@@ -6,8 +6,6 @@ part of the requests ends in time, played request by request by the compiled par
 of 95 %. What is planned is played by the engine itself, too: the part in time, and its interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Final

@@ -6,8 +6,6 @@ paper's schedulers are asked every scenario. Ours is asked the largest scenarios
 plan for more is a plan for less, so that those below one that it plans need not be asked.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor

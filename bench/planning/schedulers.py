@@ -1,7 +1,5 @@
 """The schedulers that gpulet compares, ours, and the GPU and mixes of its evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final

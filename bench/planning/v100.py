@@ -3,8 +3,6 @@
 ``--data`` is the csv: model, batch, gpu_pct, latency_ms_median, ..., p95_ms, p99_ms, n.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from functools import partial

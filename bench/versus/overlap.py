@@ -4,7 +4,7 @@
 
 D-STACK's workloads with latencies of several powers of the share below the knee, from those where
 a cut is as good to those where it is far worse. Each is planned and played both ways; ``Auto``
-takes partitions that overlap from a ratio of 1.18 on, of plans that fall short of the rates.
+takes partitions that overlap from a ratio of 1.15 on, of plans that fall short of the rates.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from signal import SIGTERM
 import uvloop
 
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
-from interlace.core.node import Node, NodeDescription
+from interlace.core.node import Assignment, Node, NodeDescription
 from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
@@ -138,15 +138,26 @@ class _FleetParts:
         holder = f"{socket.gethostname()} (process {os.getpid()})"
         return FileLease(folder, holder, self._clock.now_ms)
 
-    def _controller(self, term: int, nodes: Mapping[str, NodeDescription]) -> Controller:
+    def _controller(
+        self,
+        term: int,
+        nodes: Mapping[str, NodeDescription],
+        standing: Mapping[str, Assignment],
+    ) -> Controller:
         def solver(system: System) -> ProcessPlanSolver:
             return ProcessPlanSolver(system, self._clock, self._solver_executor, yields=False)
 
-        return Controller(self._clock, self._settings.system, solver, term, nodes)
+        system = self._settings.system
+        return Controller(self._clock, system, solver, term, nodes, standing=standing)
 
-    def _end(self) -> None:
-        """As SIGTERM does, once the answer has been sent."""
+    async def _end(self) -> str:
+        """As SIGTERM does, once the answer has been sent; nodes that we have started end before."""
+        pool, done = self._settings.router.nodes, "all nodes serve nothing now, and wait to be told"
+        if isinstance(pool, RayNodes):
+            await asyncio.to_thread(pool.end)
+            done = "all nodes have ended"
         self._clock.call_at(self._clock.now_ms() + 200.0, lambda: os.kill(os.getpid(), SIGTERM))
+        return done
 
 
 def _seen_from(node: Node, host: str) -> str:

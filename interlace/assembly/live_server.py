@@ -223,6 +223,7 @@ class LiveServer:
         return node_routes(
             lambda: self._described(choices),
             lambda: self.at_hand.found,
+            lambda: self.assignments.newest,
             self._assign,
             self.assignments.drain,
             self.wanted.order,

@@ -58,15 +58,14 @@ class Router:
         """``pages`` are answered beside what a router answers."""
         loop = asyncio.get_running_loop()
         budget = HeapBudget(settings.http.heap_bytes)
-        routing = RoutingLimits()
-        beliefs = Routes(routing, Random().choice)
+        beliefs = Routes(RoutingLimits(), Random().choice)
         self._settings = settings
         self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)
         self.directory = NodeDirectory(beliefs, WallClock(loop), budget, settings.keys.api)
         reader = NodeReader(self.directory, settings.keys.api)
         self.on_heard: OnHeard = lambda node, state: None
-        self._poller = NodePoller(self.directory, reader, self._heard, routing)
+        self._poller = NodePoller(self.directory, reader, self._heard)
         self._api = RouterApi(self.directory, reader)
         forwarder = Forwarder(self.directory, self._arena, budget)
         routes = [*all_routes(self._api, self.directory.metrics), *pages]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Final
 
 import typer
@@ -26,6 +27,7 @@ from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
+from interlace.fleet.local_nodes import LocalNodes
 from interlace.fleet.membership import Membership, membership
 from interlace.fleet.node_keeper import NodeLaunch
 from interlace.fleet.ray_nodes import RayNodes
@@ -44,12 +46,7 @@ Examples:
   interlace fleet drain a --admin-key-file key
 """
 
-fleet = typer.Typer(
-    help=_ABOUT,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+fleet = typer.Typer(help=_ABOUT, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 fleet.command()(simulate)
 
 Nodes = Annotated[
@@ -80,8 +77,18 @@ _Ray = Annotated[
         help="Instead of --nodes: start a node on each machine with GPUs of this Ray cluster.",
     ),
 ]
+_Local = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Instead of --nodes: start N nodes on this machine; they end with this command.",
+    ),
+]
 _NodeOptions = Annotated[
-    str, typer.Option(metavar="OPTIONS", help="With --ray: options for each interlace serve.")
+    str,
+    typer.Option(
+        metavar="OPTIONS", help="With --ray and --local: options for each interlace serve."
+    ),
 ]
 _Most = Annotated[
     int | None,
@@ -113,6 +120,7 @@ def serve(
     models_dir: Root,
     nodes: _Nodes = None,
     ray: _Ray = None,
+    local: _Local = None,
     node_options: _NodeOptions = "",
     max_machines: _Most = None,
     host: Host = "127.0.0.1",
@@ -135,17 +143,19 @@ def serve(
 
     \b
     Examples:
+      interlace fleet serve models/ --local 3 --node-options="--device simulated --gpu h100"
       interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
       interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
       interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
       interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
     """
-    positive({"--request-memory-mb": request_memory_mb, "--max-machines": max_machines})
+    positive({"--request-memory-mb": request_memory_mb})
     show_logs(out := console(stderr=True), log_level)
-    keys = read_key(admin_key_file, "--admin-key-file") or "", read_key(api_key_file) or ""
+    made = token_hex() if local else ""  # nodes of our own: nobody else has to know it
+    keys = read_key(admin_key_file, "--admin-key-file") or made, read_key(api_key_file) or ""
     launch = NodeLaunch(str(models_dir.resolve()), tuple(shlex.split(node_options)), *keys)
-    found = _found(nodes, ray, launch, max_machines)
+    found = _found(nodes, ray, local, launch, max_machines)
     router = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(keys[1], keys[0]),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
@@ -157,19 +167,26 @@ def serve(
 
 
 def _found(
-    nodes: str | None, ray: str | None, launch: NodeLaunch, most_machines: int | None
+    nodes: str | None,
+    ray: str | None,
+    local: int | None,
+    launch: NodeLaunch,
+    most_machines: int | None,
 ) -> Membership:
-    """Who is there, as one of both options says.
+    """Who is there, as one of three options says.
 
     Raises:
-        InputError: both do, or none, or what is named is no node and no cluster.
+        InputError: several do, or none, or what is named is no node and no cluster.
     """
-    if (nodes is None) == (ray is None):
-        raise InputError("who is there? Give --nodes HOST:PORT,... or --ray auto, one of them")
+    positive({"--max-machines": most_machines, "--local": local})
+    if sum(one is not None for one in (nodes, ray, local)) != 1:
+        raise InputError("who is there? Give --nodes HOST:PORT,..., --ray auto or --local 3")
     if ray is not None:
         return RayNodes(ray, launch, most_machines)
     if most_machines is not None:
         raise InputError("--max-machines: only Ray's autoscaler brings machines: give --ray auto")
+    if local is not None:
+        return LocalNodes(local, launch)
     return membership((nodes or "").split(","))
 
 
@@ -317,7 +334,7 @@ def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
 def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
     """End a fleet: every node serves what it has, then nothing; the controller ends.
 
-    Nodes wait to be told by another controller.
+    Nodes wait to be told by another controller; those that Ray's actors keep end, and the actors.
 
     \b
     Examples:

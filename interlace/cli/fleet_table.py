@@ -83,7 +83,7 @@ def node_state(node: NodeStatus, files: str) -> str:
     if node.problem:
         return node.problem
     if state is None or not node.accelerators:
-        return "not heard of"
+        return "not heard of: see that it runs, and that this controller reaches its address"
     if state.failures:
         return "; ".join(f"{model}: {why}" for model, why in sorted(state.failures.items()))
     if node.drained:

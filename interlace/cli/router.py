@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from interlace.assembly.router import RouterSettings, run_router
-from interlace.cli.fleet import (
-    AskedKeyFile,
-    Grace,
-    Grpc,
-    Host,
-    Http,
-    Level,
-    Nodes,
-    Requests,
-)
+from interlace.cli.fleet import AskedKeyFile, Grace, Grpc, Host, Http, Level, Nodes, Requests
 from interlace.cli.options import positive, read_key
 from interlace.cli.screen import LogLevel, console, show_logs
 from interlace.fleet.membership import membership
@@ -49,6 +40,5 @@ def router(
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
     run_router(
-        settings,
-        lambda http, grpc: out.print(f"{found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
+        settings, lambda http, grpc: out.print(f"{found}: HTTP {host}:{http}, gRPC {host}:{grpc}")
     )

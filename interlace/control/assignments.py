@@ -43,7 +43,7 @@ class Assignments:
         self._runtime, self._fleet = runtime, fleet
         self._lifecycle, self._registry, self._solver = lifecycle, registry, solver
         self._wanted = wanted
-        self._newest: Assignment | None = None
+        self.newest: Assignment | None = None  #: that was taken
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.node = "this node"  #: its name, for those who read errors
@@ -66,13 +66,13 @@ class Assignments:
                 Reason.UNSUPPORTED,
                 f"{self.node} plans for itself: serve with --assigned to tell it what to serve",
             )
-        if assignment == self._newest and assignment.revision == self.revision:
+        if assignment == self.newest and assignment.revision == self.revision:
             return self.revision  # sent again: its answer was lost
         self._fence(assignment.revision)
         check_plan(assignment, self._fleet, self.node)
         await self._check_models(assignment)
         self._fence(assignment.revision)  # another may have come while storage was read
-        self.revision, self._newest, self.failures = assignment.revision, assignment, {}
+        self.revision, self.newest, self.failures = assignment.revision, assignment, {}
         self._lifecycle.draining = False
         _LOG.info("assignment %s: %s", _text(self.revision), ", ".join(assignment.models) or "none")
         task = asyncio.ensure_future(self._carry_out(assignment, follow, self._solver))
@@ -136,7 +136,7 @@ class Assignments:
         self, assignment: Assignment, follow: Planner, solver: AssignedPlanSolver
     ) -> None:
         async with self._changing:
-            if assignment is not self._newest:
+            if assignment is not self.newest:
                 return  # a newer one waits
             serving = {one.name for one in self._registry.all() if one.model is not None}
             # Those that leave are told so before the plan is asked for: their queues are served.

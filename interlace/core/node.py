@@ -27,7 +27,8 @@ class ModelOutlook:
     ``wait_ms`` is the predicted time from the arrival of a request of one row until its answer,
     ``alone_ms`` what of that its execution takes, ``row_ms`` by how much each row that comes before
     it moves that. ``cold_ms`` of it go by loading its weights. ``arrived`` counts the model's
-    requests since the node began, for rates.
+    requests since the node began, for rates. ``lent``: no partition there is its own, so that it
+    runs in what others' leave of their time.
     """
 
     wait_ms: float
@@ -37,6 +38,7 @@ class ModelOutlook:
     cold_ms: float = 0.0
     waiting_rows: int = 0
     arrived: int = 0
+    lent: bool = False
 
 
 class Revision(NamedTuple):

@@ -54,6 +54,14 @@ class FleetPlanner:
         }
         return {**self._state.target.reasons, **held}
 
+    def stands(self, plan: Plan) -> None:
+        """Servers have this already: the next plan is a change of it."""
+        numbers = (part.id.rpartition(".p")[2] for part in plan.partitions)
+        known = (int(number) + 1 for number in numbers if number.isdecimal())
+        self._state.partition_serial = max(known, default=0)
+        self._state.target = plan
+        self._stand([])
+
     def count(self, model: str, rows: int) -> None:
         """Rows that a server was asked for."""
         self._rates.count(model, rows)

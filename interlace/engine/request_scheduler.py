@@ -102,9 +102,10 @@ class RequestScheduler:
     def _judge(self, request: Request, deployed: DeployedModel, now_ms: float) -> ServeError | None:
         if deployed.full:
             return refusals.full(request, deployed)
-        if not deployed.hosts:
+        places = deployed.hosts or deployed.lenders
+        if not places:
             return None  # still loading: requests wait, and expire in the queue if need be
-        view = self._whole_views[deployed.hosts[0].gpu]
+        view = self._whole_views[places[0].gpu]
         refusal = self._system.admission(request, view, now_ms)
         if refusal is None:
             return None
@@ -113,12 +114,13 @@ class RequestScheduler:
         return refusals.late(request, refusal, now_ms)
 
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
-        """How soon each model that is hosted would answer its next request."""
+        """How soon each model that is hosted, or a guest, would answer its next request."""
         found = {}
         for key, deployed in self._state.models.items():
-            if not deployed.hosts or deployed.leaving or deployed.quarantine_reason is not None:
+            places = deployed.hosts or deployed.lenders
+            if not places or deployed.leaving or deployed.quarantine_reason is not None:
                 continue
-            view = self._whole_views[deployed.hosts[0].gpu]
+            view = self._whole_views[places[0].gpu]
             ready_ms = self.fetching.earliest_ms(deployed, now_ms) if deployed.weights else now_ms
             found[key] = outlook(key, view, ready_ms, now_ms)
         return found

@@ -21,8 +21,14 @@ from interlace.core.node import Assignment, NodeDescription, NodeModel, NodeStat
 from interlace.core.plan import Plan
 from interlace.core.profile import Profile
 from interlace.engine.fleet_planner import FleetPlanner
-from interlace.fleet.fleet_gpus import fleet_gpu, models_of, plans_by_node
-from interlace.fleet.handover import keeping
+from interlace.fleet.fleet_gpus import (
+    fleet_gpu,
+    models_of,
+    own_models_of,
+    plan_of_nodes,
+    plans_by_node,
+)
+from interlace.fleet.handover import NodePart, handed_over
 from interlace.fleet.kinds import KindsPlanner
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
@@ -62,13 +68,18 @@ class Controller:
         term: int,
         nodes: Mapping[str, NodeDescription],
         epoch_ms: float = 1000.0,
+        standing: Mapping[str, Assignment] | None = None,
     ) -> None:
         """``nodes`` are there from the beginning, so that the first plan is for all of them.
 
-        ``solver`` makes what plans by a system.
+        ``solver`` makes what plans by a system. ``standing`` is what nodes were told by an earlier
+        controller: the first plan is a change of that.
         """
         self._clock = clock
         self._nodes = {name: _member(name, one) for name, one in nodes.items()}
+        self._standing = dict(standing or {})
+        for name, one in self._standing.items():
+            self._nodes[name].assignment = one
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
         self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler)
         self._system, self._solver = system, solver
@@ -81,6 +92,9 @@ class Controller:
         self._asked: Collection[str] = ()  # accelerators that the open question is about
         self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
+        self.broken: Mapping[
+            str, str
+        ] = {}  #: models that left before they stand elsewhere, and why
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:
@@ -140,6 +154,10 @@ class Controller:
             for kind, one in by_kind.items():
                 self._digests[name] = one.digest
                 self._profiles.setdefault(kind, {})[name] = one.profile
+        if self._standing:
+            plans = {node: one.plan for node, one in self._standing.items()}
+            self._planner.stands(plan_of_nodes(plans, self._digests))
+            self._standing, self._target = {}, self._planner.target
         some = [next(iter(by_kind.values())) for by_kind in models.values()]
         deployed = tuple(Deployment(one.demand, one.profile) for one in some)
         self._follow(self._planner.deploy(ModelsDeployed(deployed)))
@@ -154,7 +172,7 @@ class Controller:
     @property
     def reasons(self) -> Mapping[str, str]:
         """Why models are not served, or not all that they ask for."""
-        return self._planner.reasons
+        return {**self.broken, **self._planner.reasons}
 
     def would_plan(
         self,
@@ -223,22 +241,28 @@ class Controller:
 
     def _assign(self, target: Plan) -> None:
         plans = plans_by_node(target, self._nodes)
-        ahead = self._moving(plans)
-        waiting, revision = False, None
-        for node, member in self._nodes.items():
-            if not member.planned:
-                continue  # that it has no part in a plan made without it says nothing
-            plan = plans[node]
+        parts = {
+            node: NodePart(
+                Plan() if member.assignment is None else member.assignment.plan,
+                plans[node],
+                {gpu.id.partition("/")[2]: gpu for gpu in member.gpus},
+                self._profiles.get(member.gpus[0].kind, {}),
+            )
+            for node, member in self._nodes.items()
+            if member.planned  # that it has no part in a plan made without it says nothing
+        }
+        moving = self._moving(plans)
+        steps, lost = handed_over(parts, moving)
+        self.broken = {m: why for m, why in {**self.broken, **lost}.items() if m in moving}
+        waiting = bool(self.broken) or any(plan != plans[node] for node, plan in steps.items())
+        revision = None
+        for node, plan in steps.items():
+            member = self._nodes[node]
             before = member.assignment
-            if before is not None and (late := before.models.keys() & ahead):
-                gpus = {gpu.id.partition("/")[2]: gpu for gpu in member.gpus}
-                leaving = late - models_of(plan.partitions)
-                profiles = self._profiles.get(member.gpus[0].kind, {})
-                new, plan = plan, keeping(plan, before.plan, leaving, gpus, profiles)
-                waiting |= plan != new
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
-            if before is not None and (before.plan, before.models) == (plan, models):
-                continue
+            known = None if before is None else (before.plan, before.models, before.revision.term)
+            if known == (plan, models, self._term):
+                continue  # told by an earlier controller it is told again, and hears that no more
             revision = revision or self.next_revision()
             member.assignment = Assignment(revision, plan, models)
         if revision is not None:
@@ -258,7 +282,7 @@ class Controller:
         return {
             model
             for node, plan in plans.items()
-            for model in models_of(plan.partitions)
+            for model in own_models_of(plan.partitions)
             if self._nodes[node].ready_ms.get(model, inf) > before_ms
         }
 

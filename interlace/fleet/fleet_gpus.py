@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -40,6 +40,30 @@ def plans_by_node(plan: Plan, nodes: Iterable[str]) -> dict[str, Plan]:
     }
 
 
+def plan_of_nodes(plans: Mapping[str, Plan], models: Container[str]) -> Plan:
+    """What nodes have, in names of the fleet; of these models alone."""
+    every = list(plans.values())
+    parts = [
+        replace(
+            part,
+            gpu=f"{node}{_SEPARATOR}{part.gpu}",
+            slots=tuple(slot for slot in part.slots if slot.model in models),
+        )
+        for node, plan in plans.items()
+        for part in plan.partitions
+    ]
+    return Plan(
+        tuple(part for part in parts if part.slots),
+        session_ms=max((p.session_ms for p in every if p.session_ms is not None), default=None),
+        overlapping=any(plan.overlapping for plan in every),
+    )
+
+
 def models_of(partitions: Iterable[Partition]) -> set[str]:
     """The models that have a turn in one of these."""
     return {slot.model for part in partitions for slot in part.slots}
+
+
+def own_models_of(partitions: Iterable[Partition]) -> set[str]:
+    """The models that have a turn of their own in one of these, not lent."""
+    return {slot.model for part in partitions for slot in part.slots if not slot.guest}

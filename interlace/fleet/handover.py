@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.core.profile import Profiles
+from interlace.fleet.fleet_gpus import models_of, own_models_of
 from interlace.perf.memory import holds
 
 
@@ -32,6 +34,119 @@ def keeping(
         if home.gpu in gpus and holds(gpus[home.gpu], held, profiles):
             parts[home.id] = home
     return replace(after, partitions=tuple(parts.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """A node's part of the plan before and after, its accelerators by id, and their profiles."""
+
+    before: Plan
+    after: Plan
+    gpus: Mapping[str, Gpu]
+    profiles: Profiles
+
+    @property
+    def comes(self) -> set[str]:
+        """Models that it has not had, to serve them in turns of their own."""
+        return own_models_of(self.after.partitions) - models_of(self.before.partitions)
+
+    @property
+    def guests(self) -> set[str]:
+        """Models that it is to serve in others' time alone."""
+        return models_of(self.after.partitions) - own_models_of(self.after.partitions)
+
+
+def handed_over(
+    parts: Mapping[str, NodePart], moving: AbstractSet[str]
+) -> tuple[dict[str, Plan], dict[str, str]]:
+    """What each node is to serve now, and why models leave that stand nowhere else yet.
+
+    ``moving`` are models that some node is to have and does not answer yet: other nodes keep them.
+    Where memory is not enough for what comes and what leaves, guests wait, and what comes from
+    another node stays there until the other has left. Nodes that wait for each other in a circle
+    cannot all: one lets go first. Every part fits into memory if those of the plan do.
+    """
+    made = {node: _Step(node, part, parts, moving) for node, part in parts.items()}
+    lost: dict[str, str] = {}
+    while stuck := _stuck(made, parts):
+        made[min(stuck)].let_go()
+    for node, step in made.items():
+        for model in step.lost:
+            lost[model] = f"node {node} has no memory for it beside what comes there"
+    return {node: step.plan for node, step in made.items()}, lost
+
+
+class _Step:
+    """A node's next step: what it keeps, waits with, and gives up for want of room."""
+
+    def __init__(
+        self,
+        node: str,
+        part: NodePart,
+        parts: Mapping[str, NodePart],
+        moving: AbstractSet[str],
+    ) -> None:
+        self._part = part
+        late = own_models_of(part.before.partitions) & moving & part.profiles.keys()
+        self.leaving = late - models_of(part.after.partitions)
+        self.waits: set[str] = set()
+        self.lost: set[str] = set()
+        self.let_go()
+        if not self.lost:
+            return
+        elsewhere = (models_of(p.before.partitions) for name, p in parts.items() if name != node)
+        comes = part.comes & moving & set[str]().union(*elsewhere)
+        large_first = sorted(comes, key=lambda one: (-part.profiles[one].weights_bytes, one))
+        for model in (*sorted(part.guests), *large_first):
+            self.waits.add(model)
+            self._try()
+            if not self.lost:
+                return
+        self.let_go()  # that is not enough
+
+    def let_go(self) -> None:
+        """Wait with nothing: what does not fit beside what comes leaves at once."""
+        self.waits = set()
+        self._try()
+
+    def _try(self) -> None:
+        part = self._part
+        after = _without(part.after, self.waits)
+        self.plan = keeping(after, part.before, self.leaving, part.gpus, part.profiles)
+        self.lost = self.leaving - models_of(self.plan.partitions)
+
+
+def _stuck(steps: Mapping[str, _Step], parts: Mapping[str, NodePart]) -> set[str]:
+    """Nodes that wait for something which waits, in the end, for them."""
+    waiting = {node for node, step in steps.items() if step.waits}
+    goes_to: dict[str, list[str]] = {}
+    for node in waiting:  # few nodes wait, if any
+        for model in steps[node].leaving:
+            goes_to[model] = [n for n in waiting if model in parts[n].comes]
+    free: set[str] = set()
+    while True:
+        more = {
+            node
+            for node in waiting - free
+            if all(
+                other in free or model not in steps[other].waits
+                for model in steps[node].leaving
+                for other in goes_to[model]
+            )
+        }
+        if not more:
+            return waiting - free
+        free |= more
+
+
+def _without(plan: Plan, models: AbstractSet[str]) -> Plan:
+    if not models:
+        return plan
+    cut = (
+        replace(part, slots=tuple(slot for slot in part.slots if slot.model not in models))
+        for part in plan.partitions
+    )
+    return replace(plan, partitions=tuple(part for part in cut if part.slots))
 
 
 def _home(old: Partition, slot: Slot, parts: Iterable[Partition]) -> Partition:

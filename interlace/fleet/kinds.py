@@ -13,6 +13,7 @@ from interlace.core.profile import Profiles
 from interlace.fleet.fleet_gpus import models_of
 from interlace.packing.bounds.area import area
 from interlace.packing.bounds.rates import highest_rates
+from interlace.packing.lending import with_guests
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.policy.base import Planner
@@ -59,7 +60,7 @@ class KindsPlanner:
                 for kind, one in fleets.items()
                 if asked[kind]
             }
-            made = _together(plans)
+            made = _together(self._lent(plans, fleets, demand))
             if best is None or _served(made) > _served(best):
                 best = made
             if not made.underserved:
@@ -67,6 +68,19 @@ class KindsPlanner:
             shares.learn(asked, plans)
         assert best is not None
         return best
+
+    def _lent(
+        self, plans: Mapping[str, Plan], fleets: Mapping[str, Fleet], demand: Sequence[Demand]
+    ) -> dict[str, Plan]:
+        """Time that is lent within a kind is lent to what stands on others, too."""
+        slots = [s for plan in plans.values() for part in plan.partitions for s in part.slots]
+        if not any(slot.guest for slot in slots):
+            return dict(plans)  # this planner does not lend
+        placed = {slot.model for slot in slots}
+        return {
+            kind: with_guests(plan, demand, fleets[kind], self.profiles.get(kind, {}), placed)
+            for kind, plan in plans.items()
+        }
 
 
 class _Shares:

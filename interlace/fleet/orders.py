@@ -33,11 +33,11 @@ class _PlanQuestion(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def fleet_routes(
-    service: Callable[[], FleetService], nodes: ChangingNodes, end: Callable[[], None]
+    service: Callable[[], FleetService], nodes: ChangingNodes, end: Callable[[], Awaitable[str]]
 ) -> list[Route]:
     """The fleet's state, and orders: ``{"node": NAME}`` (to add one: NAME=HOST:PORT), or nothing.
 
-    An order is answered with a sentence. ``end`` is called when the last one was carried out.
+    An order is answered with a sentence. ``end`` follows the last one: what has been done then.
     """
 
     def status(asked: AdminRequest) -> HttpResponse:
@@ -66,9 +66,9 @@ def fleet_routes(
 
     async def down(asked: AdminRequest) -> HttpResponse:
         left = await service().down()
-        end()
+        done = await end()
         told = f"; not told, since they did not answer: {', '.join(left)}" if left else ""
-        return _said(f"all nodes serve nothing now, and wait to be told{told}")
+        return _said(f"{done}{told}")
 
     orders: Mapping[str, Callable[[str], Awaitable[str]]] = {
         "drain": drain, "undrain": undrain, "add": add, "remove": remove,

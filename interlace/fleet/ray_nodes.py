@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _NAMESPACE: Final = "interlace"
 _ZONE: Final = "ray.io/availability-zone"
 _LOOK_S: Final = 0.5
 _PATIENCE_S: Final = 0.5
+_END_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class RayNodes:
     """A node on each machine of a cluster that has GPUs, as long as the machine is there.
 
     An actor is pinned to its machine and holds all of its GPUs, so there is one on each, whatever
-    the cluster grows to. Actors outlive this process: who comes next finds them by name. No request
-    goes through Ray.
+    the cluster grows to. Actors outlive this process, unless it ends them: who comes next finds
+    them by name. No request goes through Ray.
     """
 
     def __init__(self, address: str, launch: NodeLaunch, most_machines: int | None = None) -> None:
@@ -72,6 +74,8 @@ class RayNodes:
         self._asked: dict[Machine, Any] = {}
         self._nodes: dict[Machine, Node] = {}
         self._problems: dict[Machine, str] = {}
+        self._looking = threading.Lock()
+        self._ended = False  #: nothing is kept any more
         self._wanted = 0  #: machines that the autoscaler is to bring; 0 to leave it alone
         self._told: tuple[int, float] | None = None
         self._given_back: set[str] = set()  #: nodes whose machines may be taken away
@@ -100,6 +104,10 @@ class RayNodes:
             thread.shutdown(wait=False, cancel_futures=True)
 
     def _look(self) -> tuple[Node, ...]:
+        with self._looking:
+            return () if self._ended else self._bring_up()
+
+    def _bring_up(self) -> tuple[Node, ...]:
         """Bring keepers in line with machines; the nodes that they keep."""
         machines = machines_of(self._ray.nodes())
         for gone in self._keepers.keys() - machines:
@@ -129,6 +137,19 @@ class RayNodes:
         if machines > self._wanted:
             self._given_back.clear()
         self._wanted = machines
+
+    def end(self) -> None:
+        """End every node, once it has answered what it accepted, and who keeps it. It blocks."""
+        with self._looking:
+            self._ended = True
+            keepers = list(self._keepers.values())
+            self._keepers.clear()
+            self._nodes.clear()
+        ends = [keeper.end.remote() for keeper in keepers]
+        if ends:
+            self._ray.wait(ends, num_returns=len(ends), timeout=_END_S)
+        for keeper in keepers:
+            self._ray.kill(keeper, no_restart=True)
 
     def give_back(self, node: str) -> None:
         """Keep a node no more, so that its machine is idle and the autoscaler may take it away."""

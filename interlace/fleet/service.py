@@ -15,7 +15,14 @@ import msgspec
 from msgspec import structs
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeState, Revision
+from interlace.core.node import (
+    UNASSIGNED,
+    Assignment,
+    FilesOrder,
+    NodeDescription,
+    NodeState,
+    Revision,
+)
 from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
 from interlace.fleet.controller import Controller
@@ -30,6 +37,7 @@ from interlace.fleet.status import FleetStatus, NodeStatus
 from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
+from interlace.server.http.routes import HttpResponse
 
 _LOG: Final = logging.getLogger(__name__)
 #: How often nodes are looked at, and how long the first ones are waited for.
@@ -39,8 +47,10 @@ _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
 
 
-#: Makes a controller of a term, for the nodes that are there.
-MakeController = Callable[[int, Mapping[str, NodeDescription]], Controller]
+#: Makes a controller of a term, for the nodes that are there, and what they were told before.
+MakeController = Callable[
+    [int, Mapping[str, NodeDescription], Mapping[str, Assignment]], Controller
+]
 
 
 class FleetService:
@@ -238,15 +248,26 @@ class FleetService:
             # One plan is for all, but nobody waits long for a node that fetches.
             awaited = len(able) < len(self._described) and loop.time() < plans_s
             if term and self.controller is None and able and not awaited:
-                self._begin(term, able)
+                await self._begin(term, able)
             await asyncio.sleep(_LEASE_S if self.controller is not None else _LOOK_S)
 
-    def _begin(self, term: int, nodes: Mapping[str, NodeDescription]) -> None:
-        """Plan from now on, at first for these nodes."""
-        self.controller = self._make(term, nodes)
+    async def _begin(self, term: int, nodes: Mapping[str, NodeDescription]) -> None:
+        """Plan from now on, at first for these nodes, with what they serve."""
+        found = await asyncio.gather(*map(self._standing, nodes))
+        standing = {one: told for one, told in zip(nodes, found, strict=True) if told is not None}
+        self.controller = self._make(term, nodes, standing)
         self.controller.on_assignments = self._tell_all
         self.controller.start()
         self._models.forget()
+
+    async def _standing(self, node: str) -> Assignment | None:
+        """What a node was told by an earlier controller, if it says so."""
+        if Revision(*self._states[node].revision) == UNASSIGNED:
+            return None
+        with suppress(ServeError, msgspec.MsgspecError):
+            answer = await self._reader.ask(node, "GET", "/v2/node/assignment")
+            return msgspec.json.decode(answer.body, type=Assignment | None)
+        return None
 
     def _able(self) -> dict[str, NodeDescription]:
         """Nodes that have at hand what is wanted."""
@@ -363,7 +384,7 @@ class FleetService:
             self._complain(node, f"was not told which models are wanted: {error}")
             return
         if answer.status != 200:
-            self._complain(node, f"refuses to bring what is wanted: {_error(answer.body)}")
+            self._complain(node, f"refuses to bring what is wanted: {_error(answer)}")
 
     def _tell_all(self) -> None:
         for node in list(self._described):
@@ -390,7 +411,7 @@ class FleetService:
         if answer.status == 200:
             self.problems.pop(node, None)
         else:
-            self._complain(node, f"refuses its part of the plan: {_error(answer.body)}")
+            self._complain(node, f"refuses its part of the plan: {_error(answer)}")
             await asyncio.sleep(_LEASE_S)  # it will be told again: not at once
 
     def _complain(self, node: str, why: str) -> None:
@@ -404,8 +425,10 @@ def _ended(task: asyncio.Task[None]) -> None:
         _LOG.error("this controller is broken and commands no more", exc_info=error)
 
 
-def _error(body: bytes) -> str:
+def _error(answer: HttpResponse) -> str:
+    if answer.status == 401:
+        return "it has another key: start it and this controller with the same --admin-key-file"
     try:
-        return str(msgspec.json.decode(body)["error"])
+        return str(msgspec.json.decode(answer.body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        return body[:200].decode("utf-8", "replace")
+        return answer.body[:200].decode("utf-8", "replace")

@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Plan
+from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
-from interlace.fleet.fleet_gpus import node_of
+from interlace.fleet.fleet_gpus import node_of, own_models_of
 from interlace.policy.base import Planner
 
 
@@ -18,6 +18,7 @@ from interlace.policy.base import Planner
 class ZonePlanner:
     """Another planner's plan, with equal accelerators swapped so that zones hold replicas apart.
 
+    What stands in one zone alone is doubled where an accelerator is left.
     ``zones`` are by node; a node without one is a zone by itself. What is planned for an
     accelerator stays together, so neither shares nor rates change.
     """
@@ -29,20 +30,63 @@ class ZonePlanner:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         plan = self.planner(demand, fleet, profiles, current)
-        return spread(plan, fleet, self.zones)
+        return spread(doubled(plan, fleet, self.zones), fleet, self.zones)
+
+
+def doubled(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
+    """The plan with copies, on accelerators that have no part in it, of what stands once.
+
+    Each takes all that an equal one in another zone holds, and half of its rates: first where most
+    models stand in no second zone.
+    """
+    zone, kinds = _zones(fleet, zones), {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
+    on: dict[str, list[Partition]] = {}
+    zones_of: dict[str, set[str]] = {}
+    for part in plan.partitions:
+        on.setdefault(part.gpu, []).append(part)
+        for model in own_models_of([part]):
+            zones_of.setdefault(model, set()).add(zone[part.gpu])
+    held = {gpu: own_models_of(parts) for gpu, parts in on.items()}
+    for idle in sorted(kinds.keys() - on.keys()):
+        alone = {
+            gpu: sum(zones_of[model] == {zone[gpu]} for model in models)
+            for gpu, models in held.items()
+            if kinds[gpu] == kinds[idle] and zone[gpu] != zone[idle]
+        }
+        source = max(alone, key=lambda gpu: (alone[gpu], gpu), default="")
+        if not alone.get(source):
+            continue
+        on[source] = [_halved(part) for part in on[source]]
+        on[idle] = [
+            replace(part, id=f"{idle}:{place}", gpu=idle) for place, part in enumerate(on[source])
+        ]
+        for model in held[source]:
+            zones_of[model].add(zone[idle])
+    return replace(plan, partitions=tuple(part for parts in on.values() for part in parts))
+
+
+def _halved(part: Partition) -> Partition:
+    slots = tuple(replace(slot, rows_per_s=slot.rows_per_s / 2) for slot in part.slots)
+    return replace(part, slots=slots)
+
+
+def _zones(fleet: Fleet, zones: Mapping[str, str]) -> dict[str, str]:
+    """The zone of each accelerator; a node without one is a zone by itself."""
+    return {gpu.id: zones.get(node_of(gpu.id)) or f"node {node_of(gpu.id)}" for gpu in fleet.gpus}
 
 
 def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
     """The plan with accelerators of one kind swapped until no swap parts more replicas.
 
+    Guests are no replicas: they are lent what is left.
     Each swap lowers the number of models that have two replicas or more, all in one zone; so it
     ends. The first swap that does is taken, in order of names.
     """
-    zone = {gpu.id: zones.get(node_of(gpu.id)) or f"node {node_of(gpu.id)}" for gpu in fleet.gpus}
+    zone = _zones(fleet, zones)
     kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
     held: dict[str, set[str]] = {gpu: set() for gpu in zone}
     for part in plan.partitions:
-        held[part.gpu].update(slot.model for slot in part.slots)
+        held[part.gpu].update(own_models_of([part]))
     replicas = _Replicas(held, zone)
     place = {gpu: gpu for gpu in held}  # where what was planned for an accelerator goes
     names = sorted(held)

@@ -104,19 +104,15 @@ class OnnxRunner:
         source: str,
     ) -> None:
         self._session = session
-        self._cold = cold
-        self._signature, skipped = describe(session, source)
-        self._served = model.signature if model.signature.outputs else self._signature
+        self.cold = cold
+        self.signature, skipped = describe(session, source)
+        self._served = model.signature if model.signature.outputs else self.signature
         self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
         self._outputs = [spec.name for spec in self._served.outputs]
         specs = (*self._served.inputs, *self._served.outputs)
         self._bf16 = any(spec.datatype == "BF16" for spec in specs)
         self._optimised = optimised
-        self._warnings = (*optimised.warnings, *skipped)
-
-    @property
-    def signature(self) -> Signature:
-        return self._signature
+        self.warnings = (*optimised.warnings, *skipped)
 
     @property
     def resident_bytes(self) -> int:
@@ -125,14 +121,6 @@ class OnnxRunner:
     @property
     def shared_bytes(self) -> int:
         return self._optimised.shared_bytes
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self._warnings
-
-    @property
-    def cold(self) -> SessionWeights | None:
-        return self._cold
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         feed = {
@@ -154,8 +142,8 @@ class OnnxRunner:
         return path
 
     def close(self) -> None:
-        if self._cold is not None:
-            self._cold.close()
+        if self.cold is not None:
+            self.cold.close()
         self._session = None
 
     def _run_bf16(self, feed: Mapping[str, Array]) -> list[Array]:

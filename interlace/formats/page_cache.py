@@ -37,6 +37,16 @@ def cached_pages(mapped: mmap.mmap, begin: int, nbytes: int) -> list[bool]:
     return [bool(page & 1) for page in found]
 
 
+def read_ahead(path: Path) -> None:
+    """Have a file come into the page cache; the disk reads it while others go on.
+
+    Raises:
+        OSError: it is gone.
+    """
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
 def cached_part(path: Path) -> float:
     """The part of a file that is in the page cache, by a sample of its pages.
 

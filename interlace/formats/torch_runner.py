@@ -48,8 +48,8 @@ class TorchRunner:
         accept_read_only_arrays()
         self._module: _OpenModule | None = module
         self._weights = weights
-        self._signature = module.trial.signature
-        self._served = _complete(model.signature) or self._signature
+        self.signature = module.trial.signature
+        self._served = _complete(model.signature) or self.signature
         self._copies = module.trial.writes_inputs
         self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
 
@@ -68,10 +68,6 @@ class TorchRunner:
             raise ValueError(f"{model.name} cannot take turns with this model")
         weights = weights_of_another(model, weights_dir, self._weights.cold)
         return TorchRunner(self._module, model, weights)
-
-    @property
-    def signature(self) -> Signature:
-        return self._signature
 
     @property
     def resident_bytes(self) -> int:

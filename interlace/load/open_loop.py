@@ -215,10 +215,7 @@ _DRAIN_S: Final = 10.0
 
 
 def load_test(
-    calls: Sequence[LoadCall],
-    times_s: Sequence[Sequence[float]],
-    connections: int,
-    seconds: float,
+    calls: Sequence[LoadCall], times_s: Sequence[Sequence[float]], connections: int, seconds: float
 ) -> list[ModelLoadReport]:
     """Send each call at its own times (ascending, seconds from the start); a report a call.
 

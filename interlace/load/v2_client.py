@@ -172,10 +172,7 @@ def _parameter(config: Mapping[str, Any], key: str) -> str:
 
 
 def _shape(
-    model: str,
-    declared: Mapping[str, Any],
-    config: Mapping[str, Any],
-    stated: Sequence[int] | None,
+    model: str, declared: Mapping[str, Any], config: Mapping[str, Any], stated: Sequence[int] | None
 ) -> tuple[tuple[int, ...], list[str]]:
     name, shape = declared["name"], tuple(int(size) for size in declared["shape"])
     if stated is not None:

@@ -96,11 +96,7 @@ class ColumnGeneration:
         return PackingSolution(Counter(used), cuts, choice.unserved_rows_per_s, said)
 
 
-def greedy(
-    problem: PricingProblem,
-    rows_per_s: Floats,
-    price: Floats,
-) -> Counter[Pattern]:
+def greedy(problem: PricingProblem, rows_per_s: Floats, price: Floats) -> Counter[Pattern]:
     """Take the pattern of most value for its share, as often as it is full, until all is served."""
     left = rows_per_s.copy()
     taken: Counter[Pattern] = Counter()
@@ -152,10 +148,7 @@ def _generate(
 
 
 def _dive(
-    master: MasterProblem,
-    problem: PricingProblem,
-    relaxed: RelaxedSolution,
-    effort: SearchLimits,
+    master: MasterProblem, problem: PricingProblem, relaxed: RelaxedSolution, effort: SearchLimits
 ) -> None:
     """Fix whole patterns of the relaxation one after another, pricing new ones for what is left.
 

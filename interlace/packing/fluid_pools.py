@@ -76,7 +76,7 @@ class FluidPools:
         ``None`` if there is no time for all rates, or no memory for all models of a pool.
         """
         filling = self._filled([weight[one.model] for one in self.demand])
-        if filling is None or filling.part < 1.0:
+        if filling is None:
             return None
         patterns = Counter(dict(self._patterns(filling)))
         known = PlacementInput(self.demand, self.profiles, self.current)
@@ -100,7 +100,7 @@ class FluidPools:
                 yield Pattern(pool.share_pct, turns, rates), hosts
 
     def _filled(self, weight: Sequence[float]) -> _Filling | None:
-        """The optimum of the program, if there is one: an integer for each pool and each layout."""
+        """The optimum, an integer for each pool and each layout; ``None`` without time for all."""
         pools, shapes = self._pools, self._layouts
         able = [(p, m) for p, one in enumerate(pools) for m in one.rows_per_s.nonzero()[0].tolist()]
         hosts, cuts = len(able), len(able) + len(pools)
@@ -124,18 +124,18 @@ class FluidPools:
                 Constraint((*at, *offered), (*[1.0] * len(at), *offered.values()), -inf, 0.0)
             )
         rows.append(Constraint(tuple(range(cuts, part)), (1.0,) * len(shapes), gpus, gpus))
-        found = solve(
-            LinearProgram(
-                [*[_NOTHING] * part, -1.0, *[0.0] * len(pools)],
-                [0.0] * every,
-                [*[inf] * opened, *[1.0] * len(pools)],
-                [hosts <= i < part or i >= opened for i in range(every)],
-                rows,
-            ),
-            nodes=_NODES,
-            gap=_GAP,
+        program = LinearProgram(
+            [*[_NOTHING] * part, -1.0, *[0.0] * len(pools)],
+            [0.0] * every,
+            [*[inf] * opened, *[1.0] * len(pools)],
+            [False] * every,
+            rows,
         )
-        if not found.feasible:
+        if solve(program).values[part] < 1.0:
+            return None  # nor is there time with parts of partitions
+        integer = [hosts <= i < part or i >= opened for i in range(every)]
+        found = solve(replace(program, integer=integer), nodes=_NODES, gap=_GAP)
+        if found.values[part] < 1.0:
             return None
         busy = np.zeros((len(pools), len(self.demand)))
         for (pool, model), value in zip(able, found.values[:hosts], strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from interlace.core.hardware import Fleet
@@ -12,15 +13,22 @@ from interlace.perf.latency import Surface, surface
 from interlace.perf.memory import holds
 
 
-def with_guests(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> Plan:
+def with_guests(
+    plan: Plan,
+    demand: Sequence[Demand],
+    fleet: Fleet,
+    profiles: Profiles,
+    elsewhere: AbstractSet[str] = frozenset(),
+) -> Plan:
     """The plan with every model that has a place a guest wherever it breaks no promise.
 
+    Those that have one ``elsewhere``, on accelerators of another plan, are guests here, too.
     A guest's batch is so short that a request of a partition's own models that comes just after it
     began still ends in time: at most the SLO less the longest planned batches of the others and
     its own. Guests are held in memory where there is room, the longest SLOs first.
     """
-    placed = {slot.model for partition in plan.partitions for slot in partition.slots}
-    wanted = {one.model: one for one in demand if one.model in placed}
+    placed = elsewhere | {slot.model for partition in plan.partitions for slot in partition.slots}
+    wanted = {one.model: one for one in demand if one.model in placed & profiles.keys()}
     surfaces = {name: surface(profiles[name]) for name in wanted}
     parts = {partition.id: partition for partition in plan.partitions}
     for partition in plan.partitions:

@@ -37,6 +37,8 @@ def layer_times(
         return _one_after_the_other(layers, steps)
     arrivals = _arrivals_ms(layers, steps, links)
     ready_ms = 0.0 if overlapped else max(arrivals, default=0.0)
+    if links.carries_reads:
+        ready_ms += _begun_ms(layers, steps)
     times: list[LayerTimes] = []
     for layer, step, arrives_ms in zip(layers, steps, arrivals, strict=True):
         begins_ms = max(ready_ms, arrives_ms)
@@ -48,14 +50,17 @@ def layer_times(
 def _one_after_the_other(
     layers: Sequence[LayerProfile], steps: Sequence[LoadStep]
 ) -> list[LayerTimes]:
-    copies = any(step.via is WeightPath.COPY for step in steps)
-    ready_ms = begin_ms(layers) if copies else 0.0
+    ready_ms = _begun_ms(layers, steps)
     times: list[LayerTimes] = []
     for layer, step in zip(layers, steps, strict=True):
         begins_ms = ready_ms + (layer.copy_ms if step.via is WeightPath.COPY else 0.0)
         ready_ms = begins_ms + executes_ms(layer, step.via)
         times.append(LayerTimes(begins_ms, begins_ms, ready_ms))
     return times
+
+
+def _begun_ms(layers: Sequence[LayerProfile], steps: Sequence[LoadStep]) -> float:
+    return begin_ms(layers) if any(step.via is WeightPath.COPY for step in steps) else 0.0
 
 
 def begin_ms(layers: Sequence[LayerProfile]) -> float:
@@ -142,7 +147,7 @@ def as_allowed(profile: Profile, terms: ServiceTerms) -> Profile:
 def _arrivals_ms(
     layers: Sequence[LayerProfile], steps: Sequence[LoadStep], links: HostLinks
 ) -> list[float]:
-    link_ms = [begin_ms(layers) if links.carries_reads else 0.0] + [0.0] * links.peers
+    link_ms = [0.0] * (links.peers + 1)
     passed_ms = [0.0] * (links.peers + 1)
     arrivals: list[float] = []
     for layer, step in zip(layers, steps, strict=True):

@@ -171,9 +171,7 @@ def asked_alike(demand: Sequence[Demand]) -> list[Demand]:
 
 
 def _cold_curves(
-    demand: Sequence[Demand],
-    profiles: Mapping[str, Profile],
-    links: HostLinks,
+    demand: Sequence[Demand], profiles: Mapping[str, Profile], links: HostLinks
 ) -> dict[str, tuple[ColdPoint, ...]]:
     found = {one.model: profiles[one.model] for one in demand}
     by_layers = {

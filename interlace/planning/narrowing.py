@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -11,7 +11,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.packing.fluid_pools import FluidPools
-from interlace.planning.tried_plan import AS_ASKED, WITH_SPARE, PlanTrials, TriedPlan
+from interlace.planning.tried_plan import PlanTrials, TriedPlan
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
 _FEWER, _STEPS = 0.97, 12
@@ -24,6 +24,8 @@ _POOLED, _PACKED = 4, 12
 
 #: Proposes a cut in which models count for so much; ``None`` if they do not fit.
 Proposal = Callable[[Mapping[str, float]], Plan | None]
+#: Cuts to try a second time; the models whose promise broke then are sent back.
+_Cuts = Generator[TriedPlan, frozenset[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,58 +42,71 @@ class Narrowing:
     def fewest(self, gpus: int, least: int) -> TriedPlan | None:
         """A cut of fewer than ``gpus`` accelerators that keeps every promise, if there is one.
 
-        One fewer each time, down to ``least``, as long as that goes.
+        One fewer each time, down to ``least``, as long as a first trial keeps that; then the fewest
+        of which a second one does.
         """
-        found: TriedPlan | None = None
+        likely: list[tuple[_Cuts, TriedPlan]] = []
         for count in range(gpus - 1, max(1, least) - 1, -1):
-            cut = self.cut(count)
-            if cut is None:
+            cuts = self._cuts(count)
+            found = next(cuts, None)
+            if found is None:
                 break
-            found = cut
-        return found
-
-    def cut(self, gpus: int) -> TriedPlan | None:
-        """So many accelerators that keep every promise.
-
-        Cut into pools, then as the packer cuts them for the largest part of the rates that it
-        serves there.
-        """
-        fleet = uniform_fleet(self.trials.scenario.gpu, gpus)
-        packing = _PartPacking(self, fleet)
-        return self.pooled(gpus) or self._kept(packing.plan, _PACKED, fleet)
+            likely.append((cuts, found))
+        kept = (self._kept(cuts, found) for cuts, found in reversed(likely))
+        return next(filter(None, kept), None)
 
     def pooled(self, gpus: int) -> TriedPlan | None:
         """So many accelerators cut into pools that keep every promise."""
-        known = self.trials.scenario
-        fleet = uniform_fleet(known.gpu, gpus)
-        pools = FluidPools(self._wanted, fleet, known.busy_profiles, self.current)
-        return self._kept(pools.plan, _POOLED, fleet)
+        cuts = self._pooled(uniform_fleet(self.trials.scenario.gpu, gpus))
+        return self._kept(cuts, next(cuts, None))
 
-    def _kept(self, proposal: Proposal, attempts: int, fleet: Fleet) -> TriedPlan | None:
-        """The first cut that keeps every promise.
+    def _cuts(self, gpus: int) -> _Cuts:
+        """So many accelerators cut into pools, then as the packer cuts them for the largest part
+        of the rates that it serves there."""
+        fleet = uniform_fleet(self.trials.scenario.gpu, gpus)
+        yield from self._pooled(fleet)
+        yield from self._likely(_PartPacking(self, fleet).plan, _PACKED, fleet)
 
-        Models whose promise breaks count for more in the next attempt; a plan that is as one before
-        is not tried again.
+    def _pooled(self, fleet: Fleet) -> _Cuts:
+        profiles = self.trials.scenario.busy_profiles
+        pools = FluidPools(self._wanted, fleet, profiles, self.current)
+        yield from self._likely(pools.plan, _POOLED, fleet)
+
+    def _likely(self, proposal: Proposal, attempts: int, fleet: Fleet) -> _Cuts:
+        """Cuts that keep every promise in a first trial.
+
+        Models whose promise breaks, in that or in a second trial, count for more in the next
+        attempt, and for the more the oftener; a plan that is as one before is not tried again.
         """
-        how = WITH_SPARE if len(fleet.gpus) < self.trials.scenario.limit else AS_ASKED
         weight = {one.model: 1.0 for one in self._wanted}
+        often = dict.fromkeys(weight, 0)
         seen: dict[Hashable, frozenset[str]] = {}
         for _ in range(attempts):
             proposed = proposal(weight) if weight else None
             if proposed is None:
-                return None
+                return
             plan = self._told(proposed, fleet)
             alike = _alike(plan)
             if alike not in seen:
-                found = self.trials.confirmed(plan, fleet, how)
-                seen[alike] = found.trial.short.union(found.trial.broken)
+                found = self.trials.likely(plan, fleet)
+                seen[alike] = found.missed or (yield found)
             short = seen[alike]
-            if not short:
-                return found
             if len(short) > max(2, len(weight) / 2):
-                return None  # it is not one model or another that has too little
+                return  # it is not one model or another that has too little
             for model in short:
-                weight[model] *= _MORE
+                often[model] += 1
+                weight[model] *= _MORE ** often[model]
+
+    def _kept(self, cuts: _Cuts, found: TriedPlan | None) -> TriedPlan | None:
+        """The first of the cuts from ``found`` on that a second trial keeps, too."""
+        while found is not None:
+            again = self.trials.again(found)
+            if not again.missed:
+                return again
+            try:
+                found = cuts.send(again.missed)
+            except StopIteration:
+                return None
         return None
 
     @cached_property

@@ -51,10 +51,10 @@ def load_plan(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
     kept = _read(path)
     _check_made_for(path, kept, gpu, system)
     if len({part.gpu for part in kept.partitions}) > 1:
-        raise InputError(f"--plan {path}: it needs {len(kept.gpus)} accelerators, there is one")
+        raise InputError(f"plan file {path}: it needs {len(kept.gpus)} accelerators, there is one")
     shares = [part.share_pct for part in kept.partitions]
     if not gpu.legal(shares):
-        raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+        raise InputError(f"plan file {path}: {gpu.kind} cannot be cut into {shares} %")
     return tuple(replace(part, gpu=gpu.id) for part in kept.partitions)
 
 
@@ -70,19 +70,19 @@ def load_fleet_plan(path: Path, gpu: Gpu, system: str) -> tuple[Fleet, tuple[Par
     for one in fleet.gpus:
         shares = [part.share_pct for part in kept.partitions if part.gpu == one.id]
         if any(share not in gpu.shares_pct for share in shares):
-            raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+            raise InputError(f"plan file {path}: {gpu.kind} cannot be cut into {shares} %")
     return fleet, tuple(kept.partitions)
 
 
 def _check_made_for(path: Path, kept: PlanFile, gpu: Gpu, system: str) -> None:
     if kept.system != system:
         raise InputError(
-            f"--plan {path}: {kept.system} made it and {system} would serve it: "
+            f"plan file {path}: {kept.system} made it and {system} would serve it: "
             f"serve with --system {kept.system}, or plan with --system {system}"
         )
     if kept.gpu_kind != gpu.kind:
         raise InputError(
-            f"--plan {path}: it is for {kept.gpu_kind} and this is {gpu.kind}: plan again here"
+            f"plan file {path}: it is for {kept.gpu_kind} and this is {gpu.kind}: plan again here"
         )
 
 
@@ -114,15 +114,15 @@ def _read(path: Path) -> PlanFile:
         schema = table.get("schema") if isinstance(table, dict) else None
         if isinstance(schema, int) and schema != _SCHEMA:
             raise InputError(
-                f"--plan {path}: schema {schema}; this version reads {_SCHEMA}: plan again"
+                f"plan file {path}: schema {schema}; this version reads {_SCHEMA}: plan again"
             )
         kept = read_table(table, PlanFile)
     except OSError as error:
-        raise InputError(f"--plan {path}: {error.strerror}") from None
+        raise InputError(f"plan file {path}: {error.strerror}") from None
     except TableError as error:
-        raise InputError(f"--plan {path}: not a plan file: {error}") from None
+        raise InputError(f"plan file {path}: not a plan file: {error}") from None
     if not any(part.slots for part in kept.partitions):
-        raise InputError(f"--plan {path}: no model has a place in it")
+        raise InputError(f"plan file {path}: no model has a place in it")
     _check(path, kept.partitions)
     return kept
 
@@ -132,6 +132,6 @@ def _check(path: Path, partitions: Sequence[Partition]) -> None:
     for part in partitions:
         if not possible(part):
             raise InputError(
-                f"--plan {path}: partition {part.id}: expected every model once, batches from 1, "
-                "rates and duty_ms from 0"
+                f"plan file {path}: partition {part.id}: expected every model once, batches "
+                "from 1, rates and duty_ms from 0"
             )

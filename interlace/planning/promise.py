@@ -106,8 +106,8 @@ class _Search:
         if any(one.rows_per_s > 0 and one.model not in placed for one in known.demand):
             return None
         whole = replace(plan, unserved_rows_per_s={}, reasons={})
-        found = self.trials.confirmed(self.trials.as_asked(whole), there, AS_ASKED)
-        return None if found.trial.short or found.trial.broken else found
+        found = self.trials.again(self.trials.likely(self.trials.as_asked(whole), there), AS_ASKED)
+        return None if found.missed else found
 
     def standing(self, most: int) -> Iterator[TriedPlan]:
         """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
@@ -125,7 +125,7 @@ class _Search:
         new = wanted.keys() - {slot.model for part in parts for slot in part.slots}
         short: tuple[str, ...] = ()
         if not new:
-            stays = self.trials.standing(replace(self.current, partitions=parts), there)
+            stays = self.stands(replace(self.current, partitions=parts), there)
             yield stays
             short = stays.trial.broken
         for extra in _EXTRA if free else ():
@@ -139,7 +139,11 @@ class _Search:
             )
             if not added.underserved:
                 both = replace(self.current, partitions=(*parts, *added.partitions))
-                yield self.trials.standing(both, there)
+                yield self.stands(both, there)
+
+    def stands(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan that stands already, tried as it is asked: it moves nothing."""
+        return self.trials.again(self.trials.tried(self.trials.as_asked(plan), fleet), AS_ASKED)
 
     def packed(self, factors: Mapping[str, float]) -> tuple[Plan, Fleet]:
         """The packer's answer, for some models to so many times their rates."""

@@ -16,12 +16,7 @@ from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
-from interlace.perf.interference import (
-    NO_INTERFERENCE,
-    ConstantFactor,
-    Interference,
-    busy_profiles,
-)
+from interlace.perf.interference import NO_INTERFERENCE, ConstantFactor, Interference, busy_profiles
 from interlace.planning.copies import copy_names, of_copies, parted_workloads, rate_parts
 from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
 from interlace.profiling.beside import learned_interference

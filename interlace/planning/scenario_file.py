@@ -13,8 +13,7 @@ _Price = Annotated[float, Meta(ge=0, le=_MOST)]
 _Count = Annotated[int, Meta(ge=1, le=100_000)]
 _Percent = Annotated[int, Meta(ge=1, le=100)]
 _SHARES = Meta(
-    min_length=1,
-    description="whole percentages such as [20, 40, 50, 60, 80, 100], 100 among them",
+    min_length=1, description="whole percentages such as [20, 40, 50, 60, 80, 100], 100 among them"
 )
 _FileName = Annotated[
     str, Meta(pattern=r"^[^\x00-\x1f]+$", description='a file name such as "profiles.csv"')

@@ -61,6 +61,11 @@ class TriedPlan:
         return not self.plan.underserved and not self.trial.broken
 
     @property
+    def missed(self) -> frozenset[str]:
+        """Models that broke their promise, or that lost more than the trial let them."""
+        return self.trial.short.union(self.trial.broken)
+
+    @property
     def gpus(self) -> int:
         """Accelerators in use."""
         return len({part.gpu for part in self.plan.partitions})
@@ -74,34 +79,28 @@ class PlanTrials:
     system: System
 
     def promised(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan that its packer promises: not clearly broken, then kept in a second trial.
+        """A plan that its packer promises: not clearly broken, then kept in a second trial."""
+        return self.again(self.tried(plan, fleet))
 
-        Where accelerators are left that one is of more load than is asked for.
+    def likely(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan that its packer would not promise, after a first trial that it kept surely."""
+        return self.tried(plan, fleet, _SURE)
+
+    def again(self, found: TriedPlan, how: Confirmation | None = None) -> TriedPlan:
+        """A plan that missed nothing in a first trial, after a second one of other seeds.
+
+        The plan was chosen for how the first went. Where accelerators are left the second is of
+        more load than is asked for.
         """
-        there = _in_use(plan, fleet)
-        spare = len(there.gpus) < self.scenario.limit
-        return self.confirmed(plan, fleet, WITH_SPARE if spare else AS_ASKED, -_MISSED)
-
-    def standing(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan that stands already, tried as it is asked: it moves nothing."""
-        return self.confirmed(self.as_asked(plan), fleet, AS_ASKED, -_MISSED)
-
-    def confirmed(
-        self, plan: Plan, fleet: Fleet, how: Confirmation, errors: float = _SURE
-    ) -> TriedPlan:
-        """A plan kept in a first trial by so many standard errors, then in a second one.
-
-        By more than none for a plan that its packer would not promise. The second is of other
-        seeds: the plan was chosen for how the first went.
-        """
-        found = self.tried(plan, fleet, errors)
-        if found.trial.short or found.trial.broken:
+        if found.missed:
             return found
         known, there = self.scenario, found.fleet
-        rate_rps = how.load * sum(one.rows_per_s for one in known.demand)
-        requests = max(how.longer * enough(known), min(ceil(how.least_s * rate_rps), _MOST))
+        spare = len(there.gpus) < known.limit
+        load, longer, least_s = how or (WITH_SPARE if spare else AS_ASKED)
+        rate_rps = load * sum(one.rows_per_s for one in known.demand)
+        requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
         trial = try_plan(
-            plan, there, known, self.system, requests, _OTHER_SEED, 0.0, how.least_s, how.load
+            found.plan, there, known, self.system, requests, _OTHER_SEED, 0.0, least_s, load
         )
         return replace(found, trial=trial)
 

@@ -55,31 +55,42 @@ class DeadlineAdmission:
                 return None
             if late_ms < best_ms:
                 best_ms, harmless = late_ms, late_ms <= 0
-        if model.lenders and self._is_lent(request, view, now_ms):
-            return None
+        if model.lenders:
+            lent_ms, run_ms = self._lent_ms(request, view, now_ms)
+            if lent_ms <= 0.0:
+                return None
+            if not model.hosts:
+                best_ms, alone_ms = lent_ms, run_ms
         late_ms = max(best_ms, 0.0) if harmless else best_ms
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         retry_after_ms = None if hopeless else max(late_ms, cold_ms, 1.0)
         return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms)
 
-    def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
-        """True if a partition that lends its time has enough of it left after its own models."""
+    def _lent_ms(self, request: Request, view: View, now_ms: float) -> tuple[float, float]:
+        """How late it would end where time is left after a partition's own models, at best.
+
+        And how long it would take there.
+        """
         model = view.model(request.model)
         ahead_rows = view.queue(request.model).rows_before(request) + request.rows
+        best_ms = alone_ms = inf
         for host in model.lenders:
             slot = view.slot(host, request.model)
-            run_ms = model.latency_ms(slot.batch, host.share_pct, request.shape)
+            whole, rest = divmod(ahead_rows, slot.batch)
+            run_ms = whole * model.latency_ms(slot.batch, host.share_pct, request.shape)
+            if rest:
+                run_ms += model.latency_ms(rest, host.share_pct, request.shape)
             start_ms = max(now_ms, host.free_at_ms)
             start_ms += sum(
                 row_ms(own, host, view) * view.queue(own.model).rows
                 for own in view.queued(host)
                 if not own.guest
             )
-            batches = -(-ahead_rows // slot.batch)
-            end_ms = start_ms + batches * run_ms + model.admission_margin_ms
-            if end_ms <= request.deadline_ms:
-                return True
-        return False
+            own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
+            end_ms = start_ms + run_ms + model.admission_margin_ms
+            alone_ms = min(alone_ms, own_ms)
+            best_ms = min(best_ms, end_ms - request.deadline_ms)
+        return best_ms, alone_ms
 
     def _outlook(
         self, request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float

@@ -48,9 +48,10 @@ def limit_rows(slot: Slot, partition: PartitionView, model: ModelView) -> int:
     """The largest batch of a slot: as planned where models take turns, else the model's largest.
 
     A planned batch leaves time for a queue and for other models; alone in its partition a model may
-    use what is left of that time.
+    use what is left of that time. A guest may not.
     """
-    return max(slot.batch, model.demand.max_batch) if partition.own_turns == 1 else slot.batch
+    alone = partition.own_turns == 1 and not slot.guest
+    return max(slot.batch, model.demand.max_batch) if alone else slot.batch
 
 
 def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:

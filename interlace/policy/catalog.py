@@ -26,11 +26,7 @@ from interlace.policy.planners.bestfit import bestfit
 from interlace.policy.planners.colocated import colocated
 from interlace.policy.planners.dstack import Dstack
 from interlace.policy.planners.e2bird import E2bird
-from interlace.policy.planners.elastic_workers import (
-    ElasticWorkers,
-    naive_engine,
-    searched_engine,
-)
+from interlace.policy.planners.elastic_workers import ElasticWorkers, naive_engine, searched_engine
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.gslice import Gslice
 from interlace.policy.planners.ideal import Ideal
@@ -105,10 +101,7 @@ _ROWS: Final = (
         cyclic_packer=True,
     ),
     _in_cycles(
-        "gslice",
-        "Dhakal et al., GSLICE, SoCC 2020",
-        planner=MaxScale(Gslice()),
-        packer=Gslice(),
+        "gslice", "Dhakal et al., GSLICE, SoCC 2020", planner=MaxScale(Gslice()), packer=Gslice()
     ),
     _in_cycles(
         "ideal",

@@ -12,14 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
-from interlace.core.loading import (
-    DISK_LINK,
-    HostLinks,
-    HostTier,
-    LoadPlan,
-    LoadStep,
-    WeightPath,
-)
+from interlace.core.loading import DISK_LINK, HostLinks, HostTier, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import planned, reads_too_long
 from interlace.perf.disk_tier import on_disk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,8 +54,10 @@ async def take_apart(
         asked, answered = Path(folder, "task.json"), Path(folder, "findings.jsonl")
         asked.write_bytes(msgspec.json.encode(task))
         # `env` sets what CUDA reads at its start beside what this process has.
-        words = ["env", *(f"{name}={value}" for name, value in environment.items())]
-        words += [sys.executable, "-m", module, str(asked), str(answered)]
+        # It imports what this process does: nothing that a folder where it was started looks like.
+        settings = {"PYTHONPATH": os.pathsep.join(sys.path), **environment}
+        words = ["env", *(f"{name}={value}" for name, value in settings.items())]
+        words += [sys.executable, "-P", "-m", module, str(asked), str(answered)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*words, stderr=pipe, stdout=pipe)
         try:

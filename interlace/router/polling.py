@@ -14,7 +14,6 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.http.node_connections import NodeConnections, PendingReply
 from interlace.router.http.passed_heads import ReplyHead
 from interlace.router.http.reads import NodeReader
-from interlace.routing.routes import RoutingLimits
 from interlace.server.heap_budget import HeapReservation
 
 _STATE: Final = msgspec.json.Decoder(NodeState)
@@ -32,18 +31,11 @@ class NodePoller:
     Without tasks or futures: it asks many times a second, beside all requests.
     """
 
-    def __init__(
-        self,
-        directory: NodeDirectory,
-        reader: NodeReader,
-        heard: OnHeard,
-        limits: RoutingLimits,
-    ) -> None:
+    def __init__(self, directory: NodeDirectory, reader: NodeReader, heard: OnHeard) -> None:
         """``heard`` is told what nodes say."""
         self.heard = heard
         self._directory = directory
         self._reader = reader
-        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._questions: dict[str, _Question] = {}
         self._look_s = self._loop.time() + self._pause_s()  # when it is looked next
@@ -68,7 +60,8 @@ class NodePoller:
         return self._directory.pause_ms(node) / 1000.0
 
     def _pause_s(self) -> float:
-        return self._limits.pause_ms(len(self._questions)) / 1000.0
+        """Until all are looked at again: as soon as the first is asked."""
+        return min(map(self.pause_s, self._questions), default=self.pause_s(""))
 
     def _look(self) -> None:
         now_s = self._loop.time()

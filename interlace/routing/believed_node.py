@@ -96,6 +96,10 @@ class BelievedNode:
         came_rows = known.sent + known.others_per_ms * old_ms
         return max(outlook.alone_ms, outlook.wait_ms + came_rows * outlook.row_ms - old_ms)
 
+    def lent(self, model: str) -> bool:
+        """Whether a model that it serves runs there in other models' time alone."""
+        return self._models[model].outlook.lent
+
     def cold_ms(self, model: str) -> float:
         """What of that goes by loading weights whose load nobody has begun yet."""
         known = self._models[model]

@@ -53,9 +53,9 @@ class Routes:
     """All that one router believes of the nodes, and whom it asks.
 
     Of the nodes that serve a model and accept requests, the one that is predicted to answer first;
-    those that are silent come after all others. A node that would have to load the weights is asked
-    where no other is in time; if no node holds them, the one that all routers draw alike
-    (rendezvous hashing) is.
+    those that are silent come after all others. A node where it has no partition of its own, and
+    one that would have to load the weights, is asked where no other is in time; if no node holds
+    them, the one that all routers draw alike (rendezvous hashing) is.
     """
 
     def __init__(self, limits: RoutingLimits, draw: Draw) -> None:
@@ -146,6 +146,9 @@ class Routes:
                 f"the {left_ms:.1f} ms that are left",
                 retry_after_ms=max(1.0, best_ms - left_ms),
             )
+        own = [n for n in left if not n.lent(model)]
+        if len(own) < len(left) and any(answers_ms[n] <= left_ms for n in own):
+            left, answers_ms = own, {n: answers_ms[n] for n in own}
         cold = [n for n in left if n.cold_ms(model)]
         if len(cold) == len(left):
             return min(left, key=lambda n: _drawn(model, n.node.name)).node

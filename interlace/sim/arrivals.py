@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 Times = NDArray[np.float64]
+_MOST = 1e12
+Rate = Annotated[float, Meta(ge=0, le=_MOST)]
+Positive = Annotated[float, Meta(gt=0, le=_MOST)]
 
 
 class Workload(Protocol):
     """One model's arrivals: times in ms, ascending, in [0, ``seconds`` * 1000)."""
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times: ...
+
+
+class WorkloadTable(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """A kind of workload by the keys that a scenario file has beside ``kind``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from interlace.core.messages import (
-    Command,
-    Event,
-    Evict,
-    Fetch,
-    RequestArrived,
-    WorkFinished,
-)
+from interlace.core.messages import Command, Event, Evict, Fetch, RequestArrived, WorkFinished
 from interlace.policy.cold_curve import ColdCurve
 
 

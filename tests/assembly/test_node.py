@@ -119,10 +119,13 @@ def test_a_node_waits_for_its_plan_and_serves_what_it_names(client: Client) -> N
         ("gpu1", "h100"),
     ]
     assert told["began"] == state["began"]
+    assert client.call("/v2/node/assignment") is None
     with pytest.raises(Answer, match="404"):
         client.infer("bert", 1)
     given = client.assign(5, part("p", "gpu0", 48, "bert"), part("q", "gpu1", 100, "tagger"))
     assert given == {"revision": [1, 5]}
+    asked = client.call("/v2/node/assignment")
+    assert (asked["revision"], asked["models"]) == ([1, 5], {"bert": "", "tagger": ""})
     assert names(client.settled(5)) == ["bert", "tagger"]
     for number in range(20):
         client.infer("bert", number)

@@ -1,7 +1,5 @@
 """More models than memory in reduced form: what the goals are made of."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

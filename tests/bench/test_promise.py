@@ -1,7 +1,5 @@
 """What plans promise: the compiled partition is the engine's, the table is its, and both hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,19 +1,25 @@
 """Worlds of the comparison, one small case, and the table of what is kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.versus.run import Case, cases, measure
 from bench.versus.table import table
 from bench.versus.worlds import worlds
+from interlace.core.plan import Plan
 from interlace.packing.bounds import lower_bound
+from interlace.policy.catalog import resolve
 
 
 def test_a_world_just_fits_at_its_ceiling() -> None:
     for world in worlds():
         bound = lower_bound(world.at(world.ceiling), world.gpu, world.profiles)
         assert bound.best.accelerators == pytest.approx(world.gpus, rel=1e-3)
+
+
+def test_nine_models_overlap_where_their_cut_falls_short() -> None:
+    (nine,) = (world for world in worlds() if world.name == "nine models")
+    asked = nine.at(1.3 * nine.ceiling)
+    assert resolve("interlace").planner(asked, nine.fleet, nine.profiles, Plan()).overlapping
 
 
 def test_a_case_has_one_run_a_seed() -> None:

@@ -1,7 +1,5 @@
 """A small capacity question in a folder, and the command that answers it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Frames of a fleet: rates are of the time between two looks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

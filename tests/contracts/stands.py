@@ -61,7 +61,19 @@ class Stand(Protocol):
     def close(self) -> None: ...
 
 
-class CpuStand:
+class _Apart:
+    """What is true of every device without a process for all."""
+
+    device: Device
+
+    def units(self, share_pct: int) -> int:
+        return self.device.gpu.units * share_pct // 100
+
+    def die_together(self) -> bool:
+        return False
+
+
+class CpuStand(_Apart):
     """Worker processes and real time."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,14 +91,22 @@ class CpuStand:
     def kill(self, partition: str) -> None:
         os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
 
-    def units(self, share_pct: int) -> int:
-        return self.device.gpu.units * share_pct // 100
 
-    def die_together(self) -> bool:
-        return False
+class _Simulated(_Apart):
+    """What was asked of a simulated device, and what it said."""
+
+    def __init__(self, device: SimulatedDevice | AnsweringDevice) -> None:
+        self.device: Device = device
+        self.finished: list[WorkFinished] = []
+        self.lost: list[PartitionLost] = []
+        device.on_event(self.lost.append)
+        self._requests = 0
+
+    def do(self, work: Work) -> None:
+        self.device.do(work, self.finished.append)
 
 
-class SimulatedStand:
+class SimulatedStand(_Simulated):
     """Profiles and virtual time."""
 
     def __init__(self, folder: Path, physics: Physics | None = None, ahead_ms: float = 0.0) -> None:
@@ -97,14 +117,7 @@ class SimulatedStand:
         }
         gpu = Gpu("cpu0", "test", 2, 10**9, (50, 100), ahead_ms=ahead_ms)
         self._device = SimulatedDevice(gpu, self._clock, profiles, physics=physics)
-        self.device: Device = self._device
-        self.finished: list[WorkFinished] = []
-        self.lost: list[PartitionLost] = []
-        self._device.on_event(self.lost.append)
-        self._requests = 0
-
-    def do(self, work: Work) -> None:
-        self._device.do(work, self.finished.append)
+        super().__init__(self._device)
 
     def request(self, known: Model, rows: int) -> Request:
         self._requests += 1
@@ -122,17 +135,11 @@ class SimulatedStand:
     def kill(self, partition: str) -> None:
         self._device.kill(partition)
 
-    def units(self, share_pct: int) -> int:
-        return self.device.gpu.units * share_pct // 100
-
-    def die_together(self) -> bool:
-        return False
-
     def close(self) -> None:
         self._device.close()
 
 
-class AnsweringStand:
+class AnsweringStand(_Simulated):
     """Profiles and real time: batches are answered, with nothing computed."""
 
     def __init__(self, folder: Path, ahead_ms: float = 0.0) -> None:
@@ -144,14 +151,7 @@ class AnsweringStand:
         self._answers = AnswerWriter(self._arenas, 1 << 20)
         gpu = Gpu("gpu0", "test", 2, 10**9, (50, 100), ahead_ms=ahead_ms)
         self._device = AnsweringDevice(gpu, self._timer, self._answers, _profile, Physics())
-        self.device: Device = self._device
-        self.finished: list[WorkFinished] = []
-        self.lost: list[PartitionLost] = []
-        self._device.on_event(self.lost.append)
-        self._requests = 0
-
-    def do(self, work: Work) -> None:
-        self._device.do(work, self.finished.append)
+        super().__init__(self._device)
 
     def request(self, known: Model, rows: int) -> Request:
         self._requests += 1
@@ -176,12 +176,6 @@ class AnsweringStand:
 
     def kill(self, partition: str) -> None:
         self._device.simulated.kill(partition)
-
-    def units(self, share_pct: int) -> int:
-        return self.device.gpu.units * share_pct // 100
-
-    def die_together(self) -> bool:
-        return False
 
     def close(self) -> None:
         self._device.close()

@@ -1,7 +1,5 @@
 """The contract of devices whose weights come and go: every one of them passes every test here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """More models than memory: what is fetched when, and what becomes of those who wait."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TypeVar
 
@@ -55,10 +53,7 @@ def cold_world(
     world = World({name: layered(name) for name in names}, fleet, row)
     deployments = tuple(
         Deployment(
-            Demand(name, 0.0, 200.0),
-            world.profiles[name],
-            pinned=name in pinned,
-            keep_ms=keep_ms,
+            Demand(name, 0.0, 200.0), world.profiles[name], pinned=name in pinned, keep_ms=keep_ms
         )
         for name in names
     )

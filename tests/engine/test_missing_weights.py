@@ -1,7 +1,5 @@
 """The heap of missing weights finds what a look at every model would."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A dispatcher in one file outside the package: its laws, its row, its log and its plans."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -55,6 +55,10 @@ class Process:
         return self._process.wait(60)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def lives(self) -> bool:
         return self._process.poll() is None
 
@@ -62,8 +66,10 @@ class Process:
 class FleetStand:
     """Nodes by name, and one controller at a time."""
 
-    def __init__(self, folder: Path, models: Path, nodes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, models: Path, nodes: Mapping[str, str]) -> None:
+        """``nodes`` are kinds of accelerator by name."""
         self.folder = folder
+        self._kinds = nodes
         self._models = models
         key = folder / "key"
         key.write_text(KEY)
@@ -77,8 +83,9 @@ class FleetStand:
         """A node, told nothing yet."""
         port = self.ports[name]
         return Process(
-            self.folder, name, "serve", str(self._models), "--device", "simulated", "--gpu", "h100",
-            "--gpus", "1", "--assigned", "--admin-key-file", self._key, "--node", name,
+            self.folder, name, "serve", str(self._models), "--device", "simulated",
+            "--gpu", self._kinds[name], "--gpus", "1", "--assigned", "--node", name,
+            "--admin-key-file", self._key,
             "--http-port", str(port), "--grpc-port", str(port + 1), "--metrics-port", str(port + 2),
             "--profiles", str(self.folder / "profiles"),
         )  # fmt: skip
@@ -96,14 +103,7 @@ class FleetStand:
         return get(f"http://127.0.0.1:{self.port}/v2/fleet")
 
     def serving(self) -> set[str]:
-        """Nodes that carry out what they were told."""
-        nodes = self.status()["nodes"]
-        return {
-            name
-            for name, node in nodes.items()
-            if node["assigned"] and node["state"] and node["state"]["settled"]
-            and node["state"]["revision"] == node["assigned"]["revision"]
-        }  # fmt: skip
+        return serving(self.port)
 
     def ask(self, model: str, value: float, port: int = 0) -> str:
         """One inference of `tagger`'s form: the digest that answers; "" if it was refused."""
@@ -128,6 +128,17 @@ class FleetStand:
         for process in (*self.nodes.values(), self.controller):
             if process.lives:
                 process.end()
+
+
+def serving(port: int) -> set[str]:
+    """Nodes that carry out what the controller at that port told them."""
+    nodes = get(f"http://127.0.0.1:{port}/v2/fleet")["nodes"]
+    return {
+        name
+        for name, node in nodes.items()
+        if node["assigned"] and node["state"] and node["state"]["settled"]
+        and node["state"]["revision"] == node["assigned"]["revision"]
+    }  # fmt: skip
 
 
 def get(url: str, body: bytes | None = None) -> Any:

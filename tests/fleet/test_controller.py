@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.node import ModelOutlook, NodeDescription, NodeModel, NodeState
+from interlace.core.node import Assignment, ModelOutlook, NodeDescription, NodeModel, NodeState
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.fleet.controller import Controller
@@ -40,7 +40,13 @@ class Told:
     """A controller in virtual time, and how often it changed its mind."""
 
     def __init__(
-        self, *nodes: str, system: System | None = None, term: int = 1, gpus: int = 2
+        self,
+        *nodes: str,
+        system: System | None = None,
+        term: int = 1,
+        gpus: int = 2,
+        zone: str = "",
+        standing: Mapping[str, Assignment] | None = None,
     ) -> None:
         self.clock = SimClock()
         used = system or resolve("interlace")
@@ -49,7 +55,8 @@ class Told:
             used,
             lambda system: InlinePlanSolver(system, self.clock, 50.0),
             term,
-            {name: described(name, gpus) for name in nodes},
+            {name: described(name, gpus, zone=zone) for name in nodes},
+            standing=standing,
         )
         self.changes = 0
         self.controller.on_assignments = self._changed
@@ -213,3 +220,60 @@ def test_accelerators_keep_what_they_are() -> None:
     (part, *_) = told.controller.plan.partitions
     assert part.gpu in ("a/gpu0", "a/gpu1")
     assert isinstance(described("a").gpus[0], Gpu)
+
+
+def assignments(told: Told, *nodes: str) -> dict[str, Assignment]:
+    found = {name: told.controller.assignment(name) for name in nodes}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def test_the_next_controller_tells_nodes_what_they_have_in_its_own_term() -> None:
+    first = Told("a", "b", "c")
+    first.deploy(m=3000.0, k=500.0)
+    before = assignments(first, "a", "b", "c")
+    assert len(before) == 3
+    following = Told("a", "b", "c", term=2, standing=before)
+    following.deploy(m=3000.0, k=500.0)
+    for name, now in assignments(following, "a", "b", "c").items():
+        assert now.revision.term == 2 and now.models == before[name].models
+        kept = [(one.id, one.gpu, one.share_pct) for one in before[name].plan.partitions]
+        assert [(one.id, one.gpu, one.share_pct) for one in now.plan.partitions] == kept
+
+
+def placed(*gpus: str) -> System:
+    """Each model on the accelerator at its place in the order of names, the last for all others."""
+
+    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+        held: dict[str, list[Slot]] = {}
+        for place, one in enumerate(sorted(demand, key=lambda d: d.model)):
+            slot = Slot(one.model, 8, one.rows_per_s)
+            held.setdefault(gpus[min(place, len(gpus) - 1)], []).append(slot)
+        return Plan(tuple(Partition(gpu, gpu, 100, tuple(own)) for gpu, own in held.items()))
+
+    return replace(resolve("interlace"), planner=planner)
+
+
+def test_what_a_former_controller_placed_stays_until_it_stands_elsewhere() -> None:
+    first = Told("a", "b", system=placed("a/gpu0"), gpus=1, zone="rack")
+    first.deploy(m=10.0, k=10.0)
+    before = assignments(first, "a", "b")
+    apart = placed("a/gpu0", "b/gpu0")
+    following = Told("a", "b", term=2, system=apart, standing=before, gpus=1, zone="rack")
+    following.deploy(m=10.0, k=10.0)
+    now = {name: set(one.models) for name, one in assignments(following, "a", "b").items()}
+    assert now["a"] == {"m", "k"} and len(now["b"]) == 1
+    (moved,) = now["b"]
+    answers = {moved: ModelOutlook(5.0, 5.0, 1.0, 50.0)}
+    following.controller.heard("b", NodeState(1, 1, answers))
+    following.run(300.0)
+    now = {name: set(one.models) for name, one in assignments(following, "a", "b").items()}
+    assert now == {"a": {"m", "k"} - {moved}, "b": {moved}}
+
+
+def test_what_is_served_no_more_is_not_taken_over() -> None:
+    first = Told("a", "b")
+    first.deploy(m=10.0, k=10.0)
+    following = Told("a", "b", term=2, standing=assignments(first, "a", "b"))
+    following.deploy(m=10.0)
+    for one in assignments(following, "a", "b").values():
+        assert "k" not in one.models

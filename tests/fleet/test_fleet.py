@@ -8,34 +8,82 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.fleet.stand import FleetStand, get, until
+from tests.fleet.stand import FleetStand, Process, free_ports, get, serving, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1500)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[FleetStand]:
-    models = tmp_path / "models"
+def copied(folder: Path) -> Path:
+    """Two models whose SLO a busy machine keeps."""
+    models = folder / "models"
     models.mkdir()
     for name in ("tagger", "bert"):
         made = Path(shutil.copytree(EXAMPLE / name, models / name))
         text = (made / "interlace.toml").read_text()
         (made / "interlace.toml").write_text(re.sub("slo_ms = .*", "slo_ms = 5000", text))
-    stand = FleetStand(tmp_path, models, "abc")
+    return models
+
+
+@contextmanager
+def standing(stand: FleetStand) -> Iterator[FleetStand]:
     try:
         until(lambda: stand.ask("tagger", 1.0) == stand.expected("tagger", 1.0))
-        until(lambda: stand.serving() == {"a", "b", "c"})
+        until(lambda: stand.serving() == set(stand.nodes))
         yield stand
     except AssertionError:
         print(stand.logs())
         raise
     finally:
         stand.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[FleetStand]:
+    with standing(FleetStand(tmp_path, copied(tmp_path), dict.fromkeys("abc", "h100"))) as stand:
+        yield stand
+
+
+@pytest.fixture
+def kinds(tmp_path: Path) -> Iterator[FleetStand]:
+    """An h100 and a 2080ti, for which one of both models has no profile."""
+    models = copied(tmp_path)
+    lines = (models / "bert" / "1" / "profile.csv").read_text().splitlines()
+    known = [line for line in lines if not line.startswith("2080ti")]
+    (models / "bert" / "1" / "profile.csv").write_text("\n".join(known) + "\n")
+    with standing(FleetStand(tmp_path, models, {"a": "h100", "b": "2080ti"})) as stand:
+        yield stand
+
+
+def test_models_go_to_the_other_kind_when_the_last_node_of_theirs_is_lost(
+    kinds: FleetStand,
+) -> None:
+    until(lambda: "no profile on 2080ti of bert" in kinds.status()["nodes"]["b"]["remark"])
+    nodes = kinds.status()["nodes"]
+    assert {name: node["accelerators"] for name, node in nodes.items()} == {
+        "a": {"h100": 1}, "b": {"2080ti": 1}
+    }  # fmt: skip
+    until(lambda: set(kinds.status()["nodes"]["b"]["assigned"]["models"]) == {"tagger"})
+    assert "bert" in kinds.status()["nodes"]["a"]["assigned"]["models"]
+
+    kinds.nodes["b"].end(signal.SIGKILL)
+    until(lambda: kinds.status()["nodes"]["b"]["assigned"] is None)
+    until(lambda: kinds.serving() == {"a"} and kinds.ask("tagger", 2.0) != "")
+    assert kinds.ask("tagger", 3.0) == kinds.expected("tagger", 3.0)
+    kinds.nodes["b"] = kinds.start("b")
+    until(lambda: kinds.serving() == {"a", "b"})
+
+    kinds.nodes["a"].end(signal.SIGKILL)
+    until(lambda: kinds.status()["nodes"]["a"]["assigned"] is None)
+    until(lambda: kinds.serving() == {"b"} and kinds.ask("tagger", 4.0) != "")
+    assert kinds.ask("tagger", 5.0) == kinds.expected("tagger", 5.0)
+    until(lambda: "no profile" in kinds.status()["reasons"].get("bert", ""))
 
 
 def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: FleetStand) -> None:
@@ -83,3 +131,35 @@ def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: Fleet
     until(lambda: fleet.serving() == {"a", "b", "c"})
     assert fleet.status()["term"] == 2
     assert fleet.ask("tagger", 8.0) == fleet.expected("tagger", 8.0)
+
+
+def test_one_command_is_a_fleet_of_this_machine(tmp_path: Path) -> None:
+    port = free_ports(2)
+    options = f"--device simulated --gpu h100 --profiles {tmp_path / 'profiles'}"
+    command = Process(
+        tmp_path, "fleet", "fleet", "serve", str(EXAMPLE), "--local", "2", "--node-options",
+        options, "--http-port", str(port), "--grpc-port", str(port + 1),
+    )  # fmt: skip
+
+    def keeps(name: str) -> psutil.Process | None:
+        for one in psutil.Process(command.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if f"--node={name}" in one.cmdline():
+                    return one
+        return None
+
+    try:
+        until(lambda: serving(port) == {"node1", "node2"})
+        lost = keeps("node1")
+        assert lost is not None
+        lost.kill()
+        until(lambda: keeps("node1") not in (None, lost) and serving(port) == {"node1", "node2"})
+        nodes = [keeps("node1"), keeps("node2")]
+    except AssertionError:
+        print(command.log.read_text())
+        raise
+    finally:
+        status = command.end(signal.SIGTERM)
+    assert status == 0
+    _, alive = psutil.wait_procs([one for one in nodes if one is not None], 60)
+    assert alive == []

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -170,3 +171,30 @@ def test_nodes_keepers_and_machines_are_killed_and_every_request_has_its_answer(
     assert stand.began() == before
     assert {name: one.pid for name, one in stand.node_processes().items()} == states
     assert stand.ask("tagger", 8.0) == stand.expected("tagger", 8.0)
+
+
+def keepers() -> list[psutil.Process]:
+    """The processes of actors that keep a node."""
+    every = psutil.process_iter(["cmdline"])
+    return [one for one in every if "ray::NodeKeeper" in " ".join(one.info["cmdline"] or [])]
+
+
+def test_down_ends_nodes_actors_and_the_controller(stand: RayStand) -> None:
+    until(lambda: len(stand.serving()) == 2)
+    nodes, kept = [*stand.node_processes().values()], keepers()
+    assert len(nodes) == 2 and len(kept) >= 2
+    url = f"http://127.0.0.1:{stand.port}/v2/fleet/down"
+    with urlopen(Request(url, b"{}", {"X-API-Key": KEY}), timeout=120) as reply:
+        assert json.loads(reply.read()) == {"done": "all nodes have ended"}
+    assert psutil.wait_procs(nodes, 30)[1] == []
+    until(lambda: not stand.controller.lives and not any(map(alive, kept)))
+    stand.controller = stand.command()  # and all begins anew
+    until(lambda: len(stand.serving()) == 2)
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it still keeps a node: Ray's workers may be kept for other work."""
+    try:
+        return "ray::NodeKeeper" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.node import Node, NodeDescription, NodeModel, NodeState, Revision
+from interlace.core.node import Assignment, Node, NodeDescription, NodeModel, NodeState, Revision
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
@@ -69,7 +69,7 @@ class FakeNodes:
         if path == "/v2/node/models":
             return HttpResponse(msgspec.msgpack.encode(self.models))
         if self.refusal:
-            return HttpResponse(self.refusal, 400)
+            return HttpResponse(self.refusal, 401)
         self.told.append((node, path))
         order = msgspec.json.decode(body)
         before = self.states[node]
@@ -92,8 +92,14 @@ class Stand:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
 
-        def make(term: int, there: Mapping[str, NodeDescription]) -> Controller:
-            return Controller(clock, system, lambda s: InlinePlanSolver(s, clock), term, there)
+        def make(
+            term: int,
+            there: Mapping[str, NodeDescription],
+            standing: Mapping[str, Assignment],
+        ) -> Controller:
+            return Controller(
+                clock, system, lambda s: InlinePlanSolver(s, clock), term, there, standing=standing
+            )
 
         fakes: Any = self.nodes
         self.service = FleetService(
@@ -210,7 +216,7 @@ def test_a_refused_key_is_told(tmp_path: Path) -> None:
     async def work(stand: Stand) -> None:
         stand.nodes.refusal = b'{"error": "this server asks for its admin key for this"}'
         await stand.until(lambda: bool(stand.service.problems))
-        assert "asks for its admin key" in stand.service.problems["a"]
+        assert "same --admin-key-file" in stand.service.problems["a"]
 
     run(tmp_path, work, a=node("a", 1))
 

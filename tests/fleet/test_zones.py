@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Partition, Plan, Slot
-from interlace.fleet.zones import spread
+from interlace.fleet.zones import doubled, spread
 from interlace.testing.worlds import FREE
 
 
@@ -40,6 +40,37 @@ def test_two_replicas_come_into_two_zones() -> None:
     planned = plan({"n0/g0": ["m"], "n1/g0": ["m", "k"]})
     found = spread(planned, fleet(3, 1), zones)
     assert zones_of(found, zones)["m"] == {"left", "right"}
+
+
+def test_a_guest_in_another_zone_is_no_replica() -> None:
+    zones = {"n0": "left", "n1": "left", "n2": "right"}
+    planned = plan({"n0/g0": ["m"], "n1/g0": ["m"], "n2/g0": ["k"]})
+    parts = {part.gpu: part for part in planned.partitions}
+    lent = replace(parts["n2/g0"], slots=(Slot("k", 1, 1.0), Slot("m", 1, 0.0, guest=True)))
+    with_guest = replace(planned, partitions=(parts["n0/g0"], parts["n1/g0"], lent))
+    hosts = [p.gpu for p in spread(with_guest, fleet(3, 1), zones).partitions if "k" not in str(p)]
+    assert {zones[gpu.partition("/")[0]] for gpu in hosts} == {"left", "right"}
+
+
+def test_what_stands_once_is_doubled_where_an_accelerator_is_left() -> None:
+    planned = plan({"n0/g0": ["m", "k"], "n1/g0": ["l"]})
+    found = doubled(planned, fleet(3, 1), {})
+    assert {part.gpu: len(part.slots) for part in found.partitions} == {
+        "n0/g0": 2, "n1/g0": 1, "n2/g0": 2
+    }  # fmt: skip
+    rates = Counter[str]()
+    for part in found.partitions:
+        rates.update({slot.model: slot.rows_per_s for slot in part.slots})
+    assert rates == {"m": 1.0, "k": 1.0, "l": 1.0}
+    assert len({part.id for part in found.partitions}) == 3
+    assert doubled(found, fleet(3, 1), {}) == found
+
+
+def test_nothing_is_doubled_within_a_zone_or_on_another_kind() -> None:
+    planned = plan({"n0/g0": ["m"]})
+    assert doubled(planned, fleet(2, 2), {"n0": "left", "n1": "left"}) == planned
+    gpus = tuple(replace(g, kind="k" + g.id[1]) for g in fleet(2, 1).gpus)
+    assert doubled(planned, Fleet(gpus), {}) == planned
 
 
 def test_what_is_apart_already_is_not_moved() -> None:

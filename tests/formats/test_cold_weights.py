@@ -1,7 +1,5 @@
 """A cold start on cores: no operator reads weights before they are there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue

@@ -1,7 +1,5 @@
 """Weights that come and go under a session: answers stay, memory is given back."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Iterable, Iterator

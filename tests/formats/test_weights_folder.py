@@ -1,7 +1,5 @@
 """The weights folder: whole entries or none, the first one stays."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The load generator: arrivals, honest latency, statuses, and what never came."""
 
-from __future__ import annotations
-
 import http.server
 import statistics
 import threading

@@ -1,7 +1,5 @@
 """Lower bounds: their order, their prices, what they assume, and published figures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fleets cut into pools: what every proposal is, whatever is asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

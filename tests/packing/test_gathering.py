@@ -1,7 +1,5 @@
 """The gathering bound: held against the best that a clairvoyant can do, and against the engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import exp, factorial
 

@@ -1,7 +1,5 @@
 """What a lone host can be asked for: laws of the table, and where it is known exactly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

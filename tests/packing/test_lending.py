@@ -1,7 +1,5 @@
 """Guests: lent only what a partition's own models leave, and never their promises."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given, settings

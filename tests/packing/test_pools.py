@@ -1,7 +1,5 @@
 """Pools of models over alike partitions: how many hosts they need, and what the engine keeps."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from math import exp
@@ -100,11 +98,7 @@ def test_the_engine_keeps_pools_near_the_bound() -> None:
     assert kept, f"{model}: {attainment:.4f} ({chance:.2g})"
 
 
-@given(
-    st.integers(1, 60),
-    st.floats(5.0, 500.0),
-    st.sampled_from([5, 10, 15, 40, 100]),
-)
+@given(st.integers(1, 60), st.floats(5.0, 500.0), st.sampled_from([5, 10, 15, 40, 100]))
 def test_options_are_what_the_surface_says(most: int, slo_ms: float, share: int) -> None:
     _, known = question(3, 2, A100, seed=most)
     demand = [Demand(m, 10.0, slo_ms, max_batch=most) for m in known]

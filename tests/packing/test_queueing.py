@@ -1,7 +1,5 @@
 """Several models in one partition: laws of how late they are, and what is known exactly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

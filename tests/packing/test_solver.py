@@ -1,7 +1,5 @@
 """Linear and integer programs: optima, prices, limits, what has no solution."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 

@@ -1,7 +1,5 @@
 """Idle shares given to partitions: legal, larger, nothing else changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Many models alike in a few words: names, rates, profiles, parts of a trace, memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

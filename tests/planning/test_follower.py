@@ -1,7 +1,5 @@
 """A plan that is followed: pinned for what it knows, extended for what it does not."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -87,11 +85,7 @@ def test_another_system_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "slots",
-    [
-        (Slot("cat", 0, 1.0),),
-        (Slot("cat", 1, -1.0),),
-        (Slot("cat", 1, 1.0), Slot("cat", 2, 1.0)),
-    ],
+    [(Slot("cat", 0, 1.0),), (Slot("cat", 1, -1.0),), (Slot("cat", 1, 1.0), Slot("cat", 2, 1.0))],
 )
 def test_impossible_figures_are_refused(tmp_path: Path, slots: tuple[Slot, ...]) -> None:
     path = tmp_path / "plan.json"

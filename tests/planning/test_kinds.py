@@ -1,7 +1,5 @@
 """Several kinds of accelerators: cost against the bound and against each kind alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path

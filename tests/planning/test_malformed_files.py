@@ -1,7 +1,5 @@
 """Every file of a scenario, damaged at random: it is read, or one line says which file and what."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

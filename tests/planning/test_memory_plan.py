@@ -1,7 +1,5 @@
 """More models than memory: what stays, how often the others are cold, and what cannot be."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

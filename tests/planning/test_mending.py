@@ -1,7 +1,5 @@
 """Plans of many models: hosts are added where promises break, and the rest stays as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

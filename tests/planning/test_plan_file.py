@@ -1,7 +1,5 @@
 """A plan kept in a file, and followed by `serve --plan`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +46,7 @@ def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_other_hardware_is_refused(tmp_path: Path, gpu: Gpu, words: str) -> None:
-    with pytest.raises(InputError, match="--plan") as caught:
+    with pytest.raises(InputError, match="plan file") as caught:
         load_plan(kept(tmp_path), gpu, "interlace")
     assert words in str(caught.value)
 

@@ -1,7 +1,5 @@
 """The plan that is told is one that the engine keeps; what stands stays; what helps is tried."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans tried in virtual time: who is served, who cannot be, and the same answer twice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Nexus, best-fit, GSLICE, whole accelerators, and how few accelerators do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Systems by name: the catalog's, installed ones, one's own, and what is said of others."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint

@@ -1,7 +1,5 @@
 """What is kept first of a model, what brings the rest, and what is brought while a link is idle."""
 
-from __future__ import annotations
-
 from random import Random
 from statistics import fmean
 

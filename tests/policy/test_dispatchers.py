@@ -1,7 +1,5 @@
 """What runs now: turns, deadlines, long work that must begin, batches that must not block."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """The plan of D-STACK: knees, best batches, sessions, turns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The plan of E2bird: whole accelerators, engines of their own, turns where there are too few."""
 
-from __future__ import annotations
-
 import pytest
 
 from interlace.core.hardware import Fleet, Gpu

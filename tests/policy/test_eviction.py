@@ -1,7 +1,5 @@
 """Laws of every eviction, and who goes first by age and by worth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

@@ -1,7 +1,5 @@
 """Elastic partitioning, step by step: knee, required share, best fit, merging, neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

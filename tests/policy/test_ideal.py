@@ -1,7 +1,5 @@
 """Exhaustive search against brute force: every cut, every batch, every way to split a rate."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 from itertools import combinations_with_replacement, product

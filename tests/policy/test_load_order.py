@@ -1,7 +1,5 @@
 """Which load is next: nothing that can be in time is late by it, and few are made."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The largest multiple of the demand that a planner still serves, in few questions to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -35,3 +33,23 @@ def test_the_plan_is_the_one_of_the_largest_factor_and_nothing_is_planned_twice(
     assert plan.headroom == pytest.approx(max(0.1, most_rps / 100.0), rel=0.01)
     planned = plan.partitions[0].slots[0].rows_per_s
     assert planned == pytest.approx(max(10.0, most_rps) if most_rps > 10 else most_rps, rel=0.01)
+
+
+def test_models_that_fit_beside_each_other_are_not_asked_about_one_by_one() -> None:
+    names = [f"m{number}" for number in range(9)]
+    asked: list[list[str]] = []
+
+    def all_but_m4(
+        demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        asked.append([one.model for one in demand])
+        slots = tuple(Slot(d.model, 1, d.rows_per_s) for d in demand if d.model != "m4")
+        short = {d.model: d.rows_per_s for d in demand if d.model == "m4"}
+        return Plan((Partition("g0:0", "g0", 100, slots),), short)
+
+    profiles = {name: scaled_profile(name, 2.0, 0.5, 40, 10) for name in names}
+    demand = [Demand(name, 10.0, 100.0) for name in names]
+    plan = MaxScale(all_but_m4, steps=5)(demand, fleet_of(FREE, 1), profiles, Plan())
+    assert plan.unserved_rows_per_s == {"m4": 10.0}
+    others = [name for name in names if name != "m4"]
+    assert asked == [names, ["m4"], *[others] * 5]

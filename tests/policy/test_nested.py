@@ -1,7 +1,5 @@
 """Our planner of few large units: nested hosts, and what its headroom promises."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given, settings
@@ -15,9 +13,7 @@ from interlace.testing.worlds import PlanningCase, planning_cases, scaled_profil
 
 @settings(max_examples=60, deadline=None)
 @given(planning_cases())
-def test_nested_hosts_are_nested_and_its_headroom_fits(
-    case: PlanningCase,
-) -> None:
+def test_nested_hosts_are_nested_and_its_headroom_fits(case: PlanningCase) -> None:
     demand, fleet, profiles = case
     plan = Nested(busy=1.0)(demand, fleet, profiles, Plan())
     hosts: dict[str, set[str]] = {}

@@ -1,7 +1,5 @@
 """The configuration program: what it promises, what it keeps, where it stops."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

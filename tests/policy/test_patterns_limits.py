@@ -1,7 +1,5 @@
 """Accelerators that are there but not needed, and the last digits of a profile, change no plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Partitions of one model, unlike in share and in what else they run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from statistics import mean
 
@@ -64,10 +62,7 @@ def test_slow_replicas_run_planned_batches_beside_a_fast_one(cv: float) -> None:
         _part("slow1", 14, Slot("wide", 16, 143.5)),
         _part("fast", 100, Slot("quick", 16, 543.0), Slot("wide", 16, 493.0)),
     )
-    demand = (
-        Demand("wide", 780.0, 227.0, 384, cv=cv),
-        Demand("quick", 543.0, 146.0, 192, cv=cv),
-    )
+    demand = (Demand("wide", 780.0, 227.0, 384, cv=cv), Demand("quick", 543.0, 146.0, 192, cv=cv))
     record = _played(parts, demand)
     sizes = [one.rows for one in record.executions if one.gpu != "fast"]
     assert 12 < mean(sizes) <= max(sizes) == 16

@@ -1,7 +1,5 @@
 """Laws of what stays in memory: the budget, the bound, and the best of few models."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import pytest
@@ -75,10 +73,7 @@ def test_a_curve_falls_to_the_warm_time(layers: list[LayerProfile]) -> None:
 def _bert() -> list[LayerProfile]:
     """A table that is read by rows, and 96 layers that the link is slower for than execution."""
     table = LayerProfile("table", 94_000_000, 8.0, 0.05, 0.1, "Embedding")
-    return [
-        table,
-        *(LayerProfile(f"l{n}", 3_600_000, 0.32, 0.1, 4.0, "Linear") for n in range(96)),
-    ]
+    return [table, *(LayerProfile(f"l{n}", 3_600_000, 0.32, 0.1, 4.0, "Linear") for n in range(96))]
 
 
 def test_flat_popularity_keeps_equal_parts_and_steep_keeps_whole_models() -> None:

@@ -1,7 +1,5 @@
 """When more or less is asked for: gpulet's thresholds, and hysteresis of ours."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

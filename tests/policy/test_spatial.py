@@ -1,7 +1,5 @@
 """Partitions that overlap: where they are planned, and what may run in them at once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A node that does as it is told with each request: answers, refuses, hangs up, or says nothing."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Sequence

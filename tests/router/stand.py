@@ -1,15 +1,8 @@
 """A router in a thread of its own, over whatever nodes a test gives it."""
 
-from __future__ import annotations
-
 import asyncio
-import socket
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
-from typing import Any
-
-import uvloop
 
 from interlace.core.node import ModelOutlook, Node, NodeState
 from interlace.router.api import RouterApi
@@ -25,6 +18,7 @@ from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, all_routes
 from tests.server.fakes import Memory
+from tests.server.stand import LoopThread
 
 
 class RouterParts:
@@ -45,8 +39,10 @@ class RouterParts:
         self.http = HttpServer(all_routes(api, lambda: "# nothing\n"), self.forwarder, limits)
 
 
-class RouterStand:
+class RouterStand(LoopThread):
     """Runs a router until closed; what nodes say of themselves is up to the test."""
+
+    parts: RouterParts
 
     def __init__(
         self,
@@ -55,15 +51,13 @@ class RouterStand:
         lost_ms: float = 60_000.0,
     ) -> None:
         """Nodes by name, at these ports of this machine; lost when they are silent for so long."""
+        super().__init__()
         routing = RoutingLimits(lost_ms / 5, lost_ms)
-        self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self.parts: RouterParts = self.do(lambda: RouterParts(routing))
+        self.parts = self.do(lambda: RouterParts(routing))
         other = grpc or {}
         nodes = [Node(n, "127.0.0.1", port, other.get(n, 0)) for n, port in ports.items()]
         self.do(lambda: self.parts.directory.follow(nodes))
-        self.port: int = self.wait(self.parts.http.listen("127.0.0.1", 0))
+        self.port = self.wait(self.parts.http.listen("127.0.0.1", 0))
         self.grpc_port: int = self.wait(self.parts.grpc.listen("127.0.0.1", 0))
         self._number = 0
 
@@ -74,33 +68,6 @@ class RouterStand:
         state = NodeState(1, self._number, dict.fromkeys(models, outlook))
         self.do(lambda: self.parts.directory.heard(node, state))
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def wait(self, awaitable: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(awaitable, self.loop).result(20)
-
-    def do(self, call: Callable[[], Any]) -> Any:
-        async def run() -> Any:
-            return call()
-
-        return self.wait(run())
-
-    def connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the arena in use."""
-        return int(self.do(lambda: self.parts.memory.arena.used_bytes))
-
     def close(self) -> None:
-        self.wait(self.parts.http.close(grace_s=0.5))
         self.do(self.parts.grpc.close)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
-        self.parts.memory.close()
+        super().close()

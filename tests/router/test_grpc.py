@@ -1,7 +1,5 @@
 """gRPC through a router, seen by an independent client: messages unchanged, one answer each."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

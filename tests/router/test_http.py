@@ -1,7 +1,5 @@
 """Requests over HTTP through a router: bytes unchanged, one answer each, tried elsewhere."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

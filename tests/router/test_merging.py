@@ -1,7 +1,5 @@
 """What several nodes say, as one."""
 
-from __future__ import annotations
-
 from interlace.router.merging import merged_index, merged_statistics
 
 

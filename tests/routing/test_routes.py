@@ -1,7 +1,6 @@
 """Whom a router asks."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -34,6 +33,17 @@ def test_the_node_that_answers_first_is_asked() -> None:
     here.heard("a", state(m=outlook(9.0)), 0.0)
     here.heard("b", state(m=outlook(6.0)), 0.0)
     assert here.choose("m", NONE, 0.0, 0.0).name == "b"
+
+
+def test_lent_time_is_used_where_no_other_is_in_time() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(30.0)), 0.0)
+    here.heard("b", state(m=replace(outlook(6.0), lent=True)), 0.0)
+    assert here.choose("m", NONE, 0.0, 0.0).name == "a"
+    assert here.choose("m", NONE, 30.0, 0.0).name == "b"  # 20 ms are left
+    assert here.choose("m", frozenset("a"), 0.0, 0.0).name == "b"
+    here.heard("b", state(1, m=replace(outlook(6.0), lent=True)), 900.0)
+    assert here.choose("m", NONE, 0.0, 900.0).name == "b"  # the other is lost
 
 
 def test_what_was_sent_since_counts() -> None:

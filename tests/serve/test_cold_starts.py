@@ -1,7 +1,5 @@
 """More models than memory, over HTTP: any model answers, each request once, and states are told."""
 
-from __future__ import annotations
-
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -22,6 +22,50 @@ from interlace.server.shared_memory import Regions
 from tests.server.fakes import FakeControl, FakeRuntime, Memory
 
 
+class LoopThread:
+    """A thread with a loop of its own, for a server whose HTTP is at ``port``."""
+
+    port: int
+    parts: Any
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def wait(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, self.loop).result(20)
+
+    def do(self, call: Callable[[], Any]) -> Any:
+        """Run something on the loop."""
+
+        async def run() -> Any:
+            return call()
+
+        return self.wait(run())
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the arena in use."""
+        return int(self.do(lambda: self.parts.memory.arena.used_bytes))
+
+    def close(self) -> None:
+        self.wait(self.parts.http.close(grace_s=0.5))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+        self.parts.memory.close()
+
+
 class Parts:
     """Everything of one server. Made on its loop."""
 
@@ -48,8 +92,10 @@ class Parts:
             self.table.publish(ServedModel(model))
 
 
-class Stand:
+class Stand(LoopThread):
     """Runs a server until closed; ``do`` runs something on its loop."""
+
+    parts: Parts
 
     def __init__(
         self,
@@ -58,49 +104,16 @@ class Stand:
         origins: Origins | None = None,
         regions: Regions | None = None,
     ) -> None:
-        self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self.parts: Parts = self.do(
-            lambda: Parts(
-                limits or HttpLimits(),
-                keys or ApiKeys(),
-                origins or Origins(),
-                regions or Regions(),
-            )
-        )
-        self.port: int = self.wait(self.parts.http.listen("127.0.0.1", 0))
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def wait(self, awaitable: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(awaitable, self.loop).result(20)
-
-    def do(self, call: Callable[[], Any]) -> Any:
-        async def run() -> Any:
-            return call()
-
-        return self.wait(run())
+        super().__init__()
+        given = (
+            limits or HttpLimits(), keys or ApiKeys(), origins or Origins(), regions or Regions()
+        )  # fmt: skip
+        self.parts = self.do(lambda: Parts(*given))
+        self.port = self.wait(self.parts.http.listen("127.0.0.1", 0))
 
     def publish(self, *models: Model) -> None:
         self.do(lambda: self.parts.publish(*models))
 
-    def connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the arena in use."""
-        return int(self.do(lambda: self.parts.memory.arena.used_bytes))
-
     def close(self) -> None:
-        self.wait(self.parts.http.close(grace_s=0.5))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
+        super().close()
         self.parts.regions.close()
-        self.parts.memory.close()

@@ -1,7 +1,5 @@
 """Laws of workloads: order, rate, variation, counts, and the same times for one seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,12 +16,7 @@ from interlace.runtime.log.write import LogWriter
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.files import (
-    TraceError,
-    azure_counts,
-    azure_invocations,
-    own_times,
-)
+from interlace.sim.workload.files import TraceError, azure_counts, azure_invocations, own_times
 from interlace.sim.workload.mapping import folded, merged, refitted
 from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma, poisson

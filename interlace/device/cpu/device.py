@@ -87,12 +87,8 @@ class CpuDevice:
         )
         self._on_event: Callable[[DeviceEvent], None] = lambda event: None
         self._open = True
-        self._gpu = cpu_gpu(settings)
+        self.gpu = cpu_gpu(settings)
         arenas.watchers.append(self._forget_arena)
-
-    @property
-    def gpu(self) -> Gpu:
-        return self._gpu
 
     def register(self, model: Model) -> None:
         self._models[model.key] = model
@@ -166,7 +162,7 @@ class CpuDevice:
             self._carve(work, done)
             return
         if not self._open:
-            raise ValueError(f"{self._gpu.id} is closed")
+            raise ValueError(f"{self.gpu.id} is closed")
         if isinstance(work, CopyInputs):
             self._pools.stage(work, done)
             return
@@ -175,7 +171,7 @@ class CpuDevice:
             return
         partition = self._partitions.get(work.partition)
         if partition is None:
-            raise ValueError(f"no partition '{work.partition}' on {self._gpu.id}")
+            raise ValueError(f"no partition '{work.partition}' on {self.gpu.id}")
         if partition.releasing:
             raise ValueError(f"partition '{work.partition}' is being released")
         if isinstance(work, Run):
@@ -185,7 +181,7 @@ class CpuDevice:
         elif isinstance(work, Load):
             model = self._models.get(work.model)
             if model is None:
-                raise ValueError(f"model {work.model} is not registered with {self._gpu.id}")
+                raise ValueError(f"model {work.model} is not registered with {self.gpu.id}")
             spared = self._killed[work.model] < _KILLED_LOADING
             partition.load(
                 work, model, partial(self._loaded, done), spared, partial(self._weighed, work)
@@ -198,7 +194,7 @@ class CpuDevice:
 
     def _move(self, work: Fetch | Evict, done: Done) -> None:
         if self._weights is None:
-            raise ValueError(f"{self._gpu.id} has no budget for weights")
+            raise ValueError(f"{self.gpu.id} has no budget for weights")
         if isinstance(work, Evict):
             self._weights.evict(work, done)
         else:
@@ -210,7 +206,7 @@ class CpuDevice:
             self._weights.loaded(work.model, partition, loaded)
 
     def _tier_changed(self, model: str, on_disk: bool) -> None:
-        self._on_event(TierChanged(self._gpu.id, model, on_disk))
+        self._on_event(TierChanged(self.gpu.id, model, on_disk))
 
     def _unloaded(self, done: Done, finished: WorkFinished) -> None:
         assert isinstance(finished.work, Unload)
@@ -220,9 +216,9 @@ class CpuDevice:
 
     def _carve(self, work: CreatePartition, done: Done) -> None:
         if not self._open:
-            raise ValueError(f"{self._gpu.id} is closed")
+            raise ValueError(f"{self.gpu.id} is closed")
         if work.partition in self._partitions:
-            raise ValueError(f"partition '{work.partition}' of {self._gpu.id} exists already")
+            raise ValueError(f"partition '{work.partition}' of {self.gpu.id} exists already")
         going = [self._partitions[name] for name in work.leaving if name in self._partitions]
         cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
         try:
@@ -263,7 +259,7 @@ class CpuDevice:
         if partition.releasing:
             partition.finish_release()
         elif self._open:
-            self._on_event(PartitionLost(self._gpu.id, partition.name, cause, partition.blamed))
+            self._on_event(PartitionLost(self.gpu.id, partition.name, cause, partition.blamed))
 
     def _drop(self, partition: CpuPartition) -> bool:
         if self._partitions.get(partition.name) is not partition:

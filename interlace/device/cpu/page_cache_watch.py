@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from interlace.formats.page_cache import cached_part, drop_cached
+from interlace.formats.page_cache import cached_part, drop_cached, read_ahead
 
 #: Files are looked at this often at most, and for at most one part of the time in so many.
 _PERIOD_S: Final = 1.0
@@ -122,8 +121,8 @@ def _drop(path: Path) -> None:
 
 
 def _read_ahead(path: Path) -> None:
-    with suppress(OSError), path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+    with suppress(OSError):
+        read_ahead(path)
 
 
 def _look(files: Mapping[str, Path]) -> tuple[dict[str, _Cached], float]:

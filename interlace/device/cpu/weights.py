@@ -137,8 +137,8 @@ class BudgetedWeights:
             )
         wanted = [index for index in work.plan.brought if index not in held.offsets]
         offsets = self._take(held.layer_bytes, wanted)
+        self._page_cache.read_ahead(work.model)
         if not offsets:
-            self._page_cache.read_ahead(work.model)
             self._loop.call_soon(done, WorkFinished(work))
             return
         self._copying[work.model] = partition

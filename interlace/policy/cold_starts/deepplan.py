@@ -91,10 +91,7 @@ def both(
 
 
 def _plan(
-    layers: Sequence[LayerProfile],
-    on_host: Sequence[bool],
-    links: HostLinks,
-    kept: frozenset[int],
+    layers: Sequence[LayerProfile], on_host: Sequence[bool], links: HostLinks, kept: frozenset[int]
 ) -> LoadPlan:
     link_of = partitions(layers, on_host, links.peers + 1)
     steps = [

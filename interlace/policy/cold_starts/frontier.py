@@ -101,7 +101,7 @@ def _search(
     rest_ms = _shortest_rest_ms(layers, kept)
     width = max(_LEAST_WIDTH, _STATES // (len(layers) + 1))
     begins_ms = begin_ms(layers) if links.carries_reads else 0.0
-    states = [_PartialPlan(0.0, (begins_ms,) + (0.0,) * (2 * links.peers), 0, None, None)]
+    states = [_PartialPlan(begins_ms, (0.0,) * (1 + 2 * links.peers), 0, None, None)]
     for index, layer in enumerate(layers):
         last_ms = beat_ms + _SAME_MS - rest_ms[index + 1]
         steps = _steps(layer, links, index in kept)

@@ -8,13 +8,7 @@ from typing import NamedTuple
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.batching import (
-    BatchSizes,
-    given_up,
-    kept_rows,
-    rows_in_time,
-    sizes,
-)
+from interlace.policy.batching import BatchSizes, given_up, kept_rows, rows_in_time, sizes
 from interlace.policy.fairness import owed_ms
 from interlace.policy.view import Dispatch, Drop, Launch, ModelView, PartitionView, View
 
@@ -126,11 +120,7 @@ def _latest_ms(model: ModelView, head: Request, rows: int, least: int, share_pct
 
 
 def _launch(
-    claims: list[_Claim],
-    partition: PartitionView,
-    view: View,
-    taken: dict[str, int],
-    now_ms: float,
+    claims: list[_Claim], partition: PartitionView, view: View, taken: dict[str, int], now_ms: float
 ) -> tuple[Launch, int]:
     """The batch that starts, and how many of its model's oldest are given up for it."""
     chosen = _chosen(claims, view, now_ms)

@@ -47,12 +47,7 @@ def _slice(partition: PartitionView, view: View, now_ms: float) -> tuple[Slot, f
 
 
 def _rows(
-    slot: Slot,
-    partition: PartitionView,
-    view: View,
-    begin_ms: float,
-    end_ms: float,
-    now_ms: float,
+    slot: Slot, partition: PartitionView, view: View, begin_ms: float, end_ms: float, now_ms: float
 ) -> int:
     queue, model = view.queue(slot.model), view.model(slot.model)
     head = queue.head

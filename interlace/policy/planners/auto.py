@@ -28,15 +28,15 @@ class Auto:
     A cut that falls short of the rates is compared with partitions that overlap
     (``overlapping``), where shares are a launch's choice. Models whose knees add up to several
     accelerators get little in a cut, and turns at the knee there. Their headroom must be larger by
-    ``worth``, since it is an estimate: below that ratio the cut serves as much, above it what
-    overlaps (``bench.versus.overlap``, D-STACK's workloads by four laws).
+    ``worth``: below that ratio the worst-off model pays for what others gain, above it more is
+    served at no such price (docs/benchmarks.md, ``bench.versus``).
     """
 
     coarse: Planner
     fine: Planner
     overlapping: Planner
     few: int = 4
-    worth: float = 1.18
+    worth: float = 1.15
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan

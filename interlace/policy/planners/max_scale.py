@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet
@@ -40,7 +40,7 @@ class MaxScale:
         tables = Tables(profiles)
         asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
         wanted = asked.wanted
-        servable = [d for d in wanted if not self._hopeless(d, fleet, profiles, current)]
+        servable = self._servable(wanted, fleet, profiles)
         factor, plan = self._largest(servable, fleet, profiles, current)
         plan = _housed(plan, wanted, fleet, tables)
         short = {d.model: d.rows_per_s * (1 - factor) for d in servable if factor < 1}
@@ -58,9 +58,15 @@ class MaxScale:
             headroom=factor,
         )
 
-    def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
-        alone = replace(one, rows_per_s=_TRICKLE_RPS)
-        return bool(self.planner([alone], fleet, profiles, current).unserved_rows_per_s)
+    def _servable(self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> list[Demand]:
+        """Those that some accelerator serves: beside all others, or else alone."""
+
+        def short(some: Sequence[Demand]) -> Mapping[str, float]:
+            little = [replace(one, rows_per_s=_TRICKLE_RPS) for one in some]
+            return self.planner(little, fleet, profiles, Plan()).unserved_rows_per_s
+
+        crowded = short(demand)
+        return [one for one in demand if one.model not in crowded or not short([one])]
 
     def _largest(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan

@@ -152,12 +152,7 @@ class _PatternProgram:
     """One kind of accelerator, one demand: the program and its second run."""
 
     def __init__(
-        self,
-        policy: Patterns,
-        demand: list[Demand],
-        gpus: list[Gpu],
-        tables: Tables,
-        current: Plan,
+        self, policy: Patterns, demand: list[Demand], gpus: list[Gpu], tables: Tables, current: Plan
     ) -> None:
         self._policy = policy
         self._demand = demand

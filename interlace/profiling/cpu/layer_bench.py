@@ -18,8 +18,9 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-from interlace.core.loading import DISK_LINK, HostLinks, LoadPlan, LoadStep, WeightPath
+from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
+from interlace.formats.page_cache import read_ahead
 from interlace.formats.runner import Arrived, ComingWeights
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
@@ -58,7 +59,7 @@ class LayeredModel(Protocol):
         """The same with all weights left in the file, its pages found anew each time."""
 
     def from_disk_ms(self) -> list[float]:
-        """One execution of these, the file not in the page cache when it begins."""
+        """One execution of these, the file read ahead from the disk when it begins."""
 
 
 class LayerBench:
@@ -77,15 +78,14 @@ class LayerBench:
         copies = [self._copies_ms() for _ in range(self._takes)]
         self._cold.leave(range(len(file.uses)))
         mapped = self._model.mapped_ms(self._takes)
-        disk_copies, disk_mapped = self._from_disk_ms()
+        disk_copies, disk_mapped, disk_left_ms = self._from_disk_ms()
         self._cold.place(self.places(range(len(file.uses))), self.memory)
         run()
         resident = self._model.resident_ms(self.memory, self._takes)
         copy_ms, run_ms, host_ms = (
             [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
         )
-        least = min(range(len(copy_ms)), key=lambda index: copy_ms[index])
-        left_ms, one_ms, loaded_ms, whole_ms = self._alternating_ms(least)
+        left_ms, loaded_ms, whole_ms = self._alternating_ms()
         scale = whole_ms / sum(run_ms)  # watching takes time, too
         added_ms = [max(0.0, there - here) for here, there in zip(run_ms, host_ms, strict=True)]
         added = max(0.0, left_ms - whole_ms) / max(sum(added_ms), _LEAST_MS)
@@ -93,63 +93,69 @@ class LayerBench:
             (here * scale, here * scale + more * added)
             for here, more in zip(run_ms, added_ms, strict=True)
         ]
-        # What a load costs that copies next to nothing: a thread, and each operator is watched. A
-        # layer that is copied is waited for, too, which a load of all of them shows.
-        begin_ms = max(0.0, one_ms - left_ms - copy_ms[least])
-        wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms) - begin_ms) / len(file.uses)
+        # What a load costs beside its copies: a thread, and each operator is watched.
+        begin_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms))
         found = [LayerProfile(BEFORE, 0, begin_ms, *parts[0])]
         for use, nbytes, copied_ms, times in zip(
             file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
         ):
             name = _module_of(use.weights[0]) if use.operator else UNREAD
-            found.append(LayerProfile(name, nbytes, copied_ms + wait_ms, *times, use.operator))
+            found.append(LayerProfile(name, nbytes, copied_ms, *times, use.operator))
         if not disk_copies:
             return tuple(found)
-        waits_ms = [max(0.0, there - here) for here, there in zip(run_ms, disk_mapped, strict=True)]
+        # The disk's waits are as long as a start was seen to take that is not watched.
+        waits_ms = [
+            max(0.0, there * scale - layer.run_host_ms)
+            for layer, there in zip(found[1:], [*disk_mapped[1:], 0.0], strict=False)
+        ]
+        waited = max(0.0, disk_left_ms - sum(layer.run_host_ms for layer in found))
+        waited /= max(sum(waits_ms), _LEAST_MS)
         return (
             found[0],
             *(
-                replace(layer, copy_disk_ms=copied_ms, run_disk_ms=layer.run_ms + waited_ms)
-                for layer, copied_ms, waited_ms in zip(
-                    found[1:], disk_copies, [*waits_ms[1:], 0.0], strict=False
+                replace(
+                    layer, copy_disk_ms=copied_ms, run_disk_ms=layer.run_host_ms + waited * wait_ms
                 )
+                for layer, copied_ms, wait_ms in zip(found[1:], disk_copies, waits_ms, strict=True)
             ),
         )
 
-    def _alternating_ms(self, least: int) -> list[float]:
-        """Starts with everything left in the file, but that layer, nothing; and a warm run.
+    def _alternating_ms(self) -> list[float]:
+        """Starts with everything left in the file, and nothing; and a warm run.
 
         In turns, so that what else the machine does is shared by what is compared.
         """
-        count = len(self._cold.file.uses)
-        one = [WeightPath.COPY if index == least else WeightPath.HOST for index in range(count)]
-        starts = [
-            [LoadStep("", via) for via in (WeightPath.KEEP, *paths)]
-            for paths in ((), one, [WeightPath.COPY] * count)
-        ]
+        everything = [LoadStep("", WeightPath.KEEP)]
+        everything += [LoadStep("", WeightPath.COPY)] * len(self._cold.file.uses)
         rounds = []
         for _ in range(self._takes):
-            times = [self.start_ms(steps) for steps in starts]
+            times = [self.start_ms(()), self.start_ms(everything)]
             self._model.run()  # where pages are exchanged, the first run finds them
             rounds.append([*times, took_ms(self._model.run)])
-        return [min(one) for one in zip(*rounds, strict=True)]
+        return [median(one) for one in zip(*rounds, strict=True)]
 
-    def _from_disk_ms(self) -> tuple[list[float], list[float]]:
-        """The copies from disk, and an execution; nothing where the file stays in the page cache.
+    def _from_disk_ms(self) -> tuple[list[float], list[float], float]:
+        """The copies from disk, an execution by layer, and one that is not watched.
+
+        Nothing where the file stays in the page cache.
 
         Medians: a disk's own cache makes some takes faster than it is.
         """
         if not self._drop():
-            return [], []
-        copies, mapped = [], []
+            return [], [], 0.0
+        copies, mapped, left_ms = [], [], []
         for _ in range(_DISK_TAKES):
             self._drop()
+            read_ahead(self._cold.file.path)
             copies.append(self._copies_ms())
             self._drop()
+            read_ahead(self._cold.file.path)
             mapped.append(self._model.from_disk_ms())
-        return [median(one) for one in zip(*copies, strict=True)], [
-            median(one) for one in zip(*mapped, strict=True)
-        ]
+            left_ms.append(self.start_ms((), cached=False))
+        copy_ms, run_ms = (
+            [median(one) for one in zip(*rows, strict=True)] for rows in (copies, mapped)
+        )
+        return copy_ms, run_ms, median(left_ms)
 
     def _drop(self) -> bool:
         """Have the file leave the page cache; false if it did not, as where others have it open."""
@@ -165,39 +171,48 @@ class LayerBench:
         """The layers by which loads are predicted as they are seen, and the cold start planned so.
 
         The planned load and one that leaves everything in the file are made in turns, with the file
-        in the page cache, then on disk only. Where the plan gains less than it was predicted to,
-        beginning a load is taken to cost what is missing; so none is begun that did not end sooner.
+        in the page cache, then on disk only. Where the plan does not gain what it was predicted to
+        in each turn, beginning a load is taken to cost what is missing; so none is begun that was
+        once seen to end later.
         """
-        links = HostLinks(takes_cores=True)
-        plan, planned_ms, left_ms = self._starts(layers, links, self._takes)
-        gains_ms = sum(layer.run_host_ms for layer in layers) - plan.end_ms
-        missing_ms = gains_ms - (min(left_ms) - min(planned_ms))
-        first, cold_ms = layers[0], planned_ms
-        if plan.brought and missing_ms > 0:
-            first = replace(first, copy_ms=first.copy_ms + missing_ms)
-            cold_ms = planned_ms if frontier((first, *layers[1:]), links).brought else left_ms
-        disk = on_disk(layers, takes_cores=True)
-        if disk:
-            plan, planned_ms, left_ms = self._starts(disk, DISK_LINK, _DISK_TAKES)
-            whole_ms = sum(layer.run_host_ms for layer in disk)
-            missing_ms = whole_ms - plan.end_ms - (median(left_ms) - median(planned_ms))
-            if plan.brought and missing_ms > 0:
-                ends_first = median(planned_ms) < median(left_ms)
-                first = replace(first, copy_disk_ms=missing_ms if ends_first else whole_ms)
-        return (first, *layers[1:]), median(cold_ms)
+        links, first = HostLinks(takes_cores=True), layers[0]
+        missing_ms, planned_ms, left_ms = self._starts(layers, links, self._takes)
+        first = replace(first, copy_ms=first.copy_ms + missing_ms)
+        brought = frontier((first, *layers[1:]), links).brought
+        if disk := on_disk(layers, takes_cores=True):
+            missing_disk_ms, _, _ = self._starts(disk, DISK_LINK, _DISK_TAKES)
+            if missing_disk_ms:
+                first = replace(first, copy_disk_ms=disk[0].copy_ms + missing_disk_ms)
+        return (first, *layers[1:]), planned_ms if brought else left_ms
 
     def _starts(
         self, layers: Sequence[LayerProfile], links: HostLinks, takes: int
-    ) -> tuple[LoadPlan, list[float], list[float]]:
-        """The plan for these layers; starts by it, and with everything left in the file."""
+    ) -> tuple[float, float, float]:
+        """What the plan for these layers was once seen to gain less than it was predicted to.
+
+        Then what it took, and what it took with everything left in the file.
+        """
         plan, cached = frontier(layers, links), links.takes_cores
         rounds = [
             (self.start_ms(plan.steps, cached), self.start_ms((), cached)) for _ in range(takes)
         ]
-        return plan, [one for one, _ in rounds], [other for _, other in rounds]
+        gains_ms = sum(layer.run_host_ms for layer in layers) - plan.end_ms
+        gained_ms = min(left_ms - planned_ms for planned_ms, left_ms in rounds)
+        planned_ms, left_ms = (median(one) for one in zip(*rounds, strict=True))
+        return max(0.0, gains_ms - gained_ms) if plan.brought else 0.0, planned_ms, left_ms
 
-    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+        overlapped: bool = True,
+    ) -> float:
         """A cold start of these steps, with the file in the page cache or on disk only.
+
+        Layers run as they come (``overlapped``), or once all have come. It follows a run on the
+        file, so that the processor's caches hold of the weights what they do before a warm run,
+        whatever was started last; or what they do after ``before``.
 
         Raises:
             OSError: the file cannot be read.
@@ -205,6 +220,7 @@ class LayerBench:
         cold = self._cold
         if cached:
             cold.leave(range(len(cold.file.uses)))
+            (before or self._model.run)()
             cold.file.forget()
         else:
             self._drop()
@@ -212,8 +228,12 @@ class LayerBench:
         ended: SimpleQueue[Arrived] = SimpleQueue()
 
         def start() -> None:
+            if not cached:
+                read_ahead(cold.file.path)
             if copied:
                 cold.fetch(self.places(copied), self.memory, ended.put)
+                if not overlapped:
+                    ended.put(ended.get())  # all have come
             with cold.arrivals():
                 self._model.run()
 

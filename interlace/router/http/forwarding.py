@@ -22,12 +22,7 @@ _ELSEWHERE: Final = frozenset((404, 429, 503))
 class Forwarder:
     """Places bodies in the arena, and passes requests on as they are."""
 
-    def __init__(
-        self,
-        directory: NodeDirectory,
-        arena: Arena,
-        budget: HeapBudget,
-    ) -> None:
+    def __init__(self, directory: NodeDirectory, arena: Arena, budget: HeapBudget) -> None:
         """``budget`` bounds the bodies that do not lie in the arena."""
         self.directory = directory
         self.arena = arena

@@ -26,13 +26,15 @@ class DrainOrder(msgspec.Struct, forbid_unknown_fields=True):
 def node_routes(
     described: Callable[[], NodeDescription],
     models: Callable[[], Mapping[str, NodeModel]],
+    standing: Callable[[], Assignment | None],
     assign: Callable[[Assignment], Awaitable[Revision]],
     drain: Callable[[Revision], Revision],
     have: Callable[[FilesOrder], None],
 ) -> list[Route]:
     """What the node is and could serve, and three orders, which need the admin key.
 
-    Models are a MessagePack map of ``NodeModel``; an order is answered with its revision.
+    Models are a MessagePack map of ``NodeModel``; an order is answered with its revision. What was
+    told last can be asked for, by the next controller.
     """
 
     def described_to(asked: AdminRequest) -> HttpResponse:
@@ -41,6 +43,9 @@ def node_routes(
 
     def at_hand(asked: AdminRequest) -> HttpResponse:
         return HttpResponse(msgspec.msgpack.encode(dict(models())), media=OCTETS)
+
+    def told(asked: AdminRequest) -> HttpResponse:
+        return HttpResponse(msgspec.json.encode(standing()))
 
     async def assigned(asked: AdminRequest) -> HttpResponse:
         return _taken(await assign(_read(asked.body, Assignment)))
@@ -59,7 +64,7 @@ def node_routes(
         Route(
             "/v2/node/assignment",
             RouteKind.PLAN,
-            respond={"POST": assigned},
+            respond={"GET": told, "POST": assigned},
             access=Access.CHANGE,
         ),
         Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from interlace.core.tables import TableError, read_table
-from interlace.sim.arrivals import Workload
+from interlace.sim.arrivals import Positive, Rate, Workload, WorkloadTable
 from interlace.sim.workload.mapping import merged, refitted
 from interlace.sim.workload.recorded import ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
@@ -19,116 +19,36 @@ from interlace.sim.workload.spacing import Steady, Uniform
 from interlace.sim.workload.traces import TraceFiles, chosen
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
-_MOST = 1e12
-_Rate = Annotated[float, Meta(ge=0, le=_MOST)]
-_Positive = Annotated[float, Meta(gt=0, le=_MOST)]
-_Count = Annotated[int, Meta(ge=1)]
 _Part = Annotated[
     str, Meta(pattern=r"^\d+/\d+$", description='such as "2/9", the second part of nine')
 ]
 _File = Annotated[str, Meta(pattern=r"^[^\x00-\x1f]+$", description="a string, the name of a file")]
-_STEPS = Meta(min_length=1, description="a list of [second, requests per second], each at least 0")
-_STATES = Meta(
-    min_length=1, description="a list of [requests per second, mean seconds of a stay above 0]"
-)
-_RATES = Meta(min_length=1, description="a list of numbers above 0")
-_EVERY = Meta(description="a whole number from 1, or a list of them")
 
 
-class _Model(NamedTuple):
-    """Whose arrivals they are: name, planned rate (requests/s) and variation, the traces."""
-
-    name: str
-    rate_rps: float
-    cv: float
-    traces: TraceFiles
+class _Poisson(WorkloadTable, frozen=True, tag="poisson"):
+    rate_rps: Rate
 
 
-class WorkloadTable(Struct, forbid_unknown_fields=True, tag_field="kind"):
-    """The keys of one kind of workload beside ``kind``."""
+class _FromFile(WorkloadTable, frozen=True):
+    """Arrivals that a file has, for a model of that name, from a folder."""
+
+    file: _File
 
     @abstractmethod
-    def workload(self, model: _Model) -> Workload:
-        """What the table describes; where it says nothing, what the model is planned for.
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
+        """What the file among ``traces`` has.
 
         Raises:
-            TableError: keys that do not go together, or a name that is not in a file.
+            TableError: keys that do not go together, or a name that is not in the file.
         """
 
 
-class _OfRate(WorkloadTable):
-    rate_rps: _Rate | None = None
-
-    def rate(self, model: _Model) -> float:
-        return model.rate_rps if self.rate_rps is None else self.rate_rps
-
-
-class _Poisson(_OfRate, tag="poisson"):
-    def workload(self, model: _Model) -> Workload:
-        return Gamma(self.rate(model))
-
-
-class _Gamma(_OfRate, tag="gamma"):
-    cv: _Positive | None = None
-
-    def workload(self, model: _Model) -> Workload:
-        return Gamma(self.rate(model), model.cv if self.cv is None else self.cv)
-
-
-class _Uniform(_OfRate, tag="uniform"):
-    def workload(self, model: _Model) -> Workload:
-        return Uniform(self.rate(model))
-
-
-class _Steady(_OfRate, tag="steady"):
-    def workload(self, model: _Model) -> Workload:
-        return Steady(self.rate(model))
-
-
-class _Steps(WorkloadTable, tag="steps"):
-    steps: Annotated[tuple[tuple[_Rate, _Rate], ...], _STEPS]
-
-    def workload(self, model: _Model) -> Workload:
-        seconds = [at_s for at_s, _ in self.steps]
-        if seconds != sorted(set(seconds)):
-            raise TableError("steps", f"at {seconds}", "ascending seconds")
-        return Steps(self.steps)
-
-
-class _Diurnal(WorkloadTable, tag="diurnal"):
-    low_rps: _Rate
-    high_rps: _Positive
-    period_s: _Positive
-
-    def workload(self, model: _Model) -> Workload:
-        if self.low_rps > self.high_rps:
-            raise TableError("low_rps", f"{self.low_rps:g}", f"at most high_rps, {self.high_rps:g}")
-        return Diurnal(self.low_rps, self.high_rps, self.period_s)
-
-
-class _Mmpp(WorkloadTable, tag="mmpp"):
-    states: Annotated[tuple[tuple[_Rate, _Positive], ...], _STATES]
-
-    def workload(self, model: _Model) -> Workload:
-        return Mmpp(self.states)
-
-
-class _Ramp(WorkloadTable, tag="ramp"):
-    rates_rps: Annotated[tuple[_Positive, ...], _RATES]
-    every: Annotated[_Count | Annotated[tuple[_Count, ...], Meta(min_length=1)], _EVERY] = 150
-    random_gaps: bool = False
-
-    def workload(self, model: _Model) -> Workload:
-        return Ramp(self.rates_rps, self.every, self.random_gaps)
-
-
-class _Recorded(WorkloadTable):
+class _Recorded(_FromFile, frozen=True):
     """A trace of many functions: one of them, or a part of all."""
 
-    file: _File
     function: str | None = None
     part: _Part | None = None
-    speed: _Positive = 1.0
+    speed: Positive = 1.0
 
     def place(self) -> tuple[int, int]:
         """Which part of how many, from 0."""
@@ -138,43 +58,42 @@ class _Recorded(WorkloadTable):
         return first - 1, of
 
 
-class _Azure(_Recorded, tag="azure"):
+class _Azure(_Recorded, frozen=True, kw_only=True, tag="azure"):
     """Counts by minute, folded onto models as DeepPlan does."""
 
-    rate_rps: _Rate | None = None
-    total_rps: _Positive | None = None
+    rate_rps: Rate
+    total_rps: Positive | None = None
     skip: Annotated[int, Meta(ge=0)] = 0
     drawn: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
-    def workload(self, model: _Model) -> Workload:
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
         place, parts = self.place()
         if self.function is not None and (self.skip or self.drawn):
             raise TableError("function", repr(self.function), "none of it beside skip or drawn")
         if self.part is None and not (self.skip or self.drawn):
-            mapped = model.traces.function(self.file, self.function)
+            mapped = traces.function(self.file, self.function)
         else:
-            mapped = model.traces.folded(self.file, parts, self.skip, self.drawn)[place]
+            mapped = traces.folded(self.file, parts, self.skip, self.drawn)[place]
         # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
         if self.total_rps is not None:
             scale = mapped.scale * self.total_rps / self.speed
         else:
             mean_rps = sum(mapped.counts) / (mapped.bin_s * len(mapped.counts))
-            rate_rps = model.rate_rps if self.rate_rps is None else self.rate_rps
-            scale = rate_rps / self.speed / mean_rps if mean_rps else 0.0
+            scale = self.rate_rps / self.speed / mean_rps if mean_rps else 0.0
         return replace(mapped, scale=scale, speed=self.speed)
 
 
-class _Azure2021(_Recorded, tag="azure-2021"):
+class _Azure2021(_Recorded, frozen=True, tag="azure-2021"):
     """Invocations as they were, or as AlpaServe refits them window by window."""
 
-    window_s: _Positive | None = None
-    rate_scale: _Positive = 1.0
-    cv_scale: _Positive = 1.0
+    window_s: Positive | None = None
+    rate_scale: Positive = 1.0
+    cv_scale: Positive = 1.0
 
-    def workload(self, model: _Model) -> Workload:
-        times = model.traces.invocations(self.file)
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
+        times = traces.invocations(self.file)
         if self.part is None:
-            path = model.traces.folder / self.file
+            path = traces.folder / self.file
             times = {"": times[chosen("function", self.function, times, path)]}
         place, parts = self.place()
         names = [str(index) for index in range(parts)]
@@ -184,21 +103,19 @@ class _Azure2021(_Recorded, tag="azure-2021"):
         return fitted[names[place]]
 
 
-class _Trace(WorkloadTable, tag="trace"):
-    file: _File
+class _Trace(_FromFile, frozen=True, tag="trace"):
     model: str | None = None
-    speed: _Positive = 1.0
+    speed: Positive = 1.0
 
-    def workload(self, model: _Model) -> Workload:
-        times = model.traces.own_times(self.file)
-        path = model.traces.folder / self.file
-        name = chosen("model", self.model or model.name, times, path)
-        return ReplayedTrace(times[name], self.speed)
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
+        times = traces.own_times(self.file)
+        path = traces.folder / self.file
+        return ReplayedTrace(times[chosen("model", self.model or name, times, path)], self.speed)
 
 
 _ANY: Any = (
-    _Poisson | _Gamma | _Uniform | _Steady | _Steps | _Diurnal | _Mmpp | _Ramp | _Azure
-    | _Azure2021 | _Trace
+    _Poisson | Gamma | Uniform | Steady | Steps | Diurnal | Mmpp | Ramp
+    | _Azure | _Azure2021 | _Trace
 )  # fmt: skip
 
 #: Keys that each kind of workload has beside ``kind``.
@@ -224,8 +141,32 @@ def workload(
         TraceError: a file that is no trace.
         OSError: a file that cannot be read.
     """
-    found: WorkloadTable = read_table({"kind": "gamma", **table}, _ANY, where)
+    given: dict[str, object] = {"kind": "gamma", **table}
+    planned = {"rate_rps": rate_rps, "cv": cv}
+    known = KEYS.get(str(given["kind"]), ())
+    given = {key: value for key, value in planned.items() if key in known} | given
     try:
-        return found.workload(_Model(model, rate_rps, cv, traces))
+        return _workload(read_table(given, _ANY, where), model, traces)
     except TableError as error:
         raise TableError(f"{where}.{error.key}".lstrip("."), error.found, error.expected) from None
+
+
+def _workload(found: Any, model: str, traces: TraceFiles) -> Workload:
+    """What a table without errors of its own describes.
+
+    Raises:
+        TableError: keys that do not go together, or a name that is not in a file.
+    """
+    match found:
+        case _FromFile():
+            found = found.workload(model, traces)
+        case _Poisson(rate_rps=rate_rps):
+            found = Gamma(rate_rps)
+        case Steps(steps=steps):
+            seconds = [at_s for at_s, _ in steps]
+            if seconds != sorted(set(seconds)):
+                raise TableError("steps", f"at {seconds}", "ascending seconds")
+        case Diurnal(low_rps=low, high_rps=high) if low > high:
+            raise TableError("low_rps", f"{low:g}", f"at most high_rps, {high:g}")
+    made: Workload = found
+    return made

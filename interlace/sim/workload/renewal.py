@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from interlace.sim.arrivals import Times
+from interlace.sim.arrivals import Positive, Rate, Times, WorkloadTable
 
 
-@dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(WorkloadTable, frozen=True, tag="gamma"):
     """Gaps of a gamma distribution with this rate and coefficient of variation; 1 is Poisson."""
 
-    rate_rps: float
-    cv: float = 1.0
+    rate_rps: Rate
+    cv: Positive = 1.0
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
         if self.rate_rps <= 0:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from interlace.sim.arrivals import Times
+from interlace.sim.arrivals import Rate, Times, WorkloadTable
 
 
-@dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(WorkloadTable, frozen=True, tag="uniform"):
     """Gaps drawn evenly from 0 to twice the mean: D-STACK's "random, uniformly distributed
     inter-arrival delay" (section 6.3)."""
 
-    rate_rps: float
+    rate_rps: Rate
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
         if self.rate_rps <= 0:
@@ -25,11 +22,10 @@ class Uniform:
         return times[times < seconds * 1000.0]
 
 
-@dataclass(frozen=True, slots=True)
-class Steady:
+class Steady(WorkloadTable, frozen=True, tag="steady"):
     """Gaps all alike, as a camera's; the first arrival falls anywhere in the first gap."""
 
-    rate_rps: float
+    rate_rps: Rate
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
         if self.rate_rps <= 0:

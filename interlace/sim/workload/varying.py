@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import pi
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from interlace.sim.arrivals import Times
+from interlace.sim.arrivals import Positive, Rate, Times, WorkloadTable
+
+_Count = Annotated[int, Meta(ge=1)]
+_STEPS = Meta(min_length=1, description="a list of [second, requests per second], each at least 0")
+_STATES = Meta(
+    min_length=1, description="a list of [requests per second, mean seconds of a stay above 0]"
+)
+_RATES = Meta(min_length=1, description="a list of numbers above 0")
+_EVERY = Meta(description="a whole number from 1, or a list of them")
 
 
 def thinned(
@@ -25,14 +34,13 @@ def thinned(
     return times
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(WorkloadTable, frozen=True, tag="steps"):
     """Poisson at one rate after another: (from that second on, requests per second), ascending.
 
     Before the first step nothing arrives. gpulet's fluctuating rates (Figure 14) are steps.
     """
 
-    steps: Sequence[tuple[float, float]]
+    steps: Annotated[tuple[tuple[Rate, Rate], ...], _STEPS]
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
         starts = np.array([at_s for at_s, _ in self.steps])
@@ -45,13 +53,12 @@ class Steps:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Diurnal:
+class Diurnal(WorkloadTable, frozen=True, tag="diurnal"):
     """A day in ``period_s``: Poisson at a rate that swings between two, lowest at the start."""
 
-    low_rps: float
-    high_rps: float
-    period_s: float
+    low_rps: Rate
+    high_rps: Positive
+    period_s: Positive
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
         middle, swing = (self.low_rps + self.high_rps) / 2, (self.high_rps - self.low_rps) / 2
@@ -63,14 +70,13 @@ class Diurnal:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Mmpp:
+class Mmpp(WorkloadTable, frozen=True, tag="mmpp"):
     """A Markov-modulated Poisson process: (rate in rps, mean stay in s) of states taken in turn.
 
     Stays are exponential. Two states, a quiet and a busy one, make bursts.
     """
 
-    states: Sequence[tuple[float, float]]
+    states: Annotated[tuple[tuple[Rate, Positive], ...], _STATES]
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
         pieces: list[Times] = []
@@ -84,8 +90,7 @@ class Mmpp:
         return np.concatenate([np.empty(0), *pieces])
 
 
-@dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(WorkloadTable, frozen=True, tag="ramp"):
     """E2bird's load: one rate after another, each for so many requests, then from the first again.
 
     Section 3.2 raises the rate every 150 requests; section 8 has 150 at a low and 250 at a high
@@ -93,8 +98,8 @@ class Ramp:
     ``random_gaps``.
     """
 
-    rates_rps: Sequence[float]
-    every: int | Sequence[int] = 150
+    rates_rps: Annotated[tuple[Positive, ...], _RATES]
+    every: Annotated[_Count | Annotated[tuple[_Count, ...], Meta(min_length=1)], _EVERY] = 150
     random_gaps: bool = False
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:

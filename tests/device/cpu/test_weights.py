@@ -1,7 +1,5 @@
 """Weights that come and go: no layer runs before they are there, and all memory returns."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

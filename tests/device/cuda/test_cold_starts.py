@@ -1,7 +1,5 @@
 """Weights that come and go in a process that holds a GPU: asked by work, answered once each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

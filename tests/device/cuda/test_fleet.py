@@ -1,7 +1,5 @@
 """Two GPUs: one fails under traffic, the other serves meanwhile, and it comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

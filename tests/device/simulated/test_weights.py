@@ -1,7 +1,5 @@
 """Weights on a simulated accelerator: links are queues, and no layer runs before its weights."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,11 +17,12 @@ from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
-from interlace.formats.extents_file import WeightUse
+from interlace.formats.extents_file import Extent, WeightUse
 from interlace.formats.weight_uses import WeightWatcher
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
-from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench
+from interlace.profiling.cpu import layer_bench
+from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench, LayeredModel
 from interlace.profiling.cpu.process_main import measure_layers
 from interlace.profiling.cpu.task import PROCESS, CoresTask
 from interlace.profiling.findings import take_apart
@@ -129,6 +132,18 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
     assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
 
 
+def test_a_folder_that_is_called_as_a_module_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('not the real one')")
+    monkeypatch.chdir(tmp_path)
+    model = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
+    task = CoresTask((0,), (model,), str(tmp_path), takes=1)
+    (found,) = asyncio.run(take_apart(PROCESS, task, {}))
+    assert not found.error
+
+
 def test_onnx_has_layers_too(tmp_path: Path) -> None:
     folder = layers_onnx(tmp_path / "net", (128, 384, 256, 16))
     layers, cold_ms = _measured(a_model(Format.ONNX, folder), tmp_path)
@@ -172,9 +187,86 @@ class _Started(LayerBench):
         self._takes = 3
         self._times_ms = copied_ms, left_ms
 
-    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+        overlapped: bool = True,
+    ) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
+
+
+class _Measured(LayerBench):
+    """Two layers; with all left in the file a start takes 10 ms, and from disk 30."""
+
+    def __init__(self) -> None:
+        uses = [WeightUse("linear", (f"{name}.weight",)) for name in "ab"]
+        file = SimpleNamespace(
+            uses=uses,
+            extents=[Extent(0, 8), Extent(8, 8)],
+            weights_bytes=(8, 8),
+            path=Path("/dev/null"),
+        )
+        cold = SimpleNamespace(file=file, leave=list, place=lambda places, memory: None)
+        model = SimpleNamespace(
+            run=lambda: None,
+            resident_ms=lambda memory, takes: [[1.0, 1.0, 2.0]] * takes,
+            mapped_ms=lambda takes: [[1.0, 2.0, 6.0]] * takes,
+            from_disk_ms=lambda: [1.0, 40.0, 9.0],
+        )
+        self._model, self._cold, self._takes = cast("LayeredModel", model), cast(Any, cold), 2
+        self.memory = memoryview(b"")
+
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+        overlapped: bool = True,
+    ) -> float:
+        return 14.0 if steps else 10.0 if cached else 30.0
+
+    def _copies_ms(self) -> list[float]:
+        return [1.0, 1.0]
+
+    def _drop(self) -> bool:
+        return True
+
+
+def test_what_is_left_in_its_file_is_predicted_to_take_what_it_was_seen_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Times by layer are watched, and of layers alone: more than a start takes in all."""
+    monkeypatch.setattr(layer_bench, "took_ms", lambda run: 4.0)
+    layers = _Measured().layers()
+    assert sum(one.run_host_ms for one in layers) == pytest.approx(10.0)
+    assert sum(one.run_host_ms for one in on_disk(layers, True)) == pytest.approx(30.0)
+
+
+class _StartedOnceLate(_Started):
+    """Starts of which the first by a plan takes far longer than those that follow."""
+
+    def start_ms(
+        self,
+        steps: Sequence[LoadStep],
+        cached: bool = True,
+        before: Callable[[], object] | None = None,
+        overlapped: bool = True,
+    ) -> float:
+        took_ms = super().start_ms(steps, cached, before, overlapped)
+        if took_ms == self._times_ms[0]:
+            self._times_ms = 0.5, self._times_ms[1]
+        return took_ms
+
+
+def test_what_once_ended_later_than_all_left_in_the_file_is_not_planned() -> None:
+    layers = LayerProfile(BEFORE, 0, 0.125, 0.125, 0.125), LayerProfile("a", 10**6, 1.0, 1.0, 4.0)
+    links = HostLinks(takes_cores=True)
+    assert frontier(layers, links).brought
+    found, _ = _StartedOnceLate(9.0, 4.125).as_started(layers)
+    assert not frontier(found, links).brought
 
 
 def test_a_load_from_disk_is_planned_only_where_it_ended_first() -> None:

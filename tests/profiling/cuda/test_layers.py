@@ -1,7 +1,5 @@
 """Layers told apart, their weights moved to the host and back, their times adding up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything but inference over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip

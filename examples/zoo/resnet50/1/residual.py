@@ -1,7 +1,5 @@
 """Residual networks: ResNet (He et al., CVPR 2016) and ResNeXt (Xie et al., CVPR 2017)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -51,11 +51,7 @@ class BoundDriver:
         self._call = self._context.call
         self._handles = LaunchHandles(self._context)
         self._greens: dict[int, int] = {}  # the green context of each stream that has one
-        self._board = self._describe()
-
-    @property
-    def board(self) -> DeviceProperties:
-        return self._board
+        self.board = self._describe()
 
     def memory(self) -> DeviceMemory:
         return DeviceMemory(*self._call(cu.cuMemGetInfo))

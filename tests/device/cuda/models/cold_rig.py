@@ -1,7 +1,5 @@
 """A model in layers whose weights come and go, on a driver whose streams have threads."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Weights that come and go: no layer runs before they are there, whatever came and whenever."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

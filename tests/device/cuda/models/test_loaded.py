@@ -1,7 +1,5 @@
 """Models on lanes: capture aside, eagerly where it must be, memory taken and given back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Weights in one allocation: each tensor once, aligned, and the same in other processes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

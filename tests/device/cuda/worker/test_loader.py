@@ -1,7 +1,5 @@
 """The thread that loads: its ends are heard; what it made is left out of searches for cycles."""
 
-from __future__ import annotations
-
 import gc
 import select
 from collections.abc import Iterator

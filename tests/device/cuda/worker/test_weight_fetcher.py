@@ -1,7 +1,5 @@
 """Two loads on the link at a time; each is answered once, whatever becomes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights once on a GPU under MPS: kept by one process, read by every partition's own."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator
