@@ -1,7 +1,8 @@
 """A thousand models on four GPUs, asked as functions are in Azure's cloud, within 100 ms.
 
-BERT-Base in FP16 on simulated H100, a model on one GPU; the sample of functions that is public and
-a day drawn from it (`azure_trace.py`). Beside it stands what no scheduler exceeds here: what comes
+`examples/simulation/azure.toml` as it stands: BERT-Base in FP16 on simulated H100, by the public
+sample of functions without its largest, and by a day drawn from it. Beside it stands what no
+scheduler exceeds here: what comes
 in a window is answered until an SLO after it, or late, and until then GPUs execute and links copy
 only so much, whatever is held when it begins, and whoever knows the future.
 """
@@ -9,22 +10,29 @@ only so much, whatever is held when it begins, and whoever knows the future.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
 
-from bench.cold.azure_trace import DAY, TRACE, azure_arrivals
-from bench.cold.machines import bert_on_h100, h100s
-from bench.cold.playing import Seeds, cold_run, told, with_cold
+from bench.cold.playing import Seeds, told
 from bench.harness import Report, Row, main
 from interlace.core.hardware import Fleet
 from interlace.core.loading import HostLinks
 from interlace.core.profile import Profile
+from interlace.planning.scenario import read_scenario
+from interlace.planning.simulation import SimulationSettings, simulations
+from interlace.planning.simulation import trace as arrivals_of
+from interlace.planning.systems import system_of
 from interlace.policy.cold_starts.frontier import lasting, moved_bytes
 from interlace.sim.arrivals import Arrivals
 
+TRACE: Final = "../shared/data/traces/azure-functions-2019-sample500.csv"
+#: Functions of the first day of the whole trace.
+DAY: Final = 46_413
+_SCENARIO: Final = str(Path(__file__).parents[2] / "examples" / "simulation" / "azure.toml")
 _SLO_MS: Final = 100.0
 _WINDOWS_MS: Final = (50.0, 200.0, 1000.0, 5000.0, 30_000.0)
 _AIM: Final = 99.99
@@ -33,33 +41,35 @@ _AIM: Final = 99.99
 def azure(
     *,
     trace: Annotated[str, "calls by function and minute"] = TRACE,
-    models: Annotated[int, "BERT-Base"] = 1000,
-    gpus: Annotated[int, "simulated H100"] = 4,
-    memory_gb: Annotated[float, "of each GPU, for weights"] = 16.0,
-    rate_rps: Annotated[float, "on average"] = 500.0,
-    minutes: Annotated[int, "played"] = 2,
+    scenario: Annotated[str, "models alike, a trace, memory"] = _SCENARIO,
+    gpus: Annotated[int, "of its kind"] = 4,
+    seconds: Annotated[float, "played"] = 60.0,
     seeds: Seeds = 2,
     rows: Annotated[str, "answers to cold starts"] = "pipeswitch,deepplan-dha,interlace",
 ) -> Report:
     """In time, p99 and cold requests by trace and answer, and the bound of each trace."""
-    names = [f"bert-{place}" for place in range(models)]
-    profiles = dict.fromkeys(names, bert_on_h100())
-    fleet = h100s(gpus, int(memory_gb * 1e9))
+    read = read_scenario(scenario)
+    names = rows.split(",")
+    systems = [system_of(f"interlace/{name}") for name in names]
+    runs = [SimulationSettings(seconds, seed=seed, gpus=gpus) for seed in range(seeds)]
+    file = {"kind": "azure", "file": str(Path(trace).resolve())}
     found: list[Row] = []
-    for words, functions in (("sample", 0), ("day", DAY)):
-        traces = [
-            azure_arrivals(Path(trace), names, rate_rps, minutes, functions, seed)
-            for seed in range(seeds)
-        ]
-        bounds = [100 * most_in_time(one, bert_on_h100(), fleet) for one in traces]
+    for words, more in (("sample", {"skip": 1}), ("day", {"drawn": DAY})):
+        total_rps = sum(one.rows_per_s for one in read.demand)
+        table = {**file, **more, "total_rps": total_rps}
+        parts = {name: {**table, "part": one["part"]} for name, one in read.workloads.items()}
+        played = replace(read, workloads=parts)
+        results = list(simulations(played, systems, runs))
+        profile, fleet = next(iter(read.profiles.values())), results[0].fleet
+        bounds = [100 * most_in_time(arrivals_of(played, one), profile, fleet) for one in runs]
         text, value = told(bounds, f"{words}: no scheduler has more in time than")
         found.append(Row(text, None, value, " %"))
-        for name in rows.split(","):
-            runs = [cold_run(with_cold(name), fleet, profiles, one, _SLO_MS) for one in traces]
+        for place, name in enumerate(names):
+            of_row = results[place :: len(names)]
             for what, aim, values, unit in (
-                ("in time", _AIM, [100 * one.in_slo for one in runs], " %"),
-                ("p99", None, [one.p99_ms for one in runs], " ms"),
-                ("cold", None, [100 * one.cold_part for one in runs], " %"),
+                ("in time", _AIM, [100 * one.report.attainment for one in of_row], " %"),
+                ("p99", None, [one.report.latency.p99_ms for one in of_row], " ms"),
+                ("cold", None, [100 * (one.cold_part or 0.0) for one in of_row], " %"),
             ):
                 text, value = told(values, f"{words}, {name}: {what}")
                 found.append(Row(text, aim if name == "interlace" else None, value, unit))

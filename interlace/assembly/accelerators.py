@@ -81,8 +81,10 @@ class Accelerators:
         """The accelerators as planners see them."""
         return tuple(one.gpu for one in self.settings) or (cpu_gpu(self.cpu),)
 
-    def with_weights(self, weights_bytes: int) -> Accelerators:
+    def with_weights(self, weights_bytes: int, host_bytes: int | None = None) -> Accelerators:
         """The same, of whose memory so much is for weights that come and go.
+
+        On cores the page cache keeps ``host_bytes`` of the files they come from at most.
 
         Raises:
             UserError: they have not so much more than that.
@@ -90,6 +92,10 @@ class Accelerators:
         if weights_bytes and any(one.private for one in self.settings):
             raise UserError(
                 "--memory with --device mps: weights come and go within one process; take green"
+            )
+        if host_bytes is not None and self.settings:
+            raise UserError(
+                "--host-memory bounds the page cache's weights: only --device cpu has any"
             )
         least = min(gpu.memory_bytes for gpu in self.gpus)
         if weights_bytes >= least:
@@ -101,7 +107,8 @@ class Accelerators:
             replace(one, gpu=replace(one.gpu, weights_bytes=weights_bytes))
             for one in (with_peers(self.settings) if weights_bytes else self.settings)
         )
-        cpu = self.cpu if settings else replace(self.cpu, weights_bytes=weights_bytes)
+        cores = replace(self.cpu, weights_bytes=weights_bytes, host_weights_bytes=host_bytes)
+        cpu = self.cpu if settings else cores
         return replace(self, cpu=cpu, settings=settings)
 
     def make(

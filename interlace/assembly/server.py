@@ -257,17 +257,19 @@ def serve(
     plan: Path | str | None = None,
     profiles: Path | None = None,
     memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
     options: ServeOptions = ServeOptions(),
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
 
     Without a folder, one that is assigned fetches its models from whoever tells it what to serve.
-    It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port``; 0 takes a free
-    one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
+    It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port`` (0: a free one).
+    ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
     as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
     are ``gpus`` (how many) of the kind ``gpu``, such as "h100". ``system`` plans and schedules,
     unless a ``plan`` that was saved is followed. ``profiles`` is the folder where latencies are
-    kept. In ``memory_bytes`` of each accelerator's memory, if given, weights come and go.
+    kept. In ``memory_bytes`` of each accelerator weights come and go, if given; on cores the page
+    cache keeps ``host_memory_bytes`` of their files at most.
 
     Example::
 
@@ -276,19 +278,18 @@ def serve(
 
     Raises:
         InputError: the plan or the system cannot be used; what is expected.
-        UserError: there is no such device, or no model.
-        RepositoryError: there is no such folder.
+        UserError, RepositoryError: there is no such device, no model, or no such folder.
     """
     root, folder = _root(models, options, port), profiles or default_profiles()
-    where = _accelerators(device, gpu, gpus, cores, folder).with_weights(memory_bytes or 0)
+    sizes = memory_bytes or 0, host_memory_bytes
+    where = _accelerators(device, gpu, gpus, cores, folder).with_weights(*sizes)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key),
-        allow_client_shm=options.allow_client_shm,
-        allow_hosts=options.allow_hosts, log=options.log,
+        allow_client_shm=options.allow_client_shm, allow_hosts=options.allow_hosts,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
-        log_bytes=int(options.log_limit_mb * 1e6),
-        fetches=models is None, assigned=options.assigned, zone=options.zone,
+        log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
+        fetches=models is None, assigned=options.assigned,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 

@@ -37,12 +37,18 @@ class SimulatedAccelerators:
     gpus: tuple[Gpu, ...]
     profiles: SimulatedProfiles
 
-    def with_weights(self, weights_bytes: int) -> SimulatedAccelerators:
+    def with_weights(
+        self, weights_bytes: int, host_bytes: int | None = None
+    ) -> SimulatedAccelerators:
         """The same, of whose memory so much is for weights that come and go.
 
         Raises:
             UserError: they have not so much more than that.
         """
+        if host_bytes is not None:
+            raise UserError(
+                "--host-memory bounds the page cache's weights: only --device cpu has any"
+            )
         least = min(gpu.memory_bytes for gpu in self.gpus)
         if weights_bytes >= least:
             raise UserError(

@@ -124,6 +124,10 @@ _Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Memory for weights that come and go, such as 2GB."),
 ]
+_HostMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="With --memory on cores, of the page cache for weights."),
+]
 _Cold = Annotated[
     str | None,
     typer.Option(help="With --memory, how they come: copy, pipeswitch, deepplan, interlace ..."),
@@ -166,6 +170,7 @@ def serve(
     zone: _Zone = "",
     profiles: Profiles = None,
     memory: _Memory = None,
+    host_memory: _HostMemory = None,
     cold: _Cold = None,
     api_key_file: _KeyFile = None,
     admin_key_file: _AdminFile = None,
@@ -185,7 +190,6 @@ def serve(
     \b
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
-      interlace serve examples/fleet --device simulated --gpu h100 --gpus 4  # without a GPU
       interlace serve models/ --memory 2GB --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
@@ -193,15 +197,16 @@ def serve(
         *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
     )  # fmt: skip
-    show_logs(out := console(stderr=True), log_level)
-    _run(out, interlace.serve(
+    _run(log_level, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
-        device=device, gpu=gpu, gpus=gpus, cores=cores, system=_named(system, cold, memory),
-        plan=plan, profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
+        device=device, gpu=gpu, gpus=gpus, cores=cores, memory_bytes=size_bytes("--memory", memory),
+        host_memory_bytes=size_bytes("--host-memory", host_memory), options=options,
+        system=_named(system, cold, memory, host_memory), plan=plan, profiles=profiles,
     ))  # fmt: skip
 
 
-def _run(out: Console, server: interlace.Server) -> None:
+def _run(log_level: LogLevel, server: interlace.Server) -> None:
+    show_logs(out := console(stderr=True), log_level)
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
 
@@ -210,7 +215,9 @@ def _keys(api: Path | None, admin: Path | None) -> tuple[str, str]:
     return read_key(api) or "", read_key(admin, "--admin-key-file") or ""
 
 
-def _named(system: str, cold: str | None, memory: str | None) -> str:
+def _named(system: str, cold: str | None, memory: str | None, host_memory: str | None) -> str:
+    if host_memory is not None and memory is None:
+        raise InputError("--host-memory bounds where weights come from: it takes --memory")
     if cold is not None and memory is None:
         raise InputError("--cold says how weights come and go: it takes --memory")
     return system if cold is None else f"{system}/{cold}"

@@ -10,14 +10,16 @@ from rich.console import Console
 
 from interlace.cli.screen import table
 from interlace.planning.simulation import SimulationResult
-from interlace.sim.report import Report
+from interlace.sim.report import ModelReport, Report
 
 #: Student's t for a 95 % interval of so many runs.
 _T95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+#: A table of more models than this shows those that fared worst.
+_SHOWN: Final = 40
 
 
 def show(out: Console, trial: SimulationResult) -> None:
-    """One run: totals in a sentence, models in a table."""
+    """One run: totals in a sentence, models in a table; of very many those that fared worst."""
     found = trial.report
     made = table(
         ("model",),
@@ -26,7 +28,9 @@ def show(out: Console, trial: SimulationResult) -> None:
             "p99.9 ms", "p99/SLO", "queue ms", "compute ms", "batch",
         ),
     )  # fmt: skip
-    for name, one in found.models.items():
+    worst = sorted(found.models.items(), key=lambda pair: _fared(pair[1]))
+    shown = dict(worst[:_SHOWN]) if len(worst) > _SHOWN else found.models
+    for name, one in shown.items():
         refused = one.outcomes["refused"] + one.outcomes["expired"]
         taken = one.latency
         made.add_row(
@@ -45,6 +49,10 @@ def show(out: Console, trial: SimulationResult) -> None:
             f"{one.mean_batch:.1f}",
         )
     out.print(made)
+    if len(shown) < len(found.models):
+        out.print(
+            f"the {len(shown)} of {len(found.models)} models that fared worst; --json has all"
+        )
     for sentence in sentences(trial):
         out.print(sentence, soft_wrap=True)
 
@@ -53,9 +61,13 @@ def sentences(trial: SimulationResult) -> list[str]:
     """Totals of a run, in words."""
     found = trial.report
     used = ", ".join(f"{gpu} {100 * part:.0f} %" for gpu, part in found.utilisation.items())
+    cold = (
+        [] if trial.cold_part is None else [f"cold: {100 * trial.cold_part:.2f} % of the requests"]
+    )
     return [
         f"{trial.system}: {found.goodput_rps:.1f} of {found.offered_rps:.1f} requests/s in time "
         f"({100 * found.attainment:.2f} %), the worst model {100 * found.worst_attainment:.2f} %",
+        *cold,
         f"{trial.gpus} GPUs in the plan, {found.mean_gpus:.2f} held on average; used: {used}",
         f"no scheduler needs fewer than {trial.bound.gpus} for these rates, or keeps every SLO on "
         f"{len(trial.fleet.gpus)} above {trial.highest_load:.2f} times the scenario's rates",
@@ -102,6 +114,10 @@ def spread(values: Sequence[float], digits: int) -> str:
         return f"{values[0]:.{digits}f}"
     half = _T95.get(len(values), 1.96) * stdev(values) / len(values) ** 0.5
     return f"{mean(values):.{digits}f} ± {half:.{digits}f}"
+
+
+def _fared(one: ModelReport) -> tuple[float, float]:
+    return one.attainment, -one.p99_over_slo
 
 
 def _worst_p99(found: Report) -> float:

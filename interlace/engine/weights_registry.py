@@ -101,6 +101,8 @@ class WeightsRegistry:
     def _too_large(self, entry: ModelWeights, place: GpuWeights) -> str | None:
         """Why a model's weights could never come, beside those that stay there."""
         budget_bytes, needed_bytes = place.gpu.weights_bytes, entry.whole_bytes
+        if place.gpu.links.takes_cores:  # what is read in a file has to be in memory meanwhile
+            needed_bytes = sum(layer.weights_bytes for layer in entry.curve.layers)
         pinned_bytes = place.pinned_bytes - entry.pinned_bytes
         if needed_bytes + pinned_bytes <= budget_bytes:
             return None

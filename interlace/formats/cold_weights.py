@@ -62,15 +62,18 @@ class ColdWeights:
 
     def place(self, places: Mapping[int, int], memory: memoryview) -> None:
         """Have the model find some uses' weights in memory, at these offsets; they are there."""
-        self._at.update({index: (memory, at) for index, at in places.items()})
+        for index, at in places.items():
+            self._at[index] = memory, at
+            self.file.forget_use(index)
         self._moved(places)
 
     def leave(self, indices: Iterable[int]) -> None:
-        """Have the model find these uses' weights in the file."""
+        """Have the model find these uses' weights in the file, whose pages it does not hold."""
         self._settle()
         left = list(indices)
         for index in left:
             self._at.pop(index, None)
+            self.file.forget_use(index)
         self._moved(left)
         self._rest()
 

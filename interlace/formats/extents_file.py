@@ -102,6 +102,13 @@ class ExtentsFile:
         """Have the mapping's pages found anew when they are next read; they stay in the cache."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
+    def forget_use(self, index: int) -> None:
+        """The same of one use's, if the file is open."""
+        if self._open is not None:
+            begin, nbytes = self.extents[index]
+            first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+            self._open.mapped.madvise(mmap.MADV_DONTNEED, first, begin + nbytes - first)
+
     def drop(self) -> None:
         """Have the file's pages leave the page cache, where nobody else has them mapped."""
         os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -47,8 +47,8 @@ def read_ahead(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-def mostly_cached(path: Path) -> bool:
-    """Whether at least half of a file is in the page cache, by a sample of its pages.
+def cached_part(path: Path) -> float:
+    """The part of a file that is in the page cache, by a sample of its pages.
 
     Raises:
         OSError, ValueError: it is gone, or empty.
@@ -56,4 +56,14 @@ def mostly_cached(path: Path) -> bool:
     with path.open("rb", buffering=0) as file, map_file(file) as mapped:
         places = {one * len(mapped) // _SAMPLES for one in range(_SAMPLES)}
         found = [cached_pages(mapped, place, 1)[0] for place in places]
-    return 2 * sum(found) >= len(found)
+    return sum(found) / len(found)
+
+
+def drop_cached(path: Path) -> None:
+    """Have a file's pages leave the page cache, where nobody has them mapped.
+
+    Raises:
+        OSError: it is gone.
+    """
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

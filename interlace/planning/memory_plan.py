@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from interlace.core.hardware import Fleet
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import HostLinks
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
@@ -88,8 +88,8 @@ def memory_plan(
 ) -> MemoryPlan:
     """What to keep of these models, all asked once a second where no rate is known.
 
-    Times are of one row with the whole accelerator and an idle link. All accelerators are alike;
-    which of them a model is on is left open.
+    Times are of one row with a whole accelerator and an idle link. All are alike; which of them a
+    model is on is left open.
 
     Raises:
         UserError: the layers of no model were measured, or one does not fit.
@@ -97,13 +97,14 @@ def memory_plan(
     without = tuple(names[one.model] for one in demand if not profiles[one.model].layers)
     demand = [one for one in asked_alike(demand) if profiles[one.model].layers]
     if not demand:
-        raise UserError(
-            f"no layers are known of {', '.join(without)}; first: interlace profile --layers"
-        )
+        said = f"no layers are known of {', '.join(without)}"
+        raise UserError(f"{said}; first: interlace profile --layers")
     links, count = fleet.gpus[0].links, len(fleet.gpus)
     budget_bytes = fleet.gpus[0].weights_bytes
     curves = _cold_curves(demand, profiles, links)
-    room_bytes = _room_bytes(curves, names, budget_bytes)
+    room_bytes = max(curve[0].copied_bytes for curve in curves.values())
+    for model, curve in curves.items():
+        _fits(names[model], profiles[model], curve, fleet.gpus[0])
     rates = {one.model: one.rows_per_s for one in demand}
     left_bytes = count * (budget_bytes - room_bytes)
     kept = residency(curves, rates, left_bytes)
@@ -120,14 +121,13 @@ def memory_plan(
         )
         for one in demand
     )
-    layers = {one.model: profiles[one.model].layers for one in demand}
     return MemoryPlan(
         count * budget_bytes,
         count * room_bytes,
         models,
         kept,
         more.saved_ms_per_s - kept.saved_ms_per_s,
-        memory_bound(demand, layers, links, count),
+        memory_bound(demand, {m: profiles[m].layers for m in curves}, links, count),
         without,
     )
 
@@ -155,18 +155,15 @@ def tried_memory(
     return replace(found, models=models, trials=trials)
 
 
-def _room_bytes(
-    curves: Mapping[str, Sequence[ColdPoint]], names: Mapping[str, str], budget_bytes: int
-) -> int:
-    """What the largest load takes of an accelerator's budget."""
-    largest = max(curves, key=lambda model: curves[model][0].copied_bytes)
-    room_bytes = curves[largest][0].copied_bytes
-    if room_bytes > budget_bytes:
+def _fits(name: str, profile: Profile, curve: Sequence[ColdPoint], gpu: Gpu) -> None:
+    """What cores read in a file has to be in memory meanwhile, as what is copied."""
+    every_bytes = sum(layer.weights_bytes for layer in profile.layers)
+    needed_bytes = every_bytes if gpu.links.takes_cores else curve[0].copied_bytes
+    if needed_bytes > gpu.weights_bytes:
         raise UserError(
-            f"{names[largest]} copies {room_bytes / 1e6:.0f} MB to run, and the memory is "
-            f"{budget_bytes / 1e6:.0f} MB; expected at least as much"
+            f"{name} needs {needed_bytes / 1e6:.0f} MB of weights to run, and the memory is "
+            f"{gpu.weights_bytes / 1e6:.0f} MB; expected at least as much"
         )
-    return room_bytes
 
 
 def asked_alike(demand: Sequence[Demand]) -> list[Demand]:

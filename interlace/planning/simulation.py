@@ -16,6 +16,7 @@ from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.device.simulated.device import device_factory
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.planning.memory_trial import cold_curves
 from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
@@ -24,12 +25,14 @@ from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
+from interlace.sim.cold_requests import ColdRequests
 from interlace.sim.record import RunRecord
 from interlace.sim.report import Report, report
 from interlace.sim.run import simulate as play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.files import TraceError
 from interlace.sim.workload.parse import workload
+from interlace.sim.workload.traces import TraceFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,11 @@ class SimulationSettings:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A system's run and its figures."""
+    """A system's run and its figures.
+
+    ``cold_part`` of the requests found their model's weights on no accelerator, where these come
+    and go.
+    """
 
     system: str
     settings: SimulationSettings
@@ -60,6 +67,7 @@ class SimulationResult:
     record: RunRecord
     report: Report
     bound: LowerBound
+    cold_part: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -82,6 +90,7 @@ class SimulationResult:
             "gpus_bound": self.bound.gpus,
             "highest_load": self.highest_load,
             "unserved_rows_per_s": dict(self.plan.unserved_rows_per_s),
+            "cold_part": self.cold_part,
             "report": self.report.plain(),
         }
 
@@ -161,11 +170,12 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
         InputError: a table is not what it should be, or its file cannot be read or is no trace.
     """
     made: dict[str, Workload] = {}
+    traces = TraceFiles(scenario.folder)
     for one in scenario.demand:
         table = scenario.workloads.get(one.model, {})
         rate_rps, where = as_rate_rps(one.rows_per_s), f"models.{one.model}.workload"
         try:
-            made[one.model] = workload(table, one.model, rate_rps, one.cv, scenario.folder, where)
+            made[one.model] = workload(table, one.model, rate_rps, one.cv, traces, where)
         except TableError as error:
             raise InputError(str(error)) from None
         except TraceError as error:
@@ -225,14 +235,18 @@ def _run(
         plan=plan,
         device=device_factory(physics),
     )
+    cold = ColdRequests(cold_curves(truth, fleet, system), simulation.warm_ms)
+    observers = [cold] if scenario.gpu.weights_bytes else []
     if log is None:
-        record = play(simulation, (), on_progress)
+        record = play(simulation, observers, on_progress)
     else:
         with closing(LogWriter(log, _header(simulation))) as writer:
-            record = play(simulation, [writer], on_progress)
+            record = play(simulation, [*observers, writer], on_progress)
     # By latencies as the simulated accelerators have them.
     bound = lower_bound(demand, scenario.gpu, truth, quantile="median_ms")
-    return SimulationResult(system.name, settings, fleet, plan, record, report(record), bound)
+    sent = sum(cold.sent.values())
+    part = sum(cold.cold.values()) / sent if sent else None
+    return SimulationResult(system.name, settings, fleet, plan, record, report(record), bound, part)
 
 
 def at_load(scenario: Scenario, settings: SimulationSettings) -> tuple[Demand, ...]:

@@ -1,5 +1,6 @@
 """More models than memory in reduced form: what the goals are made of."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.sim.arrivals import Arrivals
 
 GB = 10**9
+EXAMPLES = Path(__file__).parents[2] / "examples" / "simulation"
 
 
 def test_ours_spares_the_link_and_the_tail() -> None:
@@ -47,13 +49,17 @@ def test_azures_functions_are_in_time_where_the_bound_allows_it(tmp_path: Path) 
     trace = tmp_path / "calls.csv"
     rows = [f"x,x,f{number},t,{60 + number},{number}" for number in range(20)]
     trace.write_text("\n".join(["a,b,HashFunction,Trigger,480,481", *rows]) + "\n")
+    scenario = (EXAMPLES / "azure.toml").read_text()
+    for old, new in (("= 1000", "= 40"), ('"16GB"', '"2GB"'), ("rate_rps = 500", "rate_rps = 50")):
+        assert old in scenario
+        scenario = scenario.replace(old, new)
+    (tmp_path / "s.toml").write_text(scenario)
+    shutil.copy(EXAMPLES / "bert-h100.json", tmp_path)
     found = azure(
         trace=str(trace),
-        models=40,
+        scenario=str(tmp_path / "s.toml"),
         gpus=2,
-        memory_gb=2.0,
-        rate_rps=50,
-        minutes=1,
+        seconds=60,
         seeds=1,
         rows="interlace",
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cold.azure_trace import azure_arrivals
 from bench.harness import Row
 from bench.papers.deepplan import (
     figure2,
@@ -124,23 +123,6 @@ def test_figure_14_deepplans_tail_is_below_pipeswitchs(drawn: Drawn) -> None:
         )
         assert quick < 0.7 * slow
     drawn(figure14.figure14(requests=5, ways=PUBLISHED))
-
-
-def test_figure_15_calls_keep_their_functions_and_minutes(tmp_path: Path) -> None:
-    trace = tmp_path / "calls.csv"
-    lines = ["a,b,HashFunction,d,480,481", "x,x,x,x,99999,0", "y,y,y,y,60,0", "z,z,z,z,0,30"]
-    trace.write_text("\n".join(lines) + "\n")
-    found = azure_arrivals(trace, ["one", "two"], 150.0, 2)
-    # Without the largest 90 calls in two minutes are left, scaled to 150 requests/s.
-    for model, minute, count in (("one", 0, 12_000), ("two", 1, 6_000)):
-        times_ms = found.of(model)
-        assert len(times_ms) == pytest.approx(count, rel=0.01)
-        assert set((times_ms // 60_000).tolist()) == {minute}
-    day = azure_arrivals(trace, ["one", "two"], 150.0, 2, functions=40)
-    assert len(day) == pytest.approx(150 * 120, rel=0.05)
-    assert min(len(day.of(name)) for name in day.models) > 0.3 * len(day)
-    with pytest.raises(SystemExit, match="no such file; --trace names"):
-        azure_arrivals(tmp_path / "none.csv", ["one"], 150.0, 2)
 
 
 def test_figure_15_runs(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_with_memory_for_all_nothing_is_cold() -> None:
 
 
 def test_what_cannot_be_is_said_with_figures() -> None:
-    with pytest.raises(UserError, match="a copies 600 MB to run, and the memory is 500 MB"):
+    with pytest.raises(
+        UserError, match="a needs 600 MB of weights to run, and the memory is 500 MB"
+    ):
         planned({"a": 1.0}, 5 * 10**8)
     assert "too slow for the SLO: a" in planned({"a": 1.0}, 10**9, slo_ms=9.0).sentences()[-1]
 

@@ -3,8 +3,10 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic, sleep
 
 from interlace.cli.top import read_metrics
+from interlace.formats.page_cache import cached_part
 from tests.serve.conftest import Start
 from tests.serve.server import Server, write_model
 
@@ -90,6 +92,34 @@ def test_a_bound_serves_a_model_that_is_larger_than_the_memory(root: Path, start
     assert server.stop() == 0
 
 
+def test_weights_that_leave_give_the_page_cache_back(root: Path, cache: Path, start: Start) -> None:
+    """What plans leave in their files, too; a model larger than the memory is not served."""
+    for name, factor in MODELS.items():
+        _write(root, name, factor)
+    _write(root, "huge", 2.0, width=2 * WIDTH)
+    server = start("--memory", "8MB", "--host-memory", "7MB").wait_ready(180.0)
+    assert "huge is not served: its weights take 12.6 MB, and the memory for weights is 8.0" in (
+        server.text
+    )
+    # The larger ones are those of models that are not served here.
+    files = [one for one in (cache / "weights").iterdir() if one.stat().st_size < 4e6]
+    assert len(files) >= len(MODELS)
+    for _ in range(3):
+        for name, factor in MODELS.items():
+            answer = _ask(server, name)
+            assert answer == (name, 200, [factor * x for x in (1.0, 2.0, 3.0, 4.0)])
+    end_s = monotonic() + 30.0
+    while (held := sum(cached_part(one) * one.stat().st_size for one in files)) > 7e6:
+        assert monotonic() < end_s, f"{held / 1e6:.1f} MB of the weights are in the page cache"
+        sleep(0.1)
+    assert server.stop() == 0
+
+
 def test_cold_takes_memory(root: Path, start: Start) -> None:
     server = start("--cold", "copy")
     server.wait_for("--cold says how weights come and go: it takes --memory", 30.0)
+
+
+def test_host_memory_takes_memory(root: Path, start: Start) -> None:
+    server = start("--host-memory", "1GB")
+    server.wait_for("--host-memory bounds where weights come from: it takes --memory", 30.0)

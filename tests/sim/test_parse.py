@@ -10,6 +10,7 @@ from interlace.sim.workload.parse import KEYS, workload
 from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.traces import TraceFiles
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
 WINDOWS = RefittedGamma(((1.0, 1.0), (0.5, 1.0), (0.5, 1.0)), 2.0)
@@ -45,7 +46,7 @@ def test_every_kind_is_tried() -> None:
 @pytest.mark.parametrize("kind", sorted(KEYS))
 def test_kinds(kind: str, folder: Path) -> None:
     table, expected = GOOD[kind]
-    made = workload({"kind": kind, **table}, "m", 50.0, 2.0, folder)
+    made = workload({"kind": kind, **table}, "m", 50.0, 2.0, TraceFiles(folder))
     if isinstance(made, ReplayedTrace):
         assert made(1.0, np.random.default_rng(0)).tolist() == [1.0, 9.0]
     else:
@@ -53,16 +54,20 @@ def test_kinds(kind: str, folder: Path) -> None:
 
 
 def test_without_a_table_the_demand_says_it(folder: Path) -> None:
-    assert workload({}, "m", 50.0, 2.0, folder) == Gamma(50.0, 2.0)
+    assert workload({}, "m", 50.0, 2.0, TraceFiles(folder)) == Gamma(50.0, 2.0)
 
 
 def test_more_that_a_ramp_can_be(folder: Path) -> None:
     table = {"kind": "ramp", "rates_rps": [10, 20], "every": [150, 250], "random_gaps": True}
-    assert workload(table, "m", 1.0, 1.0, folder) == Ramp((10.0, 20.0), (150, 250), True)
+    assert workload(table, "m", 1.0, 1.0, TraceFiles(folder)) == Ramp(
+        (10.0, 20.0), (150, 250), True
+    )
 
 
 def _azure(part: str, folder: Path, **more: object) -> BinnedCounts:
-    made = workload({"kind": "azure", "file": "many.csv", "part": part, **more}, "m", 5, 1, folder)
+    made = workload(
+        {"kind": "azure", "file": "many.csv", "part": part, **more}, "m", 5, 1, TraceFiles(folder)
+    )
     assert isinstance(made, BinnedCounts)
     return made
 
@@ -78,10 +83,33 @@ def test_parts_of_a_trace_by_minute_are_folded_by_volume(folder: Path) -> None:
     assert fast.scale == pytest.approx(parts[0].scale / 4.0)  # requests/s as they are played
 
 
+def test_a_trace_may_be_played_without_its_largest_and_as_a_day_drawn_from_it(folder: Path) -> None:
+    assert _azure("1/2", folder, skip=1).counts == (5, 5)
+    assert _azure("2/2", folder, skip=1).counts == (1, 2)
+    drawn = [_azure(part, folder, drawn=300, skip=1, total_rps=20.0) for part in ("1/2", "2/2")]
+    assert sum(sum(one.counts) * one.scale for one in drawn) / 120.0 == pytest.approx(20.0)
+    for one in drawn:  # as many begin with their busy minute as with the other
+        assert one.counts[0] == pytest.approx(one.counts[1], rel=0.1)
+        assert sum(one.counts) == pytest.approx(150 * 6.5, rel=0.2)
+    assert drawn == [
+        _azure(part, folder, drawn=300, skip=1, total_rps=20.0) for part in ("1/2", "2/2")
+    ]
+
+
+def test_a_trace_is_read_once_for_all_its_models(folder: Path) -> None:
+    traces, table = TraceFiles(folder), {"kind": "azure", "file": "many.csv", "total_rps": 10}
+    first = workload(table | {"part": "1/2"}, "m", 5, 1, traces)
+    (folder / "many.csv").unlink()
+    assert workload(table | {"part": "1/2"}, "m", 5, 1, traces) == first
+    assert workload(table | {"part": "2/2"}, "n", 5, 1, traces) != first
+
+
 def test_parts_of_a_trace_by_invocation_are_taken_in_turn(folder: Path) -> None:
     table = {"kind": "azure-2021", "file": "calls.csv"}
     times = [
-        workload(table | more, "m", 1.0, 1.0, folder)(9.0, np.random.default_rng(0)).tolist()
+        workload(table | more, "m", 1.0, 1.0, TraceFiles(folder))(
+            9.0, np.random.default_rng(0)
+        ).tolist()
         for more in ({"part": "1/2"}, {"part": "2/2"}, {"part": "1/1"}, {"function": "g"}, {})
     ]
     f, g = [0.0, 1000.0, 4000.0], [2000.0]
@@ -128,6 +156,14 @@ def test_parts_of_a_trace_by_invocation_are_taken_in_turn(folder: Path) -> None:
         ({"kind": "azure", "file": "azure.csv", "part": "3/2"}, "part is '3/2'; expected such as"),
         ({"kind": "azure", "file": "azure.csv", "part": "3"}, "part is '3'; expected such as"),
         (
+            {"kind": "azure", "file": "many.csv", "function": "f", "drawn": 3},
+            "function is 'f'; expected none of it beside skip or drawn",
+        ),
+        (
+            {"kind": "azure", "file": "many.csv", "part": "1/2", "skip": 3},
+            "skip is 3; expected fewer than the 3 functions of .*many.csv",
+        ),
+        (
             {"kind": "azure-2021", "file": "calls.csv", "function": "G"},
             "function is 'G'; expected one of the 2",
         ),
@@ -135,4 +171,4 @@ def test_parts_of_a_trace_by_invocation_are_taken_in_turn(folder: Path) -> None:
 )
 def test_errors_name_the_key(table: dict[str, object], words: str, folder: Path) -> None:
     with pytest.raises(TableError, match=words):
-        workload(table, "m", 50.0, 1.0, folder)
+        workload(table, "m", 50.0, 1.0, TraceFiles(folder))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from interlace.sim.workload.parse import KEYS, workload
+from interlace.sim.workload.traces import TraceFiles
 from tests.builders import line_profile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("key", TABLES)
 def test_tables_are_workloads(key: str, folder: Path) -> None:
     _, table = TABLES[key]
-    made = workload(table, "resnet50", 100.0, 1.0, folder)
+    made = workload(table, "resnet50", 100.0, 1.0, TraceFiles(folder))
     assert len(made(20.0, np.random.default_rng(0))) > 1
 
 

@@ -80,7 +80,11 @@ class CpuDevice:
         self._describer = Describer(loop, self._spawner, settings)
         self._pools = HostRings(loop, arenas)
         budget = settings.weights_bytes
-        self._weights = BudgetedWeights(loop, budget, self._tier_changed) if budget else None
+        self._weights = (
+            BudgetedWeights(loop, budget, self._tier_changed, settings.host_weights_bytes)
+            if budget
+            else None
+        )
         self._on_event: Callable[[DeviceEvent], None] = lambda event: None
         self._open = True
         self.gpu = cpu_gpu(settings)

@@ -1,15 +1,16 @@
-"""Which models' weights the page cache gave up: they would have to be read from the disk."""
+"""Which models' weights the page cache has, and which would have to be read from the disk."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
-from interlace.formats.page_cache import mostly_cached, read_ahead
+from interlace.formats.page_cache import cached_part, drop_cached, read_ahead
 
 #: Files are looked at this often at most, and for at most one part of the time in so many.
 _PERIOD_S: Final = 1.0
@@ -19,12 +20,22 @@ _PART: Final = 100
 class PageCacheWatch:
     """Looks at files of weights in another thread; ``moved`` hears of each change, and no more.
 
-    A model is taken to be in the page cache until it is seen not to be.
+    A model is taken to be in the page cache until it is seen not to be. With ``most_bytes`` the
+    files of those that ran longest ago leave it, until so much of them is there at most (but for
+    the one that ran last); ``give_up`` has others let go of a model's file before.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, moved: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        moved: Callable[[str, bool], None],
+        most_bytes: int | None = None,
+        give_up: Callable[[str, Callable[[], None]], None] = lambda model, then: then(),
+    ) -> None:
         self._loop = loop
         self._moved = moved
+        self._most_bytes = most_bytes
+        self._give_up = give_up
         self._files: dict[str, Path] = {}
         self._on_disk: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -35,6 +46,11 @@ class PageCacheWatch:
         self._files[model] = file
         if self._timer is None and not self._looking:
             self._timer = self._loop.call_later(0.0, self._begin)
+
+    def used(self, model: str) -> None:
+        """It runs: others leave before."""
+        if self._most_bytes is not None and model in self._files:
+            self._files[model] = self._files.pop(model)
 
     def read(self, model: str) -> None:
         """Its file was just read: it is in the page cache."""
@@ -48,7 +64,9 @@ class PageCacheWatch:
 
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
-        self._files.pop(model, None)
+        path = self._files.pop(model, None)
+        if path is not None and self._most_bytes is not None:
+            self._drop(path)
         self._on_disk.discard(model)
 
     def close(self) -> None:
@@ -64,16 +82,42 @@ class PageCacheWatch:
             looked = self._loop.run_in_executor(None, _look, dict(self._files))
             looked.add_done_callback(self._looked)
 
-    def _looked(self, found: asyncio.Future[tuple[dict[str, bool], float]]) -> None:
+    def _looked(self, found: asyncio.Future[tuple[dict[str, _Cached], float]]) -> None:
         self._looking = False
         if found.cancelled() or not self._files:
             return
-        on_disk, took_s = found.result()
-        for model, told in on_disk.items():
-            if model in self._files and told != (model in self._on_disk):
-                (self._on_disk.add if told else self._on_disk.discard)(model)
-                self._moved(model, told)
+        cached, took_s = found.result()
+        for model, one in cached.items():
+            if model in self._files and one.on_disk != (model in self._on_disk):
+                (self._on_disk.add if one.on_disk else self._on_disk.discard)(model)
+                self._moved(model, one.on_disk)
+        if self._most_bytes is not None:
+            self._give_back(cached, self._most_bytes)
         self._timer = self._loop.call_later(max(_PERIOD_S, _PART * took_s), self._begin)
+
+    def _give_back(self, cached: Mapping[str, _Cached], most_bytes: int) -> None:
+        over_bytes = sum(one.nbytes for one in cached.values()) - most_bytes
+        for model in list(self._files)[:-1]:
+            if over_bytes <= 0:
+                return
+            if model in cached and cached[model].nbytes:
+                over_bytes -= cached[model].nbytes
+                self._give_up(model, partial(self._drop, self._files[model]))
+
+    def _drop(self, path: Path) -> None:
+        self._loop.run_in_executor(None, _drop, path)
+
+
+class _Cached(NamedTuple):
+    """What of a file is in the page cache; whether most of it is on disk only."""
+
+    nbytes: int
+    on_disk: bool
+
+
+def _drop(path: Path) -> None:
+    with suppress(OSError):  # it is replaced, or being cleaned away
+        drop_cached(path)
 
 
 def _read_ahead(path: Path) -> None:
@@ -81,12 +125,13 @@ def _read_ahead(path: Path) -> None:
         read_ahead(path)
 
 
-def _look(files: Mapping[str, Path]) -> tuple[dict[str, bool], float]:
+def _look(files: Mapping[str, Path]) -> tuple[dict[str, _Cached], float]:
     began = monotonic()
     found = {}
     for model, file in files.items():
         try:
-            found[model] = not mostly_cached(file)
+            part = cached_part(file)
+            found[model] = _Cached(int(part * file.stat().st_size), 2 * part < 1)
         except (OSError, ValueError):  # it is replaced, or being cleaned away
             continue
     return found, monotonic() - began

@@ -41,7 +41,8 @@ class CpuSettings:
     """What a CPU device is made of.
 
     ``memory_bytes`` is what models may hold, ``weights_bytes`` of it are for weights that come and
-    go (0: all stay); ``weights_dir`` where shared weights lie, ``None`` to
+    go (0: all stay), ``host_weights_bytes`` is the most that the page cache keeps of the files they
+    come from (None: what the system likes); ``weights_dir`` where shared weights lie, ``None`` to
     keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
     it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
     ``open_model`` as ``module:function``; ``preload`` are the modules that the
@@ -58,6 +59,7 @@ class CpuSettings:
     preload: Mapping[Format, tuple[str, ...]] = field(default_factory=lambda: _FORMAT_MODULES)
     opener: str = "interlace.formats:open_model"
     weights_bytes: int = 0
+    host_weights_bytes: int | None = None
 
     def setup(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -54,7 +54,8 @@ class _HeldWeights:
 class BudgetedWeights:
     """Memory of ``budget_bytes`` for the weights of all models of a device, taken at once.
 
-    ``tier_changed`` hears which models have most of their weights on disk only, and which not.
+    ``tier_changed`` hears which models have most of their weights on disk only, and which not;
+    of their files the page cache keeps ``host_bytes`` at most, if given.
 
     Raises:
         OSError: there is not that much.
@@ -65,9 +66,10 @@ class BudgetedWeights:
         loop: asyncio.AbstractEventLoop,
         budget_bytes: int,
         tier_changed: Callable[[str, bool], None],
+        host_bytes: int | None = None,
     ) -> None:
         self._loop = loop
-        self._page_cache = PageCacheWatch(loop, tier_changed)
+        self._page_cache = PageCacheWatch(loop, tier_changed, host_bytes, self._give_up_file)
         self.arena = Arena.create(int(budget_bytes * (1 + _GAPS_PART)))
         try:
             self.arena.touch()
@@ -89,6 +91,7 @@ class BudgetedWeights:
 
     def before_batch(self, model: str, partition: str) -> None:
         """A partition will run the model: it learns what lies in memory meanwhile."""
+        self._page_cache.used(model)
         held = self._models.get(model)
         if held is None or len(told := held.told.get(partition, set())) == len(held.offsets):
             return
@@ -161,10 +164,21 @@ class BudgetedWeights:
             self._give(held.layer_bytes, going)
             done(WorkFinished(work))
 
-        hosts = [held.hosts[name] for name, told in held.told.items() if told & going.keys()]
+        hosts = [
+            (held.hosts[name], going) for name, told in held.told.items() if told & going.keys()
+        ]
         for told in held.told.values():
             told.difference_update(going)
-        self._leave(work.model, tuple(going), hosts, left)
+        self._leave(work.model, hosts, left)
+
+    def _give_up_file(self, model: str, then: Callable[[], None]) -> None:
+        """Have no worker hold pages of the model's file, unless it is on its way from there."""
+        held = self._models.get(model)
+        if held is None or model in self._copying:
+            return
+        layers = {layer for layer, nbytes in enumerate(held.layer_bytes) if nbytes}
+        hosts = [(held.hosts[name], layers - told) for name, told in held.told.items()]
+        self._leave(model, hosts, then)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -202,17 +216,16 @@ class BudgetedWeights:
             self._give(held.layer_bytes, offsets)
             done(WorkFinished(work, failure=failure))
 
-        self._leave(work.model, tuple(offsets), [partition], left)
+        self._leave(work.model, [(partition, offsets)], left)
 
     def _leave(
         self,
         model: str,
-        layers: tuple[int, ...],
-        partitions: list[CpuPartition],
+        hosts: Sequence[tuple[CpuPartition, Iterable[int]]],
         then: Callable[[], None],
     ) -> None:
-        """Have workers read these layers in the file again, and go on when all do."""
-        left = len(partitions)
+        """Have each worker read these layers in the file again, and go on when all do."""
+        left = len(hosts)
 
         def answered(answer: WorkerAnswer | Failure) -> None:
             nonlocal left
@@ -220,10 +233,10 @@ class BudgetedWeights:
             if not left:
                 then()
 
-        if not partitions:
+        if not hosts:
             self._loop.call_soon(then)
-        for partition in partitions:
-            partition.evict(EvictWeights(model, layers), answered)
+        for partition, layers in hosts:
+            partition.evict(EvictWeights(model, tuple(layers)), answered)
 
     def _take(self, layer_bytes: tuple[int, ...], layers: list[int]) -> dict[int, int]:
         """Places for as many of these layers as find one, those that follow each other together."""

@@ -5,33 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from interlace.sim.arrivals import Times
 from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma
+
+#: Calls by function and minute.
+Counts = npt.NDArray[np.int64]
 
 #: Fewer gaps than this say nothing about their variation: taken for Poisson.
 _GAPS = 3
 _LEAST_CV = 0.05
 
 
-def folded(
-    counts: Mapping[str, Sequence[int]], models: Sequence[str], rate_rps: float, bin_s: float = 60.0
-) -> Mapping[str, BinnedCounts]:
-    """Functions onto models as DeepPlan maps them: by volume, the i-th to model i mod n.
+def folded(counts: Counts, parts: int, rate_rps: float, bin_s: float = 60.0) -> list[BinnedCounts]:
+    """Functions (rows) onto parts as DeepPlan maps them: by volume, the i-th to part i mod n.
 
-    Every count is multiplied so that all models together get ``rate_rps`` on average over the
+    Every count is multiplied so that all parts together get ``rate_rps`` on average over the
     trace. (Its released code drops the fraction of each count; here the mean holds.)
     """
-    by_volume = sorted(counts.values(), key=lambda one: -sum(one))
-    bins = max((len(one) for one in by_volume), default=0)
-    sums = {model: np.zeros(bins, dtype=int) for model in models}
-    for index, one in enumerate(by_volume):
-        sums[models[index % len(models)]] += np.array(one, dtype=int)
-    total = sum(int(one.sum()) for one in sums.values())
-    scale = rate_rps * bins * bin_s / total if total else 0.0
-    return {
-        model: BinnedCounts(tuple(int(c) for c in one), bin_s, scale) for model, one in sums.items()
-    }
+    by_volume = np.argsort(-counts.sum(axis=1), kind="stable")
+    sums = [counts[by_volume[part::parts]].sum(axis=0) for part in range(parts)]
+    total = int(counts.sum())
+    scale = rate_rps * counts.shape[1] * bin_s / total if total else 0.0
+    return [BinnedCounts(tuple(one.tolist()), bin_s, scale) for one in sums]
+
+
+def drawn_day(counts: Counts, functions: int) -> Counts:
+    """So many functions drawn from a sample, each begun at a minute of its own; always the same.
+
+    A sample of a few hundred functions has neither a cloud's many, nor their evenness: what happens
+    at once in it is spread over the day.
+    """
+    drawn = np.random.default_rng(0)
+    rows, starts = (drawn.integers(0, most, functions) for most in counts.shape)
+    columns = (starts[:, None] + np.arange(counts.shape[1])) % counts.shape[1]
+    found: Counts = counts[rows[:, None], columns]
+    return found
 
 
 def merged(times_ms: Mapping[str, Times], models: Sequence[str]) -> Mapping[str, Times]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from interlace.core.tables import TableError, did_you_mean, read_table
+from interlace.core.tables import TableError, read_table
 from interlace.sim.arrivals import Positive, Rate, Workload, WorkloadTable
-from interlace.sim.workload.files import azure_counts, azure_invocations, own_times
-from interlace.sim.workload.mapping import folded, merged, refitted
-from interlace.sim.workload.recorded import BinnedCounts, ReplayedTrace
+from interlace.sim.workload.mapping import merged, refitted
+from interlace.sim.workload.recorded import ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.traces import TraceFiles, chosen
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
 _Part = Annotated[
@@ -35,8 +35,8 @@ class _FromFile(WorkloadTable, frozen=True):
     file: _File
 
     @abstractmethod
-    def workload(self, name: str, path: Path) -> Workload:
-        """What the file at ``path`` has.
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
+        """What the file among ``traces`` has.
 
         Raises:
             TableError: keys that do not go together, or a name that is not in the file.
@@ -63,21 +63,24 @@ class _Azure(_Recorded, frozen=True, kw_only=True, tag="azure"):
 
     rate_rps: Rate
     total_rps: Positive | None = None
+    skip: Annotated[int, Meta(ge=0)] = 0
+    drawn: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
-    def workload(self, name: str, path: Path) -> Workload:
-        counts = azure_counts(path)
-        if self.part is None:
-            counts = {"": counts[_chosen("function", self.function, counts, path)]}
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
         place, parts = self.place()
-        names = [str(index) for index in range(parts)]
+        if self.function is not None and (self.skip or self.drawn):
+            raise TableError("function", repr(self.function), "none of it beside skip or drawn")
+        if self.part is None and not (self.skip or self.drawn):
+            mapped = traces.function(self.file, self.function)
+        else:
+            mapped = traces.folded(self.file, parts, self.skip, self.drawn)[place]
         # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
         if self.total_rps is not None:
-            mapped = folded(counts, names, self.total_rps / self.speed)[names[place]]
-            return BinnedCounts(mapped.counts, mapped.bin_s, mapped.scale, self.speed)
-        one = folded(counts, names, 1.0)[names[place]].counts
-        mean_rps = sum(one) / (60.0 * len(one))
-        scale = self.rate_rps / self.speed / mean_rps if mean_rps else 0.0
-        return BinnedCounts(one, scale=scale, speed=self.speed)
+            scale = mapped.scale * self.total_rps / self.speed
+        else:
+            mean_rps = sum(mapped.counts) / (mapped.bin_s * len(mapped.counts))
+            scale = self.rate_rps / self.speed / mean_rps if mean_rps else 0.0
+        return replace(mapped, scale=scale, speed=self.speed)
 
 
 class _Azure2021(_Recorded, frozen=True, tag="azure-2021"):
@@ -87,10 +90,11 @@ class _Azure2021(_Recorded, frozen=True, tag="azure-2021"):
     rate_scale: Positive = 1.0
     cv_scale: Positive = 1.0
 
-    def workload(self, name: str, path: Path) -> Workload:
-        times = azure_invocations(path)
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
+        times = traces.invocations(self.file)
         if self.part is None:
-            times = {"": times[_chosen("function", self.function, times, path)]}
+            path = traces.folder / self.file
+            times = {"": times[chosen("function", self.function, times, path)]}
         place, parts = self.place()
         names = [str(index) for index in range(parts)]
         if self.window_s is None:
@@ -103,10 +107,10 @@ class _Trace(_FromFile, frozen=True, tag="trace"):
     model: str | None = None
     speed: Positive = 1.0
 
-    def workload(self, name: str, path: Path) -> Workload:
-        times = own_times(path)
-        chosen = _chosen("model", self.model or name, times, path)
-        return ReplayedTrace(times[chosen], self.speed)
+    def workload(self, name: str, traces: TraceFiles) -> Workload:
+        times = traces.own_times(self.file)
+        path = traces.folder / self.file
+        return ReplayedTrace(times[chosen("model", self.model or name, times, path)], self.speed)
 
 
 _ANY: Any = (
@@ -125,7 +129,7 @@ def workload(
     model: str,
     rate_rps: float,
     cv: float,
-    folder: Path,
+    traces: TraceFiles,
     where: str = "",
 ) -> Workload:
     """The workload that a table describes; rate and variation are the model's where not given.
@@ -142,20 +146,20 @@ def workload(
     known = KEYS.get(str(given["kind"]), ())
     given = {key: value for key, value in planned.items() if key in known} | given
     try:
-        return _workload(read_table(given, _ANY, where), model, folder)
+        return _workload(read_table(given, _ANY, where), model, traces)
     except TableError as error:
         raise TableError(f"{where}.{error.key}".lstrip("."), error.found, error.expected) from None
 
 
-def _workload(found: Any, model: str, folder: Path) -> Workload:
+def _workload(found: Any, model: str, traces: TraceFiles) -> Workload:
     """What a table without errors of its own describes.
 
     Raises:
         TableError: keys that do not go together, or a name that is not in a file.
     """
     match found:
-        case _FromFile(file=file):
-            found = found.workload(model, folder / file)
+        case _FromFile():
+            found = found.workload(model, traces)
         case _Poisson(rate_rps=rate_rps):
             found = Gamma(rate_rps)
         case Steps(steps=steps):
@@ -166,14 +170,3 @@ def _workload(found: Any, model: str, folder: Path) -> Workload:
             raise TableError("low_rps", f"{low:g}", f"at most high_rps, {high:g}")
     made: Workload = found
     return made
-
-
-def _chosen(key: str, name: str | None, names: Iterable[str], path: Path) -> str:
-    """A name that is in a file; the first where none is asked for."""
-    known = list(names)
-    if name is None:
-        return known[0]
-    if name not in known:
-        hint = did_you_mean(name, known)
-        raise TableError(key, repr(name), f"one of the {len(known)} of {path}{hint}")
-    return name

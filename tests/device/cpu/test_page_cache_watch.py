@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from interlace.device.cpu import page_cache_watch
 from interlace.device.cpu.page_cache_watch import PageCacheWatch
-from interlace.formats.page_cache import mostly_cached
+from interlace.formats.page_cache import cached_part
 
 
 def _dropped(folder: Path) -> Path:
@@ -18,7 +19,7 @@ def _dropped(folder: Path) -> Path:
     with dropped.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if mostly_cached(dropped):
+    if cached_part(dropped) >= 0.5:
         pytest.skip("this file system keeps its pages: it is one of memory")
     return dropped
 
@@ -55,8 +56,43 @@ def test_what_is_read_ahead_comes_into_the_page_cache(tmp_path: Path) -> None:
         watch.watch("there", dropped)
         await told.wait()
         watch.read_ahead("there")
-        while not mostly_cached(dropped):
+        while cached_part(dropped) < 1.0:
             await asyncio.sleep(0.01)
         watch.close()
 
     asyncio.run(asyncio.wait_for(read(), 60.0))
+
+
+def test_files_of_those_that_ran_longest_ago_leave_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_cache_watch, "_PERIOD_S", 0.01)
+    _dropped(tmp_path)
+    files = {name: tmp_path / name for name in ("a", "b", "c")}
+    for path in files.values():
+        path.write_bytes(os.urandom(4 << 20))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    async def watched() -> tuple[list[str], list[str]]:
+        let_go: list[str] = []
+        told: list[str] = []
+
+        def give_up(model: str, then: Callable[[], None]) -> None:
+            let_go.append(model)
+            then()
+
+        watch = PageCacheWatch(
+            asyncio.get_running_loop(), lambda model, _: told.append(model), 5 << 20, give_up
+        )
+        for model, path in files.items():
+            watch.watch(model, path)
+        watch.used("a")
+        while {*told} != {"b", "c"}:
+            await asyncio.sleep(0.01)
+        watch.close()
+        return let_go, told
+
+    let_go, _ = asyncio.run(asyncio.wait_for(watched(), 60.0))
+    assert {*let_go} == {"b", "c"}
+    assert cached_part(files["a"]) == 1.0 and cached_part(files["b"]) == 0.0
