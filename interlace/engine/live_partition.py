@@ -71,6 +71,9 @@ class LivePartition:
     units_mask: int = 0  #: the units as bits, where two batches on one would slow each other
     model_states: dict[str, ModelState] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
+    load_ms: dict[str, float] = field(default_factory=dict)  #: how long each model took to load
+    loads_begun_ms: dict[str, float] = field(default_factory=dict)
+    load_ended_ms: float = -inf  #: the last one
     slots: Sequence[Slot] = ()
     own_turns: int = 0
     ahead_ms: float = 0.0
@@ -169,6 +172,27 @@ class LivePartition:
     @property
     def lags_ms(self) -> Mapping[str, float]:
         return self.service_tags.lags_ms()
+
+    def begin_load(self, model: str, now_ms: float) -> None:
+        """It is to load a model, after those that it was asked to load before."""
+        self.model_states[model] = ModelState.LOADING
+        self.loads_begun_ms[model] = now_ms
+
+    def end_load(self, model: str, resident_bytes: int | None, now_ms: float) -> None:
+        """A model is loaded and holds so much, or, with ``None``, could not be."""
+        begun_ms = max(self.loads_begun_ms.pop(model), self.load_ended_ms)
+        self.load_ended_ms = now_ms
+        if resident_bytes is None:
+            del self.model_states[model]
+            return
+        self.model_states[model] = ModelState.LOADED
+        self.resident_bytes[model] = resident_bytes
+        self.load_ms[model] = now_ms - begun_ms
+
+    def unload(self, model: str) -> None:
+        """A model is there no more."""
+        for known in (self.model_states, self.resident_bytes, self.load_ms):
+            known.pop(model, None)
 
     def loaded(self, model: str) -> bool:
         return self.model_states.get(model) is ModelState.LOADED

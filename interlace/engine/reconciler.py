@@ -75,8 +75,7 @@ class Reconciler:
             case Load(model=model):
                 return self._loaded(live, model, finished, now_ms)
             case Unload(model=model):
-                live.model_states.pop(model, None)
-                live.resident_bytes.pop(model, None)
+                live.unload(model)
             case ReleasePartition():
                 live.transition_to(PartitionState.GONE)
                 del self._state.partitions[live.id]
@@ -108,7 +107,7 @@ class Reconciler:
         commands: list[Command] = []
         # Each step is begun before the next is sought: memory that a load takes is no longer free.
         for work in next_steps(state.partitions, state.target, evictions, order.allows):
-            self._begin(work)
+            self._begin(work, now_ms)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
         self._under_way_then = self._under_way
         self._many = self._under_way > _MANY or (self._many and self._under_way > 0)
@@ -159,7 +158,7 @@ class Reconciler:
                 begun = True
         return begun
 
-    def _begin(self, work: PartitionWork) -> None:
+    def _begin(self, work: PartitionWork, now_ms: float) -> None:
         self._under_way += 1
         match work:
             case CreatePartition(partition=name, gpu=gpu, share_pct=share_pct):
@@ -168,7 +167,7 @@ class Reconciler:
                     name, gpu, share_pct, ahead_ms=ahead_ms
                 )
             case Load(partition=name, model=model):
-                self._state.partitions[name].model_states[model] = ModelState.LOADING
+                self._state.partitions[name].begin_load(model, now_ms)
             case Unload(partition=name, model=model):
                 self._state.partitions[name].model_states[model] = ModelState.UNLOADING
             case ReleasePartition(partition=name):
@@ -189,11 +188,9 @@ class Reconciler:
     def _loaded(
         self, live: LivePartition, model: str, finished: WorkFinished, now_ms: float
     ) -> list[Command]:
+        live.end_load(model, None if finished.failure else finished.resident_bytes, now_ms)
         if finished.failure is None:
-            live.model_states[model] = ModelState.LOADED
-            live.resident_bytes[model] = finished.resident_bytes
             return []
-        live.model_states.pop(model, None)
         if finished.failure.fatal:
             return []  # the whole partition is lost; the quarantine counts the crash
         self._state.drop_from_target(model, live.id)

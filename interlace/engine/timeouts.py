@@ -24,13 +24,14 @@ _LEAST_SLOW_MS: Final = 10_000.0
 def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
     """How long a batch with a predicted ``run_ms`` may take before its process is ended.
 
-    A worker on cores is replaced within about a second. A process that holds a GPU is not, and its
-    other partitions, which go on serving while one batch hangs, end with it. So the wait is as long
-    as starting it and loading all models there again would take, which costs at most twice what an
-    oracle would pay (the ski rental rule).
+    The wait is as long as replacing the process would take, which costs at most twice what an
+    oracle would pay (the ski rental rule). A worker on cores starts within about a second, and
+    opens its models in the time that they took. A process that holds a GPU starts slowly, and its
+    other partitions, which go on serving while one batch hangs, end with it: their models are
+    loaded again, too, by what profiles say, since partitions of a process load in turn.
     """
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
-        return max(_LEAST_MS, _TIMES * run_ms)
+        return max(_LEAST_MS, sum(live.load_ms.values()), _TIMES * run_ms)
     there = [one for one in state.partitions.values() if one.gpu == live.gpu]
     models = [model for one in there for model in one.model_states if model in state.models]
     load_ms = sum(state.models[model].profile.load_ms for model in models)

@@ -6,7 +6,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
-from interlace.core.messages import ReportTimeout, Run, SendReply
+from interlace.core.messages import ModelWithdrawn, ReportTimeout, Run, SendReply
 from interlace.core.request import Outcome, Request
 from interlace.engine.engine import Engine
 from tests.builders import OVERLAP, World, line_profile, machine
@@ -125,6 +125,35 @@ def test_a_process_that_takes_long_to_start_is_waited_for_as_long_as_that_takes(
     assert _limit_ms(world, "a") == 10_000.0 + 5.0 * loads
     world.run(6_000.0)
     assert world.state.partitions_lost == 0
+
+
+def test_a_worker_is_waited_for_as_long_as_its_models_took_to_load() -> None:
+    believed = {name: replace(profile, load_ms=1.0) for name, profile in PROFILES.items()}
+    truth = {name: replace(profile, load_ms=2_000.0) for name, profile in PROFILES.items()}
+    world = World(believed, machine(), truth=truth)
+    world.deploy(dict.fromkeys("ab", SLO_MS))
+    world.run(10_000.0)
+    request = _hang(world, 600_000.0)
+    (host,) = (live for live in world.state.partitions.values() if live.batch)
+    assert len(host.model_states) == 2, "one model takes 2 s"
+    limit_ms = 2_000.0 * len(host.model_states)
+    assert _limit_ms(world, "a") == pytest.approx(limit_ms)
+    world.run(limit_ms - 100.0)
+    assert world.state.partitions_lost == 0
+    world.run(200.0)
+    assert world.state.partitions_lost == 1
+    assert world.reply_of(request).outcome is Outcome.EXPIRED
+
+
+def test_what_was_unloaded_is_not_waited_for() -> None:
+    world = World({name: replace(PROFILES[name], load_ms=2_000.0) for name in "ab"}, machine())
+    world.deploy(dict.fromkeys("ab", SLO_MS))
+    world.run(10_000.0)
+    world.runtime.deliver(ModelWithdrawn("b"))
+    world.run(1_000.0)
+    world.send("a", SLO_MS)
+    world.run(100.0)
+    assert _limit_ms(world, "a") == pytest.approx(2_000.0)
 
 
 def test_a_hang_plays_again_as_it_was() -> None:
