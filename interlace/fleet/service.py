@@ -309,8 +309,10 @@ class FleetService:
                 state, known = self._states.get(node), self._described.get(node)
                 if known is None or (state is not None and state.began != known.began):
                     await self._describe(node)
+            wanted = self._files.models if self._files.digest else None
+            reasons = {} if self.controller is None else self.controller.reasons
+            self._directory.plan_is_for(wanted, reasons)
             if self.controller is not None:
-                self._directory.unplaced(self.controller.reasons)
                 able = self._able()
                 for node in able.keys() - set(self.controller.nodes):
                     self.controller.joined(node, able[node])

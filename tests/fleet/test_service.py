@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class FakeNodes:
         self.told: list[tuple[str, str]] = []
         self.refusal = b""
         self.models = MODELS
+        self.wanted: Collection[str] | None = None
         self.without_room: dict[str, str] = {}
 
     @property
@@ -54,8 +55,8 @@ class FakeNodes:
     def heard_ms(self) -> dict[str, float]:
         return dict.fromkeys(self.descriptions, self.now_ms())
 
-    def unplaced(self, reasons: Mapping[str, str]) -> None:
-        self.without_room = dict(reasons)
+    def plan_is_for(self, models: Collection[str] | None, unplaced: Mapping[str, str]) -> None:
+        self.wanted, self.without_room = models, dict(unplaced)
 
     def refusing(self) -> set[str]:
         return set()
@@ -203,6 +204,16 @@ def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:
         stand.nodes.models = {"m": replace(MODELS["m"], demand=hasty)}
         await stand.until(lambda: stand.nodes.without_room.keys() == {"m"})
 
+    run(tmp_path, work, a=node("a", 1))
+
+
+def test_routers_hear_of_every_model_of_the_folder_before_it_is_served(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.nodes.wanted is not None)
+        assert set(stand.nodes.wanted or ()) == {"later"}
+
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "config.pbtxt").write_text("")
     run(tmp_path, work, a=node("a", 1))
 
 
