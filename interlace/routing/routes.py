@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -32,6 +32,9 @@ class RoutingLimits:
     every_ms: float = 20.0
     apart_ms: float = 1.0
     rest_ms: float = 50.0  #: a node that has no requests is asked so often
+    #: A model that a node served within this time is known, where nobody says what is wanted: its
+    #: node was lost or began anew, and it will stand elsewhere.
+    known_ms: float = 30_000.0
 
     def pause_ms(self, nodes: int) -> float:
         """Between two questions to one of so many nodes."""
@@ -62,9 +65,12 @@ class Routes:
         """``draw`` picks one of several that are equal."""
         self.limits = limits
         self._draw = draw
-        self.unplaced: Mapping[str, str] = {}  #: models that a plan has no place for, and why
+        #: models that the nodes are to serve, if this router hears it, and why some have no place
+        self.wanted: Collection[str] | None = None
+        self.unplaced: Mapping[str, str] = {}
         self._nodes: dict[str, BelievedNode] = {}
         self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
+        self._served_ms: dict[str, float] = {}  #: when models were served last that are not now
 
     @property
     def nodes(self) -> list[BelievedNode]:
@@ -126,8 +132,8 @@ class Routes:
         better.
 
         Raises:
-            ServeError: UNKNOWN_MODEL, no node serves it; NOT_READY, none that does can be asked;
-                OVERLOADED, none that is left would answer in time.
+            ServeError: UNKNOWN_MODEL, no node is to serve it; NOT_READY, none that does can be
+                asked; OVERLOADED, none that is left would answer in time.
         """
         able = [n for n in self._able(model, now_ms) if n.node.name not in tried]
         spoke_ms = now_ms - self.limits.silent_after_ms(len(self._nodes))
@@ -173,8 +179,17 @@ class Routes:
             del others[node.node.name]
             if not others:
                 del self._serving[model]
+                self._served_until(node.heard_ms, model)
         for model in after - before:
             self._serving.setdefault(model, {})[node.node.name] = node
+            self._served_ms.pop(model, None)
+
+    def _served_until(self, at_ms: float, model: str) -> None:
+        """Note it; for each that is noted the oldest is forgotten, if it is old enough."""
+        self._served_ms[model] = at_ms
+        oldest = next(iter(self._served_ms))
+        if at_ms - self._served_ms[oldest] > self.limits.known_ms:
+            del self._served_ms[oldest]
 
     def _lost_before_ms(self, now_ms: float) -> float:
         """A node that was heard then, and not since, is lost."""
@@ -184,6 +199,12 @@ class Routes:
         after_ms = self._lost_before_ms(now_ms)
         asked = self._serving.get(model, {}) if model else self._nodes
         return [n for n in asked.values() if n.accepting and n.heard_ms > after_ms]
+
+    def _known(self, model: str, now_ms: float) -> bool:
+        """Whether a model that no node serves is to be served."""
+        if self.wanted is not None:
+            return model in self.wanted
+        return now_ms - self._served_ms.get(model, -inf) <= self.limits.known_ms
 
     def _nobody(self, model: str, tried: AbstractSet[str], now_ms: float) -> ServeError:
         """Why there is no node to ask."""
@@ -199,6 +220,8 @@ class Routes:
                 f"the fleet has no room for it: {self.unplaced[model]}: add a node, or take out "
                 "another model"
             )
+        elif self._nodes and self._known(model, now_ms):
+            why = "it is to be served, and no node that is left has it ready"
         elif self._nodes and not unheard:
             return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
         else:

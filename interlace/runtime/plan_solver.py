@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -92,8 +93,11 @@ def solve_in_process(system: System, question: SolvePlan, yields: bool = True) -
 
 def main() -> None:
     """The planning process: a pickled question on standard input, the answer on its output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what planners and their libraries print is no part of the answer
     planner, packer, question = pickle.load(sys.stdin.buffer)
-    pickle.dump(_solved(planner, packer, question), sys.stdout.buffer)
+    with answers:
+        pickle.dump(_solved(planner, packer, question), answers)
 
 
 OnPlanned = Callable[[PlanSolved], None]

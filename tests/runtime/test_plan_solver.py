@@ -1,5 +1,6 @@
 """Planning off the loop: the same answer everywhere, and a broken planner is an answer."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +34,11 @@ def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
     raise ZeroDivisionError("planner bug")
 
 
+def talkative(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    os.write(1, b"a banner of the library below")
+    return Plan()
+
+
 def _in_executor(row: System) -> PlanSolved:
     answered, answers = Event(), []
     with ThreadPoolExecutor(1) as executor:
@@ -56,6 +62,11 @@ def test_both_solvers_give_the_planners_answer() -> None:
 def test_a_planner_that_raises_is_an_answer_that_says_so() -> None:
     answer = _in_executor(replace(resolve("gpulet"), planner=broken))
     assert answer.failure is not None and "planner bug" in answer.failure
+
+
+def test_what_a_planner_prints_is_no_part_of_its_answer() -> None:
+    answer = _in_executor(replace(resolve("gpulet"), planner=talkative))
+    assert answer == PlanSolved(7, Plan())
 
 
 def test_an_executor_that_is_shut_down_is_an_answer_too() -> None:

@@ -123,8 +123,8 @@ class NodeServer:
         """Serve a request that came to a router ``waited_ms`` ago; ``answer`` is called once."""
         served = self._served.get(model)
         if served is None or not served.ready:
-            reason = Reason.UNKNOWN_MODEL if served is None else Reason.NOT_READY
-            answer(Outcome.REFUSED, ServeError(reason, f"node {self.description.name}: '{model}'"))
+            why = f"node {self.description.name}: '{model}'"
+            answer(Outcome.REFUSED, ServeError(Reason.NOT_READY, why))
             return
         served.arrived += 1
         now_ms = self._clock.now_ms()
