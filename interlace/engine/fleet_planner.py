@@ -59,6 +59,10 @@ class FleetPlanner:
         numbers = (part.id.rpartition(".p")[2] for part in plan.partitions)
         known = (int(number) + 1 for number in numbers if number.isdecimal())
         self._state.partition_serial = max(known, default=0)
+        self.head_for(plan)
+
+    def head_for(self, plan: Plan) -> None:
+        """Servers are to do this until the next plan comes, which is a change of it."""
         self._state.target = plan
         self._stand([])
 

@@ -330,7 +330,7 @@ class FleetService:
     async def _empty(self, node: str) -> None:
         """Let a drained node take nothing, if all others do what they are to do."""
         controller, state = self.controller, self._states.get(node)
-        if controller is None or state is None or not state.accepting:
+        if controller is None or controller.planning or state is None or not state.accepting:
             return
         for other in controller.nodes:
             at, assigned = self._states.get(other), controller.assignment(other)

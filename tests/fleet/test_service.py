@@ -88,7 +88,11 @@ class Stand:
     """A service, and its nodes."""
 
     def __init__(
-        self, root: Path, nodes: Mapping[str, NodeDescription], kept: Path | None = None
+        self,
+        root: Path,
+        nodes: Mapping[str, NodeDescription],
+        kept: Path | None = None,
+        plan_ms: float = 0.0,
     ) -> None:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
@@ -99,8 +103,9 @@ class Stand:
             standing: Mapping[str, Assignment],
         ) -> Controller:
             return Controller(
-                clock, system, lambda s: InlinePlanSolver(s, clock), term, there, standing=standing
-            )
+                clock, system, lambda s: InlinePlanSolver(s, clock, plan_ms), term, there,
+                standing=standing,
+            )  # fmt: skip
 
         fakes: Any = self.nodes
         self.service = FleetService(
@@ -132,6 +137,22 @@ def run(root: Path, work: Callable[[Stand], Awaitable[None]], **nodes: NodeDescr
             stand.service.close()
 
     asyncio.run(within())
+
+
+def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path) -> None:
+    async def work() -> None:
+        stand = Stand(tmp_path, {"a": node("a", 1), "b": node("b", 2)}, plan_ms=200.0)
+        try:
+            await stand.until(lambda: stand.serving() == {"a", "b"})
+            stand.service.drain("a")
+            controller = stand.service.controller
+            assert controller is not None and controller.planning
+            await stand.until(lambda: not stand.nodes.states["a"].accepting)
+            assert not controller.planning
+        finally:
+            stand.service.close()
+
+    asyncio.run(work())
 
 
 def node(name: str, began: int, version: str = __version__) -> NodeDescription:
