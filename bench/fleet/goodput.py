@@ -96,7 +96,7 @@ def _turns(seed: int, router: int) -> Draw:
     """One node after the other, whatever they say."""
     number = count(router)
 
-    def draw(nodes: Sequence[BelievedNode]) -> BelievedNode:
+    def draw(nodes: Sequence[BelievedNode], model: str) -> BelievedNode:
         return nodes[next(number) % len(nodes)]
 
     return draw

@@ -45,7 +45,7 @@ class SimulatedService:
             clock, scenario.system, solver, 1, described, scenario.epoch_ms
         )
         self.controller.on_assignments = self._tell_all
-        self._beliefs = Routes(scenario.limits, lambda nodes: nodes[0])
+        self._beliefs = Routes(scenario.limits, lambda nodes, model: nodes[0])
         self._beliefs.follow([Node(name, name, 0) for name in nodes])
         news_ms = scenario.delays.news_ms
         self._poller = SimulatedPoller(clock, nodes, self._beliefs.pause_ms, news_ms, self._heard)

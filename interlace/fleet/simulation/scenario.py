@@ -13,7 +13,7 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.policy.base import System
-from interlace.routing.routes import Draw, RoutingLimits
+from interlace.routing.routes import Draw, RoutingLimits, by_pace
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.scenario import MakeDevice
 
@@ -55,7 +55,7 @@ class Delays:
 
 def drawn_by(seed: int, router: int) -> Draw:
     """One of several equal nodes at random, for each router otherwise."""
-    return Random(f"{seed}/{router}").choice
+    return by_pace(Random(f"{seed}/{router}"))
 
 
 @dataclass(frozen=True, slots=True)
