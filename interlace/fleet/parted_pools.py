@@ -12,6 +12,8 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
+from interlace.engine.fleet_planner import standing_partitions
+from interlace.engine.gpu_matching import match_gpus
 from interlace.fleet.fleet_gpus import node_of
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.pools import hosts_together
@@ -26,7 +28,10 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PartedPools:
-    """Another planner's plan, with more hosts where nodes part a pool; ``profiles`` by kind."""
+    """Another planner's plan, with more hosts where nodes part a pool; ``profiles`` by kind.
+
+    Accelerators are swapped for what stands there before, not afterwards: that may part pools.
+    """
 
     planner: Planner
     profiles: Mapping[str, Profiles]
@@ -35,7 +40,10 @@ class PartedPools:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         plan = self.planner(demand, fleet, profiles, current)
-        return plan if plan.overlapping else resized(plan, demand, fleet, self.profiles, current)
+        if plan.overlapping:
+            return plan
+        there = match_gpus(plan, standing_partitions(current), fleet)
+        return resized(there, demand, fleet, self.profiles, current)
 
 
 def resized(
