@@ -58,7 +58,7 @@ class Router:
         """``pages`` are answered beside what a router answers."""
         loop = asyncio.get_running_loop()
         budget = HeapBudget(settings.http.heap_bytes)
-        beliefs = Routes(RoutingLimits(), by_pace(Random()))
+        beliefs = Routes(RoutingLimits(), by_pace(Random().choices))
         self._settings = settings
         self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)

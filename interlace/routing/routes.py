@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
-from random import Random
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node, NodeState
@@ -54,7 +53,11 @@ class RoutingLimits:
 Draw = Callable[[Sequence[BelievedNode], str], BelievedNode]
 
 
-def by_pace(random: Random) -> Draw:
+#: As ``random.Random.choices``: some of these, by their weights.
+Choices = Callable[[Sequence[BelievedNode], Sequence[float]], list[BelievedNode]]
+
+
+def by_pace(choices: Choices) -> Draw:
     """At random, in proportion to the rows of the model that each node takes in a time.
 
     A node that has few hosts of a pool is equal to one with many while both have an idle host; if
@@ -62,9 +65,8 @@ def by_pace(random: Random) -> Draw:
     """
 
     def draw(nodes: Sequence[BelievedNode], model: str) -> BelievedNode:
-        if not model:
-            return random.choice(nodes)
-        return random.choices(nodes, [node.pace(model) for node in nodes])[0]
+        (drawn,) = choices(nodes, [node.pace(model) if model else 1.0 for node in nodes])
+        return drawn
 
     return draw
 

@@ -29,7 +29,7 @@ class RouterParts:
         limits = HttpLimits()
         budget = HeapBudget(limits.heap_bytes)
         clock = WallClock(asyncio.get_running_loop())
-        self.directory = NodeDirectory(Routes(routing, by_pace(Random(1))), clock, budget)
+        self.directory = NodeDirectory(Routes(routing, by_pace(Random(1).choices)), clock, budget)
         api = RouterApi(self.directory, NodeReader(self.directory, ""))
         self.forwarder = Forwarder(self.directory, self.memory.arena, budget)
         grpc = GrpcLimits()

@@ -24,7 +24,7 @@ def state(number: int = 0, **models: ModelOutlook) -> NodeState:
 
 
 def routes(*names: str, seed: int = 0) -> Routes:
-    made = Routes(RoutingLimits(), by_pace(Random(seed)))
+    made = Routes(RoutingLimits(), by_pace(Random(seed).choices))
     made.follow([Node(name, "127.0.0.1", 8000) for name in names])
     return made
 

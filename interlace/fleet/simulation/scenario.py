@@ -55,7 +55,7 @@ class Delays:
 
 def drawn_by(seed: int, router: int) -> Draw:
     """One of several equal nodes at random, for each router otherwise."""
-    return by_pace(Random(f"{seed}/{router}"))
+    return by_pace(Random(f"{seed}/{router}").choices)
 
 
 @dataclass(frozen=True, slots=True)
