@@ -73,7 +73,7 @@ def resized(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
+class _PartedPool:
     """Partitions of one share and kind that several nodes host, and that host all of its models."""
 
     kind: str
@@ -82,7 +82,7 @@ class _Pool:
     by_node: Mapping[str, list[Partition]]
 
 
-def _pools(plan: Plan, gpus: Mapping[str, Gpu]) -> list[_Pool]:
+def _pools(plan: Plan, gpus: Mapping[str, Gpu]) -> list[_PartedPool]:
     """Those of several models which stand in no other partition: alone no queue evens out."""
     found: dict[tuple[str, int, frozenset[str]], dict[str, list[Partition]]] = {}
     stands: Counter[str] = Counter()
@@ -92,7 +92,7 @@ def _pools(plan: Plan, gpus: Mapping[str, Gpu]) -> list[_Pool]:
         stands.update(models if key not in found else ())
         found.setdefault(key, {}).setdefault(node_of(part.gpu), []).append(part)
     return [
-        _Pool(*key, by_node)
+        _PartedPool(*key, by_node)
         for key, by_node in found.items()
         if len(by_node) > 1 and len(key[2]) > 1 and all(stands[model] == 1 for model in key[2])
     ]
@@ -122,7 +122,7 @@ class _Asked:
         return low
 
 
-def _sized(pool: _Pool, asked: _Asked, rooms: _Rooms) -> list[Partition]:
+def _sized(pool: _PartedPool, asked: _Asked, rooms: _Rooms) -> list[Partition]:
     """The pool's partitions, and those that are added, each with its part of the rates."""
     found: list[Partition] = []
     rates = {node: _rows_per_s(parts) for node, parts in pool.by_node.items()}
