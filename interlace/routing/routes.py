@@ -49,7 +49,26 @@ class RoutingLimits:
         return max(self.lost_ms, 3.0 * self.pause_ms(nodes))
 
 
-Draw = Callable[[Sequence[BelievedNode]], BelievedNode]
+#: One of several nodes that are equal for a model; "" where any will do.
+Draw = Callable[[Sequence[BelievedNode], str], BelievedNode]
+
+
+#: As ``random.Random.choices``: some of these, by their weights.
+Choices = Callable[[Sequence[BelievedNode], Sequence[float]], list[BelievedNode]]
+
+
+def by_pace(choices: Choices) -> Draw:
+    """At random, in proportion to the rows of the model that each node takes in a time.
+
+    A node that has few hosts of a pool is equal to one with many while both have an idle host; if
+    it were asked as often, it would be full all the time.
+    """
+
+    def draw(nodes: Sequence[BelievedNode], model: str) -> BelievedNode:
+        (drawn,) = choices(nodes, [node.pace(model) if model else 1.0 for node in nodes])
+        return drawn
+
+    return draw
 
 
 class Routes:
@@ -62,7 +81,7 @@ class Routes:
     """
 
     def __init__(self, limits: RoutingLimits, draw: Draw) -> None:
-        """``draw`` picks one of several that are equal."""
+        """``draw`` picks one of several that are equal for a model."""
         self.limits = limits
         self._draw = draw
         #: models that the nodes are to serve, if this router hears it, and why some have no place
@@ -141,7 +160,7 @@ class Routes:
         if not left:
             raise self._nobody(model, tried, now_ms)
         if not model:
-            return self._draw(left).node
+            return self._draw(left, model).node
         left_ms = left[0].slo_ms(model) - waited_ms
         answers_ms = {n: n.answer_ms(model, now_ms) for n in left}
         best_ms = min(answers_ms.values())
@@ -164,7 +183,7 @@ class Routes:
                 answers_ms = warm_ms
         first_ms = min(answers_ms.values())
         equal = [n for n, ms in answers_ms.items() if ms <= first_ms + self.limits.equal_ms]
-        return (equal[0] if len(equal) == 1 else self._draw(equal)).node
+        return (equal[0] if len(equal) == 1 else self._draw(equal, model)).node
 
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import ModelOutlook, Node, NodeState
-from interlace.routing.routes import Routes, RoutingLimits
+from interlace.routing.routes import Routes, RoutingLimits, by_pace
 
 NONE: frozenset[str] = frozenset()
 
@@ -24,7 +24,7 @@ def state(number: int = 0, **models: ModelOutlook) -> NodeState:
 
 
 def routes(*names: str, seed: int = 0) -> Routes:
-    made = Routes(RoutingLimits(), Random(seed).choice)
+    made = Routes(RoutingLimits(), by_pace(Random(seed).choices))
     made.follow([Node(name, "127.0.0.1", 8000) for name in names])
     return made
 
@@ -45,6 +45,14 @@ def test_lent_time_is_used_where_no_other_is_in_time() -> None:
     assert here.choose("m", frozenset("a"), 0.0, 0.0).name == "b"
     here.heard("b", state(1, m=replace(outlook(6.0), lent=True)), 900.0)
     assert here.choose("m", NONE, 0.0, 900.0).name == "b"  # the other is lost
+
+
+def test_of_equal_nodes_each_is_drawn_as_often_as_it_has_hosts_for() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=replace(outlook(5.0), row_ms=0.1)), 0.0)
+    here.heard("b", state(m=replace(outlook(5.0), row_ms=0.4)), 0.0)
+    asked = [here.choose("m", NONE, 0.0, 0.0).name for _ in range(2_000)]
+    assert asked.count("a") == pytest.approx(1_600, abs=100)  # 5 deviations
 
 
 def test_what_was_sent_since_counts() -> None:
