@@ -70,7 +70,7 @@ class _Trial:
         self._memory = f"{max(2, sum(sizes) // 10_000_000)}MB"
         self._right: dict[str, set[float]] = {}
         self._said: list[str] = []
-        self.port, self._log = 0, folder / "server.log"
+        self.port, self._log, self._start_s = 0, folder / "server.log", 0.0
 
     def run(self, seconds: float, rate_rps: float, fill: bool) -> Report:
         with self._served() as server:
@@ -95,6 +95,7 @@ class _Trial:
         told = Counter(what for _, what in found)
         wrong = told.pop("another's", 0)
         rows = [
+            Row("seconds until it is ready", None, self._start_s),
             Row("requests", None, len(found)),
             Row("answered, each by its own model", None, told.pop("right", 0)),
             Row("answered by another's or not at all", 0, wrong + told.pop("nothing", 0)),
@@ -108,6 +109,7 @@ class _Trial:
         command = [sys.executable, "-m", "interlace", "serve", str(self.models)]
         command += ["--memory", self._memory, "--profiles", str(self._folder / "profiles")]
         command += [*["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--log"]]
+        began_s = time.monotonic()
         with self._log.open("wb") as out:
             server = subprocess.Popen(
                 [*command, str(self._folder / "events.log")], stdout=out, stderr=out
@@ -117,7 +119,7 @@ class _Trial:
                 if server.poll() is not None:
                     raise SystemExit(f"the server ended: {self._log.read_text()[-2000:]}")
                 time.sleep(0.2)
-            self.port = int(ready[1])
+            self.port, self._start_s = int(ready[1]), time.monotonic() - began_s
             yield server
         finally:
             server.kill()

@@ -155,6 +155,7 @@ class LiveServer:
         preparation = ModelPreparer(choices.root, self.devices, rig, store, layers)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
+        self.table.at_hand = self.at_hand.found
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked

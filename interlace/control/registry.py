@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.model import Model
 from interlace.server.model_control import IndexEntry
 
@@ -62,10 +63,10 @@ class VersionRegistry:
 
     def by_key(self, key: str) -> VersionEntry | None:
         """The entry that a deployment key serves."""
-        for entry in self._entries.values():
-            if entry.model is not None and entry.model.key == key:
-                return entry
-        return None
+        name, version, _ = DeploymentKey.parse(key)
+        entry = self._entries.get((name, str(version)))
+        served = entry is not None and entry.model is not None and entry.model.key == key
+        return entry if served else None
 
     def ready(self) -> dict[tuple[str, str], bool]:
         """By name and version: whether it is served. Versions unloaded on request are left out."""

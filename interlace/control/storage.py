@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from interlace.core.errors import RepositoryError
@@ -15,19 +16,25 @@ T = TypeVar("T")
 #: Reads at once, those included that storage never answers.
 _AT_ONCE: Final = 8
 _LIMIT_S: Final = 30.0
+#: A thread that finds nothing to read for so long ends.
+_IDLE_S: Final = 1.0
 
 
 class StorageReader:
     """Runs reads in daemon threads, which need not end before the process does.
 
     A read from storage that hangs cannot be ended, only left behind; such reads keep their place,
-    so that there are never more than a few.
+    so that there are never more than a few. Reads that follow each other share a thread: to start
+    one takes as long as most reads.
     """
 
     def __init__(self, limit_s: float = _LIMIT_S) -> None:
         self._limit_s = limit_s
         self._free = _AT_ONCE
         self._freed = asyncio.Event()
+        self._reads: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._threads = 0
+        self._ending = threading.Lock()
 
     async def read(self, what: str, work: Callable[[], T], steps: Callable[[], int]) -> T:
         """What ``work`` returns or raises; ``steps`` grows as long as it makes progress.
@@ -49,8 +56,27 @@ class StorageReader:
             with suppress(RuntimeError):  # the loop is closed: nobody listens
                 loop.call_soon_threadsafe(self._ended, done, result, failure)
 
-        threading.Thread(target=run, name="storage", daemon=True).start()
+        self._begin(run)
         return await self._watched(what, done, steps)
+
+    def _begin(self, read: Callable[[], None]) -> None:
+        """Have a thread do it: there are as many as reads, at least."""
+        with self._ending:
+            self._reads.put(read)
+            if self._threads >= _AT_ONCE - self._free:
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="storage", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._reads.get(timeout=_IDLE_S)()
+            except Empty:
+                with self._ending:
+                    if self._reads.empty():
+                        self._threads -= 1
+                        return
 
     async def _place(self, what: str) -> None:
         while not self._free:

@@ -42,6 +42,7 @@ class EvictionOrder:
         for wanted in target.partitions:
             self._planned.setdefault(wanted.gpu, []).append(wanted)
         self._asked = {slot.model for p in target.partitions for slot in p.slots}
+        self._whole: dict[str, bool] = {}  #: which hold all there is, and all that is wanted
         self._hosts = Counter(
             model for live in partitions.values() if live.accepting for model in _loaded(live)
         )
@@ -67,11 +68,15 @@ class EvictionOrder:
         )
 
     def allows(self, live: LivePartition, model: str) -> bool:
-        """True if the model can be loaded there now, next to all that is on the accelerator.
+        """True if a wanted model can be loaded there now, next to all that is on the accelerator.
 
         True, too, if only the plan itself is on it: whether that fits is for the device to say.
         """
         gpu = self._gpus[live.gpu]
+        if gpu.id not in self._whole:  # thousands of models are asked for, one after the other
+            self._whole[gpu.id] = self._fits(gpu, [])
+        if self._whole[gpu.id]:
+            return True
         here = self._there[live.gpu]
         held = [
             (one.share_pct, [*one.model_states, model] if one is live else list(one.model_states))

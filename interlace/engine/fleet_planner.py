@@ -59,6 +59,10 @@ class FleetPlanner:
         numbers = (part.id.rpartition(".p")[2] for part in plan.partitions)
         known = (int(number) + 1 for number in numbers if number.isdecimal())
         self._state.partition_serial = max(known, default=0)
+        self.head_for(plan)
+
+    def head_for(self, plan: Plan) -> None:
+        """Servers are to do this until the next plan comes, which is a change of it."""
         self._state.target = plan
         self._stand([])
 
@@ -106,20 +110,25 @@ class FleetPlanner:
         target = self._state.target
         if target is not self._standing:
             self._standing = target
-            self._state.partitions = {
-                part.id: LivePartition(
-                    part.id,
-                    part.gpu,
-                    part.share_pct,
-                    PartitionState.READY,
-                    model_states={slot.model: ModelState.LOADED for slot in part.slots},
-                )
-                for part in target.partitions
-            }
+            self._state.partitions = standing_partitions(target)
             self._state.update_hosts()
             for deployed in self._state.models.values():
                 deployed.status_reported |= bool(deployed.hosts)
         return commands
+
+
+def standing_partitions(plan: Plan) -> dict[str, LivePartition]:
+    """Those of a plan, as they are once it is carried out."""
+    return {
+        part.id: LivePartition(
+            part.id,
+            part.gpu,
+            part.share_pct,
+            PartitionState.READY,
+            model_states={slot.model: ModelState.LOADED for slot in part.slots},
+        )
+        for part in plan.partitions
+    }
 
 
 class _NothingWaits:

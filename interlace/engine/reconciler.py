@@ -32,9 +32,10 @@ from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
 
 #: Of more steps than this that are under way (partitions made and released, models loaded and
-#: unloaded), the end of one is not looked at until this part of them has ended since the last look.
+#: unloaded), the end of one is not looked at until this part of them has ended since the last look,
+#: or an epoch: a look goes over all models.
 _MANY: Final = 32
-_PART: Final = 0.125
+_PART: Final = 0.5
 
 
 class Reconciler:

@@ -24,13 +24,16 @@ from interlace.engine.fleet_planner import FleetPlanner
 from interlace.fleet.fleet_gpus import (
     fleet_gpu,
     models_of,
+    node_of,
     own_models_of,
     plan_of_nodes,
     plans_by_node,
 )
 from interlace.fleet.handover import NodePart, handed_over
 from interlace.fleet.kinds import KindsPlanner
+from interlace.fleet.parted_pools import PartedPools
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
+from interlace.fleet.rehoming import rehomed
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
@@ -89,7 +92,8 @@ class Controller:
         self._digests: dict[str, str] = {}
         self._profiles: dict[str, dict[str, Profile]] = {}  #: by kind of accelerator and model
         self._handing_over = False  # models are to leave when they stand elsewhere
-        self._asked: Collection[str] = ()  # accelerators that the open question is about
+        self._asked: Collection[str] = ()  # accelerators that the last question is about
+        self.planning = False  #: that question is open
         self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
         self.broken: Mapping[
@@ -124,8 +128,12 @@ class Controller:
             self._follow(self._planner.joined(GpuJoined(gpu, more)))
 
     def left(self, node: str) -> None:
-        """A node is gone, or to be emptied: its models stand elsewhere from now on."""
+        """A node is gone, or to be emptied: its models stand elsewhere from now on.
+
+        Where a model had its turns there alone it has one elsewhere at once, and the plan follows.
+        """
         gpus = self._nodes.pop(node).gpus
+        self._planner.head_for(self._without(node))
         for gpu in gpus:
             self._follow(self._planner.left(GpuLeft(gpu.id, more=gpu is not gpus[-1])))
 
@@ -192,6 +200,15 @@ class Controller:
 
         self._solver(self._planning())(question, solved)
 
+    def _without(self, node: str) -> Plan:
+        """What stands without a node, whose models have turns on what is left."""
+        plan = self._target
+        kept = tuple(p for p in plan.partitions if node_of(p.gpu) != node)
+        homeless = own_models_of(plan.partitions) - own_models_of(kept)
+        fleet = Fleet(tuple(gpu for one in self._nodes.values() for gpu in one.gpus))
+        demand = self._planner.what_if(fleet, {}).demand
+        return rehomed(replace(plan, partitions=kept), homeless, demand, fleet, self._profiles)
+
     def next_revision(self) -> Revision:
         """Of an order that comes after all that were given."""
         self._number += 1
@@ -207,22 +224,22 @@ class Controller:
         self.start()
 
     def _solve(self, question: SolvePlan) -> None:
-        self._asked = {gpu.id for gpu in question.fleet.gpus}
+        self._asked, self.planning = {gpu.id for gpu in question.fleet.gpus}, True
         self._solver(self._planning())(question, self._solved)
 
     def _planning(self) -> System:
         """The system, for the kinds and the zones of the nodes that are there now."""
         zones = {name: member.zone for name, member in self._nodes.items()}
         profiles = {kind: dict(models) for kind, models in self._profiles.items()}
-        planner = ZonePlanner(KindsPlanner(self._system.planner, profiles), zones)
-        return replace(self._system, planner=planner)
+        zoned = ZonePlanner(KindsPlanner(self._system.planner, profiles), zones)
+        return replace(self._system, planner=PartedPools(zoned, profiles))
 
     def _forget_profiles(self, model: str) -> None:
         for models in self._profiles.values():
             models.pop(model, None)
 
     def _solved(self, solved: PlanSolved) -> None:
-        asked, self.failure = self._asked, solved.failure or ""
+        self.planning, asked, self.failure = False, self._asked, solved.failure or ""
         commands = self._planner.planned(solved, self._clock.now_ms())
         if self._planner.target is not self._target:
             for member in self._nodes.values():

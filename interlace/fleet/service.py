@@ -309,8 +309,10 @@ class FleetService:
                 state, known = self._states.get(node), self._described.get(node)
                 if known is None or (state is not None and state.began != known.began):
                     await self._describe(node)
+            wanted = self._files.models if self._files.digest else None
+            reasons = {} if self.controller is None else self.controller.reasons
+            self._directory.plan_is_for(wanted, reasons)
             if self.controller is not None:
-                self._directory.unplaced(self.controller.reasons)
                 able = self._able()
                 for node in able.keys() - set(self.controller.nodes):
                     self.controller.joined(node, able[node])
@@ -328,7 +330,7 @@ class FleetService:
     async def _empty(self, node: str) -> None:
         """Let a drained node take nothing, if all others do what they are to do."""
         controller, state = self.controller, self._states.get(node)
-        if controller is None or state is None or not state.accepting:
+        if controller is None or controller.planning or state is None or not state.accepting:
             return
         for other in controller.nodes:
             at, assigned = self._states.get(other), controller.assignment(other)

@@ -32,9 +32,9 @@ def with_guests(
     surfaces = {name: surface(profiles[name]) for name in wanted}
     parts = {partition.id: partition for partition in plan.partitions}
     for partition in plan.partitions:
-        room_ms = _room_ms(partition, wanted, surfaces)
+        own_ms = room_ms(partition, wanted, surfaces)
         for one in sorted(wanted.values(), key=lambda d: (-d.slo_ms, d.model)):
-            guest = _guest(one, partition, room_ms, surfaces)
+            guest = _guest(one, partition, own_ms, surfaces)
             if guest is None:
                 continue
             before = parts[partition.id]
@@ -49,7 +49,7 @@ def with_guests(
     return replace(plan, partitions=tuple(parts.values()))
 
 
-def _room_ms(
+def room_ms(
     partition: Partition, wanted: Mapping[str, Demand], surfaces: Mapping[str, Surface]
 ) -> float:
     """How long the partition may be taken from its own models."""

@@ -112,9 +112,17 @@ class GrowingProgram:
         return objective, np.array(found.col_value), np.array(found.row_dual)
 
 
+class _Silent(highspy.Highs):
+    """From 1.16 on a first call of any other method prints a banner, and making one makes calls."""
+
+    def enableCallbacks(self) -> None:
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+
 def _highs() -> highspy.Highs:
     """HiGHS on one thread with a fixed seed, silent."""
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs = _Silent()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)

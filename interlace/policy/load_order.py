@@ -44,13 +44,15 @@ def by_deadline(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
     if not in_time:
         return first_come(waiting, now_ms)
     in_time.sort(key=lambda one: (one.deadline_ms, one.model))
-    soonest, wake_ms = None, inf
-    for one, latest_ms in zip(in_time, _latest_begins_ms(in_time), strict=True):
-        begin_ms = _begin_ms(one, latest_ms)
-        if begin_ms <= now_ms and soonest is None:
-            soonest = one.model
-        wake_ms = min(wake_ms, begin_ms)
-    return LoadChoice(soonest) if soonest is not None else LoadChoice(None, wake_ms)
+    latest_ms = _latest_begins_ms(in_time)
+    begins_ms = [_begin_ms(one, latest) for one, latest in zip(in_time, latest_ms, strict=True)]
+    ready = (one for one, begin_ms in zip(in_time, begins_ms, strict=True) if begin_ms <= now_ms)
+    soonest = next(ready, None)
+    if soonest is None:
+        return LoadChoice(None, min(begins_ms))
+    # While the most urgent one waits for company others have the link, if they end before it must.
+    passes = now_ms + soonest.link_ms <= latest_ms[0]
+    return LoadChoice(soonest.model if passes else in_time[0].model)
 
 
 def _latest_begins_ms(waiting: Sequence[WaitingLoad]) -> list[float]:

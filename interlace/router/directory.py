@@ -96,9 +96,12 @@ class NodeDirectory:
                 links.close()
         self._leaving = [one for one in self._leaving if one[0].in_flight]
 
-    def unplaced(self, reasons: Mapping[str, str]) -> None:
-        """These models have no place in the plan, and why: callers are told."""
-        self._routes.unplaced = reasons
+    def plan_is_for(self, models: Collection[str] | None, unplaced: Mapping[str, str]) -> None:
+        """Nodes are to serve these models, some of which have no place, and why: callers are told.
+
+        ``None``: it is not known here which.
+        """
+        self._routes.wanted, self._routes.unplaced = models, unplaced
 
     def serves(self, model: str) -> bool:
         """Whether a node that can be asked answers this model; "" for any."""

@@ -33,6 +33,9 @@ class RoutingLimits:
     apart_ms: float = 1.0
     rest_ms: float = 50.0  #: a node that has no requests is asked so often
     look_ms: float = 100.0  #: lost ones are looked for so often, and as soon as there may be one
+    #: A model that a node served within this time is known, where nobody says what is wanted: its
+    #: node was lost or began anew, and it will stand elsewhere.
+    known_ms: float = 30_000.0
 
     def pause_ms(self, nodes: int) -> float:
         """Between two questions to one of so many nodes."""
@@ -47,7 +50,26 @@ class RoutingLimits:
         return max(self.lost_ms, 3.0 * self.pause_ms(nodes))
 
 
-Draw = Callable[[Sequence[BelievedNode]], BelievedNode]
+#: One of several nodes that are equal for a model; "" where any will do.
+Draw = Callable[[Sequence[BelievedNode], str], BelievedNode]
+
+
+#: As ``random.Random.choices``: some of these, by their weights.
+Choices = Callable[[Sequence[BelievedNode], Sequence[float]], list[BelievedNode]]
+
+
+def by_pace(choices: Choices) -> Draw:
+    """At random, in proportion to the rows of the model that each node takes in a time.
+
+    A node that has few hosts of a pool is equal to one with many while both have an idle host; if
+    it were asked as often, it would be full all the time.
+    """
+
+    def draw(nodes: Sequence[BelievedNode], model: str) -> BelievedNode:
+        (drawn,) = choices(nodes, [node.pace(model) if model else 1.0 for node in nodes])
+        return drawn
+
+    return draw
 
 
 class Routes:
@@ -60,13 +82,16 @@ class Routes:
     """
 
     def __init__(self, limits: RoutingLimits, draw: Draw) -> None:
-        """``draw`` picks one of several that are equal."""
+        """``draw`` picks one of several that are equal for a model."""
         self.limits = limits
         self._draw = draw
-        self.unplaced: Mapping[str, str] = {}  #: models that a plan has no place for, and why
+        #: models that the nodes are to serve, if this router hears it, and why some have no place
+        self.wanted: Collection[str] | None = None
+        self.unplaced: Mapping[str, str] = {}
         self._nodes: dict[str, BelievedNode] = {}
         self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
         self._silent_after_ms, self._lost_after_ms = limits.silent_ms, limits.lost_ms
+        self._served_ms: dict[str, float] = {}  #: when models were served last that are not now
 
     @property
     def nodes(self) -> list[BelievedNode]:
@@ -137,8 +162,8 @@ class Routes:
         better.
 
         Raises:
-            ServeError: UNKNOWN_MODEL, no node serves it; NOT_READY, none that does can be asked;
-                OVERLOADED, none that is left would answer in time.
+            ServeError: UNKNOWN_MODEL, no node is to serve it; NOT_READY, none that does can be
+                asked; OVERLOADED, none that is left would answer in time.
         """
         able = self._able(model, now_ms)
         if tried:
@@ -150,7 +175,7 @@ class Routes:
         if not left:
             raise self._nobody(model, tried, now_ms)
         if not model:
-            return self._draw(left).node
+            return self._draw(left, model).node
         left_ms = left[0].slo_ms(model) - waited_ms
         answers_ms = {n: n.answer_ms(model, now_ms) for n in left}
         best_ms = min(answers_ms.values())
@@ -173,7 +198,7 @@ class Routes:
                 answers_ms = warm_ms
         first_ms = min(answers_ms.values())
         equal = [n for n, ms in answers_ms.items() if ms <= first_ms + self.limits.equal_ms]
-        return (equal[0] if len(equal) == 1 else self._draw(equal)).node
+        return (equal[0] if len(equal) == 1 else self._draw(equal, model)).node
 
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""
@@ -188,8 +213,17 @@ class Routes:
             del others[node.node.name]
             if not others:
                 del self._serving[model]
+                self._served_until(node.heard_ms, model)
         for model in after - before:
             self._serving.setdefault(model, {})[node.node.name] = node
+            self._served_ms.pop(model, None)
+
+    def _served_until(self, at_ms: float, model: str) -> None:
+        """Note it; for each that is noted the oldest is forgotten, if it is old enough."""
+        self._served_ms[model] = at_ms
+        oldest = next(iter(self._served_ms))
+        if at_ms - self._served_ms[oldest] > self.limits.known_ms:
+            del self._served_ms[oldest]
 
     def _lost_before_ms(self, now_ms: float) -> float:
         """A node that was heard then, and not since, is lost."""
@@ -199,6 +233,12 @@ class Routes:
         after_ms = self._lost_before_ms(now_ms)
         asked = self._serving.get(model, {}) if model else self._nodes
         return [n for n in asked.values() if n.accepting and n.heard_ms > after_ms]
+
+    def _known(self, model: str, now_ms: float) -> bool:
+        """Whether a model that no node serves is to be served."""
+        if self.wanted is not None:
+            return model in self.wanted
+        return now_ms - self._served_ms.get(model, -inf) <= self.limits.known_ms
 
     def _nobody(self, model: str, tried: Collection[str], now_ms: float) -> ServeError:
         """Why there is no node to ask."""
@@ -214,6 +254,8 @@ class Routes:
                 f"the fleet has no room for it: {self.unplaced[model]}: add a node, or take out "
                 "another model"
             )
+        elif self._nodes and self._known(model, now_ms):
+            why = "it is to be served, and no node that is left has it ready"
         elif self._nodes and not unheard:
             return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
         else:

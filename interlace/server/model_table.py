@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
@@ -39,6 +39,8 @@ class ModelTable:
     def __init__(self) -> None:
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._found: dict[tuple[str, str], ServedModel] = {}  # resolved since the last change
+        #: names that are known here, but are served only when this node is told to
+        self.at_hand: Container[str] = ()
 
     def publish(self, served: ServedModel) -> None:
         """Route a name and version to this deployment from now on."""
@@ -63,7 +65,7 @@ class ModelTable:
         """The deployment of a name; the newest version if none is asked for.
 
         Raises:
-            ServeError: unknown name or version.
+            ServeError: unknown name or version, or it is not served here at present.
         """
         found = self._found.get((name, version))
         if found is None:
@@ -90,6 +92,12 @@ class ModelTable:
 
     def _look_up(self, name: str, version: str) -> ServedModel:
         versions = self._versions.get(name)
+        if versions is None and name in self.at_hand:
+            raise ServeError(
+                Reason.NOT_READY,
+                f"model '{name}' is at hand, but this node is not told to serve it at present: ask "
+                "a router",
+            )
         if versions is None:
             short = name[:NAME_CHARS]
             near = get_close_matches(short, self._versions, n=3)

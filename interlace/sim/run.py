@@ -22,7 +22,7 @@ from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.pipeline.runner import PipelineRunner
-from interlace.sim.provider import SimulatedProvider
+from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import RunRecord
 from interlace.sim.recorder import Recorder
 from interlace.sim.scenario import Simulation
@@ -157,9 +157,8 @@ def _runtime(
             made.weights.links, made.weights.host = links, host
         return made
 
-    reserve = scenario.reserve
-    provider = SimulatedProvider(reserve, clock, device) if reserve else None
-    engine = Engine(scenario.fleet, system, reserve.gpus if reserve else ())
+    reserve = scenario.reserve or Reserve((), 0.0)
+    engine = Engine(scenario.fleet, system, reserve.gpus)
     runtime = Runtime(
         engine,
         clock,
@@ -167,7 +166,7 @@ def _runtime(
         InlinePlanSolver(system, clock, scenario.plan_ms),
         observers,
         scenario.epoch_ms,
-        provider,
+        SimulatedProvider(reserve, clock, device),
     )
     if scenario.epoch_ms < float("inf"):
         runtime.start()

@@ -12,7 +12,7 @@ from interlace.core.node import Assignment, ModelOutlook, NodeDescription, NodeM
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.fleet.controller import Controller
-from interlace.fleet.fleet_gpus import models_of, node_of
+from interlace.fleet.fleet_gpus import models_of, node_of, own_models_of
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
@@ -127,6 +127,21 @@ def test_what_a_lost_node_served_stands_elsewhere() -> None:
         new = told.controller.assignment(name)
         assert new is not None and old is not None
         assert new == old or new.revision > old.revision
+
+
+def test_what_stood_on_a_lost_node_alone_stands_elsewhere_before_there_is_a_plan() -> None:
+    told = Told("a", "b", system=placed("a/gpu0", "b/gpu0"), gpus=1, zone="rack")
+    told.deploy(m=10.0, k=10.0)
+    first = {name: own_models(told, name) for name in "ab"}
+    assert sorted(map(len, first.values())) == [1, 1]
+    told.controller.left("a")  # no time passes
+    assert own_models(told, "b") == {"m", "k"}
+    assert told.controller.planning
+
+
+def own_models(told: Told, node: str) -> set[str]:
+    assignment = told.controller.assignment(node)
+    return set() if assignment is None else own_models_of(assignment.plan.partitions)
 
 
 def test_a_node_that_joins_is_given_work() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class FakeNodes:
         self.told: list[tuple[str, str]] = []
         self.refusal = b""
         self.models = MODELS
+        self.wanted: Collection[str] | None = None
         self.without_room: dict[str, str] = {}
 
     @property
@@ -54,8 +55,8 @@ class FakeNodes:
     def heard_ms(self) -> dict[str, float]:
         return dict.fromkeys(self.descriptions, self.now_ms())
 
-    def unplaced(self, reasons: Mapping[str, str]) -> None:
-        self.without_room = dict(reasons)
+    def plan_is_for(self, models: Collection[str] | None, unplaced: Mapping[str, str]) -> None:
+        self.wanted, self.without_room = models, dict(unplaced)
 
     def refusing(self) -> set[str]:
         return set()
@@ -87,7 +88,11 @@ class Stand:
     """A service, and its nodes."""
 
     def __init__(
-        self, root: Path, nodes: Mapping[str, NodeDescription], kept: Path | None = None
+        self,
+        root: Path,
+        nodes: Mapping[str, NodeDescription],
+        kept: Path | None = None,
+        plan_ms: float = 0.0,
     ) -> None:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
@@ -98,8 +103,9 @@ class Stand:
             standing: Mapping[str, Assignment],
         ) -> Controller:
             return Controller(
-                clock, system, lambda s: InlinePlanSolver(s, clock), term, there, standing=standing
-            )
+                clock, system, lambda s: InlinePlanSolver(s, clock, plan_ms), term, there,
+                standing=standing,
+            )  # fmt: skip
 
         fakes: Any = self.nodes
         self.service = FleetService(
@@ -131,6 +137,22 @@ def run(root: Path, work: Callable[[Stand], Awaitable[None]], **nodes: NodeDescr
             stand.service.close()
 
     asyncio.run(within())
+
+
+def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path) -> None:
+    async def work() -> None:
+        stand = Stand(tmp_path, {"a": node("a", 1), "b": node("b", 2)}, plan_ms=200.0)
+        try:
+            await stand.until(lambda: stand.serving() == {"a", "b"})
+            stand.service.drain("a")
+            controller = stand.service.controller
+            assert controller is not None and controller.planning
+            await stand.until(lambda: not stand.nodes.states["a"].accepting)
+            assert not controller.planning
+        finally:
+            stand.service.close()
+
+    asyncio.run(work())
 
 
 def node(name: str, began: int, version: str = __version__) -> NodeDescription:
@@ -203,6 +225,16 @@ def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:
         stand.nodes.models = {"m": replace(MODELS["m"], demand=hasty)}
         await stand.until(lambda: stand.nodes.without_room.keys() == {"m"})
 
+    run(tmp_path, work, a=node("a", 1))
+
+
+def test_routers_hear_of_every_model_of_the_folder_before_it_is_served(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.nodes.wanted is not None)
+        assert set(stand.nodes.wanted or ()) == {"later"}
+
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "config.pbtxt").write_text("")
     run(tmp_path, work, a=node("a", 1))
 
 

@@ -1,5 +1,7 @@
 """Linear and integer programs: optima, prices, limits, what has no solution."""
 
+import subprocess
+import sys
 from itertools import product
 from math import inf
 
@@ -90,6 +92,12 @@ def test_the_same_program_has_the_same_answer() -> None:
     program = _knapsack(weights, values, 66, True)
     assert solve(program) == solve(program)
     assert solve(program, nodes=1) == solve(program, nodes=1)
+
+
+def test_nothing_is_printed() -> None:
+    script = "from interlace.packing.solver import *; solve(LinearProgram([], [], [], [], []))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b""
 
 
 def test_programs_without_rows_or_columns() -> None:

@@ -1,6 +1,6 @@
 """Which load is next: nothing that can be in time is late by it, and few are made."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlace.policy.cold_policy import LoadOrder, WaitingLoad
@@ -37,7 +37,16 @@ def test_one_begins_or_a_later_time_is_named(
         assert choice.model in {one.model for one in waiting}
 
 
+#: The last one waits for company; the link would be the second's for longer than it can wait.
+_LONG_BESIDE_URGENT = [
+    WaitingLoad("urgent", 0.0, 1.0, 1.0, 1.0, 0.0, False),
+    WaitingLoad("long", 0.0, 37.0, 18.0, 18.0, 0.0, False),
+    WaitingLoad("asked", 0.0, 19.0, 1.0, 1.0, 56.0, True),
+]
+
+
 @given(waiting_loads())
+@example(_LONG_BESIDE_URGENT)
 def test_waiting_for_company_makes_nothing_late(waiting: list[WaitingLoad]) -> None:
     """All that could be in time one after the other from the last arrival on, by deadline, is."""
     start_ms = max((one.first_arrival_ms for one in waiting), default=0.0)

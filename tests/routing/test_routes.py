@@ -1,6 +1,7 @@
 """Whom a router asks."""
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import ModelOutlook, Node, NodeState
-from interlace.routing.routes import Routes, RoutingLimits
+from interlace.routing.routes import Routes, RoutingLimits, by_pace
 
 NONE: frozenset[str] = frozenset()
 
@@ -23,7 +24,7 @@ def state(number: int = 0, **models: ModelOutlook) -> NodeState:
 
 
 def routes(*names: str, seed: int = 0) -> Routes:
-    made = Routes(RoutingLimits(), Random(seed).choice)
+    made = Routes(RoutingLimits(), by_pace(Random(seed).choices))
     made.follow([Node(name, "127.0.0.1", 8000) for name in names])
     return made
 
@@ -44,6 +45,14 @@ def test_lent_time_is_used_where_no_other_is_in_time() -> None:
     assert here.choose("m", frozenset("a"), 0.0, 0.0).name == "b"
     here.heard("b", state(1, m=replace(outlook(6.0), lent=True)), 900.0)
     assert here.choose("m", NONE, 0.0, 900.0).name == "b"  # the other is lost
+
+
+def test_of_equal_nodes_each_is_drawn_as_often_as_it_has_hosts_for() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=replace(outlook(5.0), row_ms=0.1)), 0.0)
+    here.heard("b", state(m=replace(outlook(5.0), row_ms=0.4)), 0.0)
+    asked = [here.choose("m", NONE, 0.0, 0.0).name for _ in range(2_000)]
+    assert asked.count("a") == pytest.approx(1_600, abs=100)  # 5 deviations
 
 
 def test_what_was_sent_since_counts() -> None:
@@ -177,6 +186,53 @@ def test_it_says_why_there_is_nobody(heard: tuple[str, ...], reason: Reason, say
     with pytest.raises(ServeError) as found:
         here.choose("m", NONE, 0.0, 0.0)
     assert found.value.reason is reason and says in found.value.detail
+
+
+def refusal(here: Routes, model: str, now_ms: float) -> Reason:
+    with pytest.raises(ServeError) as found:
+        here.choose(model, NONE, 0.0, now_ms)
+    return found.value.reason
+
+
+def test_a_model_whose_only_node_began_anew_or_left_is_not_unknown() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(), k=outlook()), 0.0)
+    here.heard("b", state(), 0.0)
+    here.heard("a", NodeState(2, 0, {"k": outlook()}), 1.0)  # empty, before it stands elsewhere
+    here.follow([Node("b", "127.0.0.1", 8000)])
+    now_ms = RoutingLimits().known_ms
+    here.heard("b", state(1), now_ms)
+    assert {refusal(here, model, now_ms) for model in "mk"} == {Reason.NOT_READY}
+    assert refusal(here, "other", now_ms) is Reason.UNKNOWN_MODEL
+    here.heard("b", state(2), now_ms + 2.0)
+    assert refusal(here, "k", now_ms + 2.0) is Reason.UNKNOWN_MODEL  # nobody misses it
+
+
+def test_who_knows_what_is_wanted_is_asked_which_models_there_are() -> None:
+    here = routes("a")
+    here.heard("a", state(m=outlook()), 0.0)
+    here.heard("a", state(1), 1.0)
+    here.wanted = {"k"}
+    assert refusal(here, "k", 1.0) is Reason.NOT_READY  # not served yet
+    assert refusal(here, "m", 1.0) is Reason.UNKNOWN_MODEL  # withdrawn
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans(), st.floats(0.0, 40_000.0))))
+def test_what_is_served_no_more_is_forgotten_in_the_end(
+    steps: list[tuple[int, bool, float]],
+) -> None:
+    here, now_ms = routes("a"), 0.0
+    last: dict[str, float] = {}
+    for number, (model, served, later_ms) in enumerate(steps):
+        now_ms += later_ms
+        models = {f"m{model}": outlook()} if served else {}
+        last.update(dict.fromkeys(models, inf))
+        last |= {m: now_ms for m in last.keys() - models if last[m] == inf}
+        here.heard("a", state(number, **models), now_ms)
+        for name, until_ms in last.items():
+            if until_ms < inf:
+                lately = now_ms - until_ms <= here.limits.known_ms
+                assert (refusal(here, name, now_ms) is Reason.NOT_READY) == lately
 
 
 def test_a_moved_node_is_gone_and_new() -> None:

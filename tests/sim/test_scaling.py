@@ -19,7 +19,7 @@ from interlace.core.messages import (
     Run,
     ScaleFleet,
 )
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, Plan
 from interlace.core.request import Outcome
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.physics import MechanismCosts
@@ -84,6 +84,19 @@ def _run(
     )
     observe = [lambda now, event, commands: log.append((now, event, list(commands))), gaps]
     return simulate(scenario, observe), log, gaps
+
+
+def test_without_a_reserve_nobody_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    moved = {"a": Steps((8.0, 60.0)), "b": Steps((8.0, 1.0))}
+    row, there = resolve("interlace"), Fleet(GPUS[:1])
+    short = replace(row.planner(DEMAND, there, PROFILES, Plan()), unserved_rows_per_s={"a": 50.0})
+    asked: list[Command] = []
+    simulate(
+        Simulation(row, there, DEMAND, PROFILES, PROFILES, merge_arrivals(moved, 60.0, 3), short),
+        [lambda now, event, commands: asked.extend(commands)],
+    )
+    assert any(isinstance(one, ScaleFleet) for one in asked)
+    assert not caplog.messages
 
 
 def _there(record: RunRecord, at_ms: float) -> int:

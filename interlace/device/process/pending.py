@@ -12,6 +12,8 @@ from interlace.core.messages import Failure
 
 A = TypeVar("A")
 _NEVER_S = float("inf")
+#: So long what came while the loop did something else may still have to be read.
+_READ_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +34,25 @@ class PendingRequest(NamedTuple, Generic[A]):
 
 
 class _Line(Generic[A]):
-    """Questions answered in the order asked; ``due_s`` is when the first must be."""
+    """Questions answered in the order asked; ``due_s`` is when the first must be.
 
-    __slots__ = ("due_s", "questions")
+    ``passed``: that was over once, and what had come by then is being read.
+    """
+
+    __slots__ = ("due_s", "passed", "questions")
 
     def __init__(self) -> None:
         self.questions: deque[PendingRequest[A]] = deque()
         self.due_s = _NEVER_S
+        self.passed = False
 
 
 class PendingRequests(Generic[A]):
     """Open questions by line. Answers of one line come in order, lines do not wait for each other.
 
     A limit counts from when the question became the first of its line, which is when it could
-    begin. ``on_late`` hears of the first that took too long. Without open questions there are no
-    timers.
+    begin. ``on_late`` hears of the first that took too long; not if its answer came in time, and a
+    loop that stood still has not read it. Without open questions there are no timers.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_late: Callable[[str], None]) -> None:
@@ -96,7 +102,7 @@ class PendingRequests(Generic[A]):
             del self._lines[line]
 
     def _watch(self, entry: _Line[A], limit_s: float) -> None:
-        entry.due_s = self._loop.time() + limit_s
+        entry.due_s, entry.passed = self._loop.time() + limit_s, False
         if entry.due_s < self._timer_s:
             self._set_timer(entry.due_s)
 
@@ -112,6 +118,10 @@ class PendingRequests(Generic[A]):
         if first is None or first.due_s == _NEVER_S:
             return
         if self._loop.time() < first.due_s:
+            self._set_timer(first.due_s)
+            return
+        if not first.passed:
+            first.due_s, first.passed = self._loop.time() + _READ_S, True
             self._set_timer(first.due_s)
             return
         question = first.questions[0]

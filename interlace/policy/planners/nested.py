@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from interlace.core.hardware import Fleet
@@ -122,15 +124,17 @@ class Nested:
         return _NestedLayout(homes, kept, depth, self._headroom(kept, depth, len(homes)))
 
     def _depths(self, loads: Sequence[_NestedLoad], count: int) -> dict[str, int]:
-        """Partitions per model: all of them, less what tighter models need kept free."""
+        """Partitions per model, the longest first: all, less what tighter models need kept free."""
         depth = {load.demand.model: count for load in loads}
         for tight in sorted(loads, key=lambda load: load.demand.slo_ms):
             limit_ms = self.patience * tight.demand.slo_ms - tight.alone_ms
-            blockers = [load for load in loads if load is not tight and load.alone_ms > limit_ms]
-            for blocker in blockers:
-                # One partition fewer than the tight model has, but never none.
-                most = max(1, depth[tight.demand.model] - 1)
-                depth[blocker.demand.model] = min(depth[blocker.demand.model], most)
+            for blocker in loads:
+                if blocker.alone_ms <= limit_ms:
+                    break
+                if blocker is not tight:
+                    # One partition fewer than the tight model has, but never none.
+                    most = max(1, depth[tight.demand.model] - 1)
+                    depth[blocker.demand.model] = min(depth[blocker.demand.model], most)
         return _ordered(loads, depth)
 
     def _headroom(
@@ -142,7 +146,7 @@ class Nested:
             for m in range(1, count + 1)
             if (work := sum(x.work for x in loads if depth[x.demand.model] <= m)) > 0
         ]
-        return min(factors, default=float("inf"))
+        return min(factors, default=inf)
 
     def _plan(
         self, layout: _NestedLayout, demand: Sequence[Demand], surfaces: Mapping[str, Surface]
@@ -166,23 +170,27 @@ class Nested:
         self, layout: _NestedLayout, index: int, share_pct: int, surfaces: Mapping[str, Surface]
     ) -> tuple[Slot, ...]:
         here = [load for load in layout.loads if layout.depth[load.demand.model] > index]
+        blocked = sorted(
+            (self.blocking * load.demand.slo_ms - load.alone_ms, place)
+            for place, load in enumerate(here)
+        )
         slots = []
-        for load in here:
+        for place, load in enumerate(here):
             model = load.demand.model
-            limit_ms = self._batch_limit_ms(load, here)
+            limit_ms = _batch_limit_ms(load.alone_ms, place, blocked)
             batch = surfaces[model].largest_batch(limit_ms, share_pct, load.batch)
             rows_per_s = load.rows_per_s * layout.headroom / layout.depth[model]
             slots.append(Slot(model, max(1, batch), rows_per_s))
         return tuple(slots)
 
-    def _batch_limit_ms(self, load: _NestedLoad, here: Sequence[_NestedLoad]) -> float:
-        """How long a batch may block others; models that even one row blocks have other hosts."""
-        limits_ms = [
-            self.blocking * other.demand.slo_ms - other.alone_ms
-            for other in here
-            if other is not load
-        ]
-        return min((ms for ms in limits_ms if ms >= load.alone_ms), default=float("inf"))
+
+def _batch_limit_ms(alone_ms: float, place: int, blocked: Sequence[tuple[float, int]]) -> float:
+    """How long a batch of one model may block the others, of which ``blocked`` says how long each.
+
+    Models that even one row blocks have other hosts.
+    """
+    first = bisect_left(blocked, (alone_ms, -1))
+    return next((ms for ms, other in blocked[first : first + 2] if other != place), inf)
 
 
 def _rank(layout: _NestedLayout) -> tuple[int, float, int]:
@@ -222,6 +230,15 @@ def _within_memory(
 ) -> tuple[_NestedLoad, ...]:
     """The loads that memory holds; a model gives up partitions before it is left out."""
     kept: list[_NestedLoad] = []
+    whole = [
+        (gpu, (share, [one.demand.model for one in loads if depth[one.demand.model] > place]))
+        for place, (gpu, share) in enumerate(homes)
+    ]
+    if all(
+        holds(gpu, [held for where, held in whole if where == gpu.id], profiles)
+        for gpu in fleet.gpus
+    ):
+        return tuple(loads)
     held: list[tuple[str, int, list[str]]] = [(gpu, share, []) for gpu, share in homes]
     for load in loads:
         model = load.demand.model

@@ -1,9 +1,13 @@
 """Questions by line: order within a line, none between lines, limits that count from the head."""
 
 import asyncio
+import itertools
+import socket
+import time
 from functools import partial
 from random import Random
 
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +66,37 @@ def test_the_first_question_that_takes_too_long_is_told_whatever_its_line() -> N
 
     asyncio.run(ask())
     assert late == ["'slow work' took longer than 0.05 s"]
+
+
+def test_an_answer_that_a_loop_did_not_come_to_read_is_not_late() -> None:
+    late: list[str] = []
+    pairs = [socket.socketpair() for _ in range(2)]
+    (wake, woken), (answer, answered) = pairs
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        questions: PendingRequests[int] = PendingRequests(loop, late.append)
+
+        def stand_still() -> None:
+            woken.recv(1)
+            answer.send(b"!")
+            time.sleep(0.2)
+
+        def read() -> None:
+            answered.recv(1)
+            questions.answered("p")
+
+        loop.add_reader(woken, stand_still)
+        loop.add_reader(answered, read)
+        questions.add("p", question([], 0.05))
+        wake.send(b"!")
+        await asyncio.sleep(0.4)
+        assert questions.close() == []
+
+    uvloop.run(ask())
+    for end in itertools.chain(*pairs):
+        end.close()
+    assert late == []
 
 
 def test_answers_in_time_leave_nothing_to_be_told() -> None:

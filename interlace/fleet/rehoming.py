@@ -1,0 +1,112 @@
+"""Models whose only accelerators were lost get turns on those that are left, without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.packing.lending import room_ms
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+
+#: So many places are looked at for a model: the rule is for the moment, and is to cost none.
+_TRIES: Final = 64
+
+
+def rehomed(
+    plan: Plan,
+    homeless: Collection[str],
+    demand: Sequence[Demand],
+    fleet: Fleet,
+    profiles: Mapping[str, Profiles],
+) -> Plan:
+    """The plan with a turn on these accelerators for each ``homeless`` model.
+
+    The most asked for are placed first, each where the fewest have turns for the share; if it can
+    be where it breaks no promise, by the rule for guests, else where it is in time alone. Guests
+    make room. What finds no place waits for the next plan. ``demand`` is of all models, and
+    ``profiles`` are by kind and model.
+    """
+    places = _Places(plan, demand, fleet, profiles)
+    for one in sorted(demand, key=lambda d: (-d.rows_per_s, d.model)):
+        if one.model in homeless:
+            places.take(one)
+    return replace(plan, partitions=places.partitions)
+
+
+class _Places:
+    """Partitions, those with the fewest turns for their share first; an idle accelerator is one."""
+
+    def __init__(
+        self, plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Mapping[str, Profiles]
+    ) -> None:
+        self._wanted = {one.model: one for one in demand}
+        self._gpus = {gpu.id: gpu for gpu in fleet.gpus}
+        self._tables = {kind: Tables(models) for kind, models in profiles.items()}
+        self._on: dict[str, dict[str, Partition]] = {}
+        for part in plan.partitions:
+            self._on.setdefault(part.gpu, {})[part.id] = part
+        for gpu in self._gpus.values():
+            whole = Partition(f"{gpu.id}:home", gpu.id, max(gpu.shares_pct))
+            self._on.setdefault(gpu.id, {whole.id: whole})
+        self._heap = [(_crowd(p), p.id, p.gpu) for on in self._on.values() for p in on.values()]
+        heapify(self._heap)
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Those that have any turns, or guests."""
+        return tuple(part for on in self._on.values() for part in on.values() if part.slots)
+
+    def take(self, one: Demand) -> None:
+        """Give a model a turn in the first place that can have it."""
+        tried = [heappop(self._heap) for _ in range(min(_TRIES, len(self._heap)))]
+        places = [self._on[gpu][name] for _, name, gpu in tried]
+        any(self._placed(one, part, lends) for lends in (True, False) for part in places)
+        for part in places:
+            heappush(self._heap, (_crowd(self._on[part.gpu][part.id]), part.id, part.gpu))
+
+    def _placed(self, one: Demand, part: Partition, lends: bool) -> bool:
+        """Give it a turn there if memory holds it, beside that accelerator's guests or without."""
+        slot = self._slot(one, part, lends)
+        if slot is None:
+            return False
+        gpu, there = self._gpus[part.gpu], self._on[part.gpu]
+        for after in (there, {name: _own(each) for name, each in there.items()}):
+            others = tuple(s for s in after[part.id].slots if s.model != one.model)
+            with_it = {**after, part.id: replace(part, slots=(*others, slot))}
+            held = [(p.share_pct, [s.model for s in p.slots]) for p in with_it.values()]
+            if holds(gpu, held, self._tables[gpu.kind].profiles):
+                self._on[gpu.id] = with_it
+                return True
+        return False
+
+    def _slot(self, one: Demand, part: Partition, lends: bool) -> Slot | None:
+        """Its turn there; ``None`` if it would break its own promise, or one that ``lends``."""
+        tables = self._tables.get(self._gpus[part.gpu].kind)
+        if tables is None or one.model not in tables.profiles:
+            return None
+        latency, share_pct, own = tables.surface(one.model), part.share_pct, _own(part)
+        if share_pct < latency.shares_pct[0]:
+            return None
+        limit_ms = one.slo_ms / 2.0
+        if lends and own.slots:
+            surfaces = {slot.model: tables.surface(slot.model) for slot in own.slots}
+            limit_ms = min(limit_ms, room_ms(own, self._wanted, surfaces))
+        most = min(one.max_batch, latency.measured_rows(share_pct))
+        batch = latency.largest_batch(limit_ms, share_pct, most)
+        return Slot(one.model, batch, one.rows_per_s) if batch else None
+
+
+def _own(part: Partition) -> Partition:
+    """A partition without its guests."""
+    return replace(part, slots=tuple(slot for slot in part.slots if not slot.guest))
+
+
+def _crowd(part: Partition) -> float:
+    """Turns for the share."""
+    return len(_own(part).slots) / part.share_pct
