@@ -56,9 +56,9 @@ class NodeDirectory:
         """Take what a node said of itself."""
         self._routes.heard(node, state, self.now_ms())
 
-    def pause_ms(self, node: str) -> float:
-        """Until a node that has just answered is asked again."""
-        return self._routes.pause_ms(node)
+    def pause_ms(self, node: str, spared: bool = False) -> float:
+        """Until a node that is asked now is asked again (``Routes.pause_ms``)."""
+        return self._routes.pause_ms(node, spared)
 
     def look_after_ms(self) -> float:
         """Until ``look`` is to be called again."""

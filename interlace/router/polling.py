@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -19,10 +20,8 @@ from interlace.server.heap_budget import HeapReservation
 _STATE: Final = msgspec.json.Decoder(NodeState)
 _PATH: Final = "/v2/node/state"
 _PATIENCE_S: Final = 0.5
-#: Of the time between two questions: after what part an answered request brings the next one, and
-#: how long the timer then leaves it to the requests.
+#: After what part of the time between two questions an answered request brings the next one.
 _SOON: Final = 0.8
-_LATEST: Final = 1.5
 #: The timer that all nodes share comes no sooner than that after it came.
 _TICK_S: Final = 0.004
 
@@ -81,7 +80,7 @@ class NodePoller:
 class _Question:
     """What one node is asked again and again; it takes the replies."""
 
-    __slots__ = ("_connections", "_hurried", "_node", "_pending", "_poller", "_request", "_soon_s",
+    __slots__ = ("_asked_s", "_connections", "_node", "_pending", "_poller", "_request", "_soon_s",
                  "_turn_s")  # fmt: skip
 
     def __init__(
@@ -92,7 +91,7 @@ class _Question:
         self._connections = connections
         self._request = (request,)
         self._pending: PendingReply | None = None  #: while there is no answer
-        self._hurried = False  #: it was asked before its turn
+        self._asked_s = 0.0
         self._turn_s = self._soon_s = 0.0  #: when it is asked next, and when it may be
 
     def replied(
@@ -117,9 +116,11 @@ class _Question:
     def turn(self, now_s: float) -> float:
         """Ask, if it is time, also for want of an answer; when it is time next."""
         if now_s >= self._turn_s:
-            self.close()
-            self._hurried = False
-            self._ask(now_s)
+            if self._pending is None or now_s >= self._asked_s + _PATIENCE_S:
+                self.close()
+                self._ask(now_s)
+            else:
+                self._turn_s = now_s + self._pause_s()
         return self._turn_s
 
     def hurry(self) -> None:
@@ -130,8 +131,8 @@ class _Question:
         if self._pending is None:
             now_s = self._poller.loop.time()
             if now_s >= self._soon_s:
-                self._hurried = True
                 self._ask(now_s)
+                self._turn_s = now_s + self._pause_s(spared=True)
 
     def close(self) -> None:
         """Wait for no answer."""
@@ -141,20 +142,15 @@ class _Question:
             self._connections.ended(pending)
 
     def _ask(self, now_s: float) -> None:
-        self._turn_s = now_s + _PATIENCE_S
-        try:
+        pause_s = self._pause_s()
+        self._asked_s, self._soon_s, self._turn_s = now_s, now_s + _SOON * pause_s, now_s + pause_s
+        with suppress(ServeError):  # it has as many requests of this router as it may have
             self._pending = self._connections.send(self._request, self)
-        except ServeError:  # it has as many requests of this router as it may have
-            self._pause()
 
     def _end(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._connections.ended(pending)
-            self._pause()
 
-    def _pause(self) -> None:
-        pause_s = self._poller.directory.pause_ms(self._node) / 1000.0
-        now_s = self._poller.loop.time()
-        self._soon_s = now_s + _SOON * pause_s
-        self._turn_s = now_s + (_LATEST * pause_s if self._hurried else pause_s)
+    def _pause_s(self, spared: bool = False) -> float:
+        return self._poller.directory.pause_ms(self._node, spared) / 1000.0

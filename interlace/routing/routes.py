@@ -123,11 +123,12 @@ class Routes:
             known.heard(state, now_ms)
             self._index(known, before, known.models)
 
-    def pause_ms(self, node: str) -> float:
-        """Until a node that has just answered is asked again."""
+    def pause_ms(self, node: str, spared: bool = False) -> float:
+        """Until a node is asked again; one that is ``spared`` is asked as its requests come."""
         known = self._nodes.get(node)
         pause_ms = self.limits.pause_ms(len(self._nodes))
-        return max(pause_ms, self.limits.rest_ms) if known and known.at_rest else pause_ms
+        rests = spared or (known is not None and known.at_rest)
+        return max(pause_ms, self.limits.rest_ms) if rests else pause_ms
 
     def look_after_ms(self, now_ms: float) -> float:
         """Until a node may be lost that is not, ``look_ms`` at most."""

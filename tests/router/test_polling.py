@@ -18,7 +18,9 @@ from tests.server.fakes import wait_until
 OUTLOOK = ModelOutlook(5.0, 5.0, 0.1, 50.0)
 STATE = msgspec.json.encode(NodeState(1, 1, {"m": OUTLOOK}))
 RARELY = RoutingLimits(every_ms=1000_000.0, rest_ms=1000_000.0)
-OFTEN = RoutingLimits(silent_ms=60_000.0, lost_ms=60_000.0, every_ms=1.0, rest_ms=1.0)
+OFTEN = RoutingLimits(
+    silent_ms=60_000.0, lost_ms=60_000.0, every_ms=1.0, rest_ms=1.0, look_ms=60_000.0
+)
 
 
 class LaterLoop:
@@ -70,7 +72,7 @@ def node() -> Iterator[ScriptedNode]:
 
 def test_a_node_is_asked_over_and_over(node: ScriptedNode) -> None:
     asked = Asked(node, OFTEN)
-    wait_until(lambda: len(asked.heard) >= 5)
+    wait_until(lambda: len(asked.heard) >= 40)
     assert asked.router.do(lambda: asked.directory.serves("m"))
     assert all(head.startswith(b"GET /v2/node/state ") for head in node.heads)
     asked.router.do(asked.poller.close)
