@@ -222,6 +222,17 @@ def test_a_fetch_that_fails_is_made_again_once() -> None:
     assert world.reply_of(third).outcome is Outcome.OK
 
 
+def test_what_loads_again_for_too_long_is_told_how_late_it_would_end() -> None:
+    """A load takes 20 ms, and fails once; the caller hears then that it would be 15 ms late."""
+    world = cold_world(400, "copy")
+    world.devices["g0"].weights.fail_next(Failure("bad sectors"))
+    request = world.send("a", 30.0)
+    world.run(29.0)
+    reply = world.reply_of(request)
+    assert reply.outcome is Outcome.EXPIRED and reply.error is not None
+    assert reply.error.late_ms is not None and 10.0 < reply.error.late_ms < 20.0
+
+
 def test_a_batch_that_was_sent_ahead_fails_with_its_fetch_and_is_made_again() -> None:
     world = cold_world(400)
     world.devices["g0"].weights.fail_next(Failure("bad sectors"))
