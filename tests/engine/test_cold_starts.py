@@ -305,6 +305,26 @@ def test_an_accelerator_that_leaves_takes_what_it_held() -> None:
     assert {one.gpu for _, one in sent(world, Fetch)} == {"g0", "g1"}
 
 
+def test_a_load_that_waits_is_counted_on_one_accelerator() -> None:
+    """Eight models of 20 ms, four on each of two links, and 4 ms to run: all are there in 84."""
+    names = "abcdefgh"
+    world = cold_world(1_600, names=names, gpus=2)
+    asked = [world.send(name, 88.0 + place) for place, name in enumerate(names)]
+    world.run(150.0)
+    assert [world.reply_of(one).outcome for one in asked] == [Outcome.OK] * 8
+
+
+def test_what_comes_unasked_delays_nobody_by_more_than_a_layer() -> None:
+    """What was refused comes unasked, in 20 ms; who is asked meanwhile has the link instead."""
+    world = cold_world(800)
+    assert world.reply_of(world.send("a", 10.0)).outcome is Outcome.REFUSED
+    world.run(2.0)
+    ((_, unasked),) = sent(world, Fetch)
+    asked = world.send("b", 35.0)
+    world.run(50.0)
+    assert unasked.model == "a" and world.reply_of(asked).outcome is Outcome.OK
+
+
 def test_loads_follow_each_other_on_a_link() -> None:
     """The second is sent a little before the first has ended: the link is never idle."""
     world = cold_world(800, names="abc")
