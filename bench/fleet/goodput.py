@@ -80,7 +80,7 @@ def _played(
     in_turns: bool = False,
 ) -> FleetReport:
     settings = SimulationSettings(seconds, load * nodes, seed, nodes)
-    made = fleet_simulation(scenario, resolve("interlace"), settings, NodesAsked(nodes, routers))
+    made = fleet_simulation([scenario], resolve("interlace"), settings, NodesAsked(nodes, routers))
     copied = tuple(
         replace(part, id=f"node{i}.{part.id}", gpu=f"node{i}/gpu0")
         for i in range(nodes)
@@ -96,7 +96,7 @@ def _turns(seed: int, router: int) -> Draw:
     """One node after the other, whatever they say."""
     number = count(router)
 
-    def draw(nodes: Sequence[BelievedNode]) -> BelievedNode:
+    def draw(nodes: Sequence[BelievedNode], model: str) -> BelievedNode:
         return nodes[next(number) % len(nodes)]
 
     return draw

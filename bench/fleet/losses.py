@@ -47,7 +47,7 @@ def losses(
     green = replace(scenario_physics(asked), costs=MECHANISMS["green"])
     scenario = replace(
         fleet_simulation(
-            asked, replace(row, planner=row.packer), settings, NodesAsked(nodes, routers, lost)
+            [asked], replace(row, planner=row.packer), settings, NodesAsked(nodes, routers, lost)
         ),
         device=device_factory(green),
     )

@@ -25,6 +25,7 @@ from interlace.core.profile import Profile
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario
+from interlace.planning.side_by_side import usable_cores
 from interlace.planning.trial import TrialRuns
 from interlace.policy.catalog import CATALOG
 
@@ -169,7 +170,7 @@ def planned(one: Published, system: str, limit: int, bound: LowerBound) -> tuple
     if system == PUBLISHED and one.plan is not None:
         return one.plan, uniform_fleet(GPU, one.gpus)
     scenario = Scenario(one.demand, GPU, one.profiles, limit)
-    found = kept_plan(scenario, CATALOG[system], bound.gpus)
+    found = kept_plan(scenario, CATALOG[system], bound.gpus, cores=usable_cores())
     return found.plan, found.fleet
 
 

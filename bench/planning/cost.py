@@ -12,6 +12,8 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.bounds import lower_bound
+from interlace.planning.capacity_plan import plan
+from interlace.planning.scenario import Scenario
 from interlace.policy.catalog import resolve
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
@@ -23,12 +25,14 @@ def cost(
     models: Annotated[tuple[int, ...], "how many"] = (10, 30, 100),
     gpus: Annotated[int, "accelerators; 0.64 a model if 0"] = 0,
     repeat: int = 5,
+    tried: Annotated[bool, "as it is told: with the search by trials, if the row has one"] = False,
 ) -> Report:
     """Every planner on every number of models."""
     costs = []
     for packer in packers:
         for count in models:
-            costs.append(measure(packer, count, gpus or max(1, round(0.64 * count)), repeat))
+            there = gpus or max(1, round(0.64 * count))
+            costs.append(measure(packer, count, there, repeat, tried))
             print(f"{packer}, {count} models: {costs[-1].median_ms:.1f} ms", flush=True)
     heads = ("planner", "models", "GPUs", "best ms", "median ms", "used", "bound", "short")
     cells = [
@@ -97,19 +101,21 @@ def question(
     return demand, profiles
 
 
-def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> Cost:
-    """Time of one row's packer."""
-    gpu = GPU_KINDS["a100"]
+def measure(packer: str, models: int, gpus: int, repeat: int, tried: bool, seed: int = 0) -> Cost:
+    """Time of one row's packer; if ``tried``, of the plan that is told, its bound included."""
+    gpu, row = GPU_KINDS["a100"], resolve(packer)
     demand, profiles = question(models, gpus, gpu, seed)
-    there, plan, took = uniform_fleet(gpu, gpus), Plan(), []
+    scenario = Scenario(tuple(demand), gpu, profiles, gpus)
+    there, found, took = uniform_fleet(gpu, gpus), Plan(), []
     for _ in range(repeat):
         start = time.perf_counter()
-        plan = resolve(packer).packer(demand, there, profiles, Plan())
+        told = plan(scenario, system=row).plan if tried else None
+        found = told or row.packer(demand, there, profiles, Plan())
         took.append((time.perf_counter() - start) * 1000.0)
-    used = len({partition.gpu for partition in plan.partitions})
+    used = len({partition.gpu for partition in found.partitions})
     median = float(np.median(took))
     bound = lower_bound(demand, gpu, profiles).best.accelerators
-    return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rows_per_s), bound)
+    return Cost(packer, models, gpus, min(took), median, used, len(found.underserved), bound)
 
 
 if __name__ == "__main__":

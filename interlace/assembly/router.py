@@ -21,7 +21,7 @@ from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller, OnHeard
-from interlace.routing.routes import Routes, RoutingLimits
+from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
 from interlace.server.api_keys import ApiKeys
 from interlace.server.grpc.limits import GrpcLimits
@@ -58,7 +58,7 @@ class Router:
         """``pages`` are answered beside what a router answers."""
         loop = asyncio.get_running_loop()
         budget = HeapBudget(settings.http.heap_bytes)
-        beliefs = Routes(RoutingLimits(), Random().choice)
+        beliefs = Routes(RoutingLimits(), by_pace(Random().choices))
         self._settings = settings
         self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)

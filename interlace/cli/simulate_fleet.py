@@ -28,7 +28,13 @@ _Lose = Annotated[
     list[str] | None,
     typer.Option(metavar="NODE@S[:KIND][+S]", help="When to lose a node: die, hang or cut."),
 ]
-_Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(GPU_KINDS)}.")]
+_Kind = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND[,KIND]",
+        help=f"Another kind of GPU, or several, which nodes have in turns: {', '.join(GPU_KINDS)}.",
+    ),
+]
 
 
 def simulate(
@@ -54,13 +60,16 @@ def simulate(
     Examples:
       interlace fleet simulate examples/planning/nine.toml --gpu a100 --gpus 6 --routers 2
       interlace fleet simulate examples/planning/nine.toml --gpu a100 --gpus 6 --lose node1@5:hang+2
+      interlace fleet simulate examples/planning/kinds.toml --gpu 2080ti,a100 --gpus 4 --nodes 2
     """
     counts = {"--nodes": nodes, "--gpus": gpus, "--routers": routers}
     positive({"--seconds": seconds, "--load": load, **counts})
     asked = NodesAsked(nodes, routers, tuple(map(parse_loss, lose or ())))
     settings = SimulationSettings(seconds, load, seed, gpus)
     row = system_of(system)
-    simulation = fleet_simulation(read_scenario(target, gpu), row, settings, asked)
+    kinds = gpu.split(",") if gpu else [None]
+    scenarios = [read_scenario(target, kind) for kind in kinds]
+    simulation = fleet_simulation(scenarios, row, settings, asked)
     with ProgressBar(console(stderr=True)) as bar:
         record = simulate_fleet(simulation, lambda part: bar.update(row.name, part, 1, ""))
     found = fleet_report(record)

@@ -110,20 +110,25 @@ class FleetPlanner:
         target = self._state.target
         if target is not self._standing:
             self._standing = target
-            self._state.partitions = {
-                part.id: LivePartition(
-                    part.id,
-                    part.gpu,
-                    part.share_pct,
-                    PartitionState.READY,
-                    model_states={slot.model: ModelState.LOADED for slot in part.slots},
-                )
-                for part in target.partitions
-            }
+            self._state.partitions = standing_partitions(target)
             self._state.update_hosts()
             for deployed in self._state.models.values():
                 deployed.status_reported |= bool(deployed.hosts)
         return commands
+
+
+def standing_partitions(plan: Plan) -> dict[str, LivePartition]:
+    """Those of a plan, as they are once it is carried out."""
+    return {
+        part.id: LivePartition(
+            part.id,
+            part.gpu,
+            part.share_pct,
+            PartitionState.READY,
+            model_states={slot.model: ModelState.LOADED for slot in part.slots},
+        )
+        for part in plan.partitions
+    }
 
 
 class _NothingWaits:

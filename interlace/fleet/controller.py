@@ -31,6 +31,7 @@ from interlace.fleet.fleet_gpus import (
 )
 from interlace.fleet.handover import NodePart, handed_over
 from interlace.fleet.kinds import KindsPlanner
+from interlace.fleet.parted_pools import PartedPools
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
 from interlace.fleet.rehoming import rehomed
 from interlace.fleet.zones import ZonePlanner
@@ -230,8 +231,8 @@ class Controller:
         """The system, for the kinds and the zones of the nodes that are there now."""
         zones = {name: member.zone for name, member in self._nodes.items()}
         profiles = {kind: dict(models) for kind, models in self._profiles.items()}
-        planner = ZonePlanner(KindsPlanner(self._system.planner, profiles), zones)
-        return replace(self._system, planner=planner)
+        zoned = ZonePlanner(KindsPlanner(self._system.planner, profiles), zones)
+        return replace(self._system, planner=PartedPools(zoned, profiles))
 
     def _forget_profiles(self, model: str) -> None:
         for models in self._profiles.values():

@@ -258,6 +258,17 @@ class _PoolModels:
             )
 
 
+def hosts_together(options: BatchOptions, arrays: DemandArrays) -> float:
+    """Partitions of that share in which all of these models keep their promises, as one queue.
+
+    Whatever memory they need; infinite where there are none such.
+    """
+    order, nothing = np.argsort(arrays.slo_ms, kind="stable"), np.zeros(len(arrays.slo_ms))
+    memory = PoolMemory(nothing, nothing, {options.share_pct: (1, np.inf)})
+    hosts = _PoolModels(options, arrays, memory, order).hosts(np.inf)
+    return float(hosts[0, len(order) - 1]) if len(order) <= _MOST_MODELS else np.inf
+
+
 def _pattern(options: BatchOptions, arrays: DemandArrays, models: Ints, hosts: int) -> Pattern:
     """One of a pool's partitions: of every model an equal part, in batches not too long."""
     own_ms = options.latency_ms[models]

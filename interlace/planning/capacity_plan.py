@@ -19,6 +19,7 @@ from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.plan_file import save_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
+from interlace.planning.side_by_side import usable_cores
 from interlace.planning.systems import system_of
 from interlace.planning.trial import PlanTrial
 from interlace.policy.base import System
@@ -243,7 +244,7 @@ def plan(
     row = system_of(system)
     known = bound or lower_bound(scenario.demand, scenario.gpu, scenario.profiles)
     began_s = perf_counter()
-    made = kept_plan(scenario, row, known.gpus, current)
+    made = kept_plan(scenario, row, known.gpus, current, usable_cores())
     took_s = perf_counter() - began_s
     moved = None if current is None else moves(current.partitions, made.plan.partitions)
     return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)

@@ -25,7 +25,11 @@ _MOST_MODELS: Final = 24
 
 
 def kept_plan(
-    scenario: Scenario, system: System, start: int = 1, current: Plan | None = None
+    scenario: Scenario,
+    system: System,
+    start: int = 1,
+    current: Plan | None = None,
+    cores: int = 1,
 ) -> TriedPlan:
     """The fewest accelerators, from ``start`` up, on which the engine keeps every promise.
 
@@ -34,12 +38,12 @@ def kept_plan(
     models that broke it are planned for more than they ask; where all is kept, or accelerators
     are short, fewer are cut for the largest part of the rates that the packer serves on them, for
     as long as that keeps every promise, too. Deterministic, and the same for every limit on the
-    accelerators that does not bind.
+    accelerators that does not bind, and for every number of ``cores`` that trials run on.
 
     Of as many accelerators a ``current`` plan is preferred that keeps every promise, or does with
     further partitions for the models whose promise it breaks.
     """
-    search = _Search(PlanTrials(scenario, system), start, current or Plan())
+    search = _Search(PlanTrials(scenario, system, cores), start, current or Plan())
     found = search.fewest()
     stays = (one for one in search.standing(found.gpus) if one.kept and one.gpus <= found.gpus)
     return next(stays, found)

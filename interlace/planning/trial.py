@@ -19,6 +19,7 @@ from interlace.device.simulated.physics import Physics
 from interlace.perf.interference import NO_INTERFERENCE
 from interlace.planning.independent import independent
 from interlace.planning.scenario import Scenario
+from interlace.planning.side_by_side import side_by_side
 from interlace.policy.base import System
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import ServedRequest
@@ -143,6 +144,7 @@ def try_plan(
     errors: float = -_SURE,
     least_s: float = 0.0,
     load: float = 1.0,
+    cores: int = 1,
 ) -> PlanTrial:
     """The scenario's demand, played on ``fleet`` by the plan and the system's dispatcher.
 
@@ -152,7 +154,8 @@ def try_plan(
     large plan as many as the requests allow, drawn by the seed. A part's trial ends early where
     every promise is shown to be kept, and once some model has lost so many that its promise cannot
     come out as kept by so many standard ``errors`` any more. With ``least_s`` a part is played in
-    one run, which does not end as kept before so much of its time.
+    one run, which does not end as kept before so much of its time. Parts are played on so many
+    ``cores`` at once.
     """
     wanted = {
         d.model: replace(d, rows_per_s=d.rows_per_s * load)
@@ -163,9 +166,14 @@ def try_plan(
     parts = [part for part in parts if part.demand]
     budget = requests or enough(scenario)
     asked = {model: one.attainment for model, one in wanted.items()}
+    shares = list(_shares(parts, budget, seed, least_s))
+
+    def tried(chosen: tuple[_Part, float]) -> PlanTrial:
+        return _tried(*chosen, scenario, system, seed, errors, least_s)
+
     found = PlanTrial({}, {}, parts=len(parts), load=load)
-    for part, share in _shares(parts, budget, seed, least_s):
-        found = found.beside(_tried(part, share, scenario, system, seed, errors, least_s), asked)
+    for one in side_by_side(tried, shares, [share for _, share in shares], cores):
+        found = found.beside(one, asked)
     return found
 
 

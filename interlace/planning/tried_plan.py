@@ -73,10 +73,11 @@ class TriedPlan:
 
 @dataclass(frozen=True)
 class PlanTrials:
-    """Trials of plans for one scenario by one system."""
+    """Trials of plans for one scenario by one system, on so many cores at once."""
 
     scenario: Scenario
     system: System
+    cores: int = 1
 
     def promised(self, plan: Plan, fleet: Fleet) -> TriedPlan:
         """A plan that its packer promises: not clearly broken, then kept in a second trial."""
@@ -100,14 +101,15 @@ class PlanTrials:
         rate_rps = load * sum(one.rows_per_s for one in known.demand)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
         trial = try_plan(
-            found.plan, there, known, self.system, requests, _OTHER_SEED, 0.0, least_s, load
-        )
+            found.plan, there, known, self.system, requests, _OTHER_SEED, 0.0, least_s, load,
+            self.cores,
+        )  # fmt: skip
         return replace(found, trial=trial)
 
     def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
         """The plan after a trial that ends once a promise cannot be kept by so many ``errors``."""
         there = _in_use(plan, fleet)
-        trial = try_plan(plan, there, self.scenario, self.system, errors=errors)
+        trial = try_plan(plan, there, self.scenario, self.system, errors=errors, cores=self.cores)
         return TriedPlan(plan, there, trial)
 
     def tried_again(
@@ -128,7 +130,9 @@ class PlanTrials:
         tried, fleet = before.trial.parts_tried, self._whole_fleet()
         for some in (changed, others):
             whole = replace(plan, partitions=tuple(p for one in some for p in one.partitions))
-            again = try_plan(whole, fleet, self.scenario, self.system, seed=_OTHER_SEED)
+            again = try_plan(
+                whole, fleet, self.scenario, self.system, seed=_OTHER_SEED, cores=self.cores
+            )
             tried += again.parts_tried if some is others else 0
             trial = trial.beside(again, {**trial.asked, **again.asked})
         there = _in_use(plan, fleet)

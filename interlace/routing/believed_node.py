@@ -11,6 +11,8 @@ from interlace.core.node import ModelOutlook, Node, NodeState
 
 #: Weight of the newest sample in the rate of requests that others send.
 _NEWEST: Final = 0.3
+#: No row takes less.
+_LEAST_MS: Final = 1e-6
 
 
 @dataclass(slots=True)
@@ -95,6 +97,10 @@ class BelievedNode:
         old_ms = now_ms - self._told_ms
         came_rows = known.sent + known.others_per_ms * old_ms
         return max(outlook.alone_ms, outlook.wait_ms + came_rows * outlook.row_ms - old_ms)
+
+    def pace(self, model: str) -> float:
+        """Rows in a ms that it takes of a model that it serves, where they wait for each other."""
+        return 1.0 / max(self._models[model].outlook.row_ms, _LEAST_MS)
 
     def lent(self, model: str) -> bool:
         """Whether a model that it serves runs there in other models' time alone."""

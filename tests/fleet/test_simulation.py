@@ -54,8 +54,8 @@ def scenario(
         resolve("interlace"),
         tuple(NodeDescription(f"n{i}", f"z{i}", 1, "", True, gpus) for i in range(nodes)),
         tuple(Demand(name, rate_rps, 50.0) for name in models),
-        PROFILES,
-        PROFILES,
+        {FREE.kind: PROFILES},
+        {FREE.kind: PROFILES},
         merge_arrivals({name: Gamma(rate_rps, 1.0) for name in models}, seconds, 0),
         routers=routers,
         losses=losses,
@@ -223,8 +223,8 @@ def test_no_request_is_refused_since_its_model_moves(news_ms: float) -> None:
         system=replace(resolve("interlace"), planner=Regroups()),
         nodes=tuple(NodeDescription(f"n{i}", "", 1, "", True, (gpu,)) for i in range(2)),
         demand=demand,
-        belief=models,
-        truth=models,
+        belief={FREE.kind: models},
+        truth={FREE.kind: models},
         arrivals=merge_arrivals({name: Gamma(100.0, 1.0) for name in models}, 4.0, 0),
         changes=tuple(
             RateChange(at_ms, tuple(replace(one, rows_per_s=rate) for one in demand))
@@ -236,3 +236,35 @@ def test_no_request_is_refused_since_its_model_moves(news_ms: float) -> None:
     by_node = Counter((one.model, one.nodes[-1]) for one in record.requests)
     assert all(by_node["k", name] > 50 and by_node["j", name] > 50 for name in ("n0", "n1"))
     assert Counter(one.outcome for one in record.requests).keys() == {Outcome.OK}
+
+
+def test_nodes_of_two_kinds_serve_what_is_known_on_theirs() -> None:
+    """One kind is slower, and knows nothing of one model; then the last node of the other goes."""
+    slower = {name: line_profile(name, 6.0, 3.0) for name in ("m", "k")}
+    fast, slow = (replace(FREE, id="gpu0", kind=kind, memory_bytes=10**9) for kind in "fs")
+    played = replace(
+        scenario(Loss("n0", 3000.0), rate_rps=150.0, seconds=6.0),
+        nodes=(
+            NodeDescription("n0", "z0", 1, "", True, (fast,)),
+            NodeDescription("n1", "z1", 2, "", True, (slow,)),
+        ),
+        belief={"f": PROFILES, "s": slower},
+        truth={"f": PROFILES, "s": slower},
+    )
+    record = simulate_fleet(played)
+    assert len(record.requests) == len(played.arrivals)
+    lost_ms = record.from_ms + 3000.0
+    first = [one for one in record.requests if one.arrived_ms < lost_ms - 50.0]
+    assert {one.outcome for one in first} == {Outcome.OK}
+    at = {name: {one.nodes[-1] for one in first if one.model == name} for name in MODELS}
+    assert at["l"] == {"n0"} and at["m"] | at["k"] == {"n0", "n1"}
+    (seen,) = record.losses
+    later = [one for one in record.requests if one.arrived_ms > seen.replanned_ms + 200.0]
+    served = Counter(one.model for one in later if one.outcome is Outcome.OK)
+    assert {one.nodes for one in later if one.outcome is Outcome.OK} == {("n1",)}
+    assert served.keys() == {"m", "k"}
+
+
+def test_a_node_of_an_unknown_kind_is_no_part_of_a_scenario() -> None:
+    with pytest.raises(ValueError, match="no model has a profile on"):
+        replace(scenario(), belief={"another": PROFILES})

@@ -10,7 +10,7 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
-from interlace.routing.routes import Routes, RoutingLimits
+from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
@@ -29,7 +29,7 @@ class RouterParts:
         limits = HttpLimits()
         budget = HeapBudget(limits.heap_bytes)
         clock = WallClock(asyncio.get_running_loop())
-        self.directory = NodeDirectory(Routes(routing, Random(1).choice), clock, budget)
+        self.directory = NodeDirectory(Routes(routing, by_pace(Random(1).choices)), clock, budget)
         api = RouterApi(self.directory, NodeReader(self.directory, ""))
         self.forwarder = Forwarder(self.directory, self.memory.arena, budget)
         grpc = GrpcLimits()
@@ -49,10 +49,11 @@ class RouterStand(LoopThread):
         ports: Mapping[str, int],
         grpc: Mapping[str, int] | None = None,
         lost_ms: float = 60_000.0,
+        limits: RoutingLimits | None = None,
     ) -> None:
         """Nodes by name, at these ports of this machine; lost when they are silent for so long."""
         super().__init__()
-        routing = RoutingLimits(lost_ms / 5, lost_ms)
+        routing = limits or RoutingLimits(lost_ms / 5, lost_ms)
         self.parts = self.do(lambda: RouterParts(routing))
         other = grpc or {}
         nodes = [Node(n, "127.0.0.1", port, other.get(n, 0)) for n, port in ports.items()]

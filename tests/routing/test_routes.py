@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import ModelOutlook, Node, NodeState
-from interlace.routing.routes import Routes, RoutingLimits
+from interlace.routing.routes import Routes, RoutingLimits, by_pace
 
 NONE: frozenset[str] = frozenset()
 
@@ -24,7 +24,7 @@ def state(number: int = 0, **models: ModelOutlook) -> NodeState:
 
 
 def routes(*names: str, seed: int = 0) -> Routes:
-    made = Routes(RoutingLimits(), Random(seed).choice)
+    made = Routes(RoutingLimits(), by_pace(Random(seed).choices))
     made.follow([Node(name, "127.0.0.1", 8000) for name in names])
     return made
 
@@ -45,6 +45,14 @@ def test_lent_time_is_used_where_no_other_is_in_time() -> None:
     assert here.choose("m", frozenset("a"), 0.0, 0.0).name == "b"
     here.heard("b", state(1, m=replace(outlook(6.0), lent=True)), 900.0)
     assert here.choose("m", NONE, 0.0, 900.0).name == "b"  # the other is lost
+
+
+def test_of_equal_nodes_each_is_drawn_as_often_as_it_has_hosts_for() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=replace(outlook(5.0), row_ms=0.1)), 0.0)
+    here.heard("b", state(m=replace(outlook(5.0), row_ms=0.4)), 0.0)
+    asked = [here.choose("m", NONE, 0.0, 0.0).name for _ in range(2_000)]
+    assert asked.count("a") == pytest.approx(1_600, abs=100)  # 5 deviations
 
 
 def test_what_was_sent_since_counts() -> None:
@@ -83,6 +91,18 @@ def test_a_node_that_has_no_requests_is_asked_more_rarely() -> None:
     here.heard("a", NodeState(1, 6, {"m": outlook(arrived=8)}, settled=False), 225.0)
     assert here.pause_ms("a") == 20.0, "it is changing"
     assert here.pause_ms("stranger") == 20.0
+
+
+def test_lost_nodes_are_looked_for_when_one_may_be_lost() -> None:
+    here = routes("a", "b")
+    assert here.look_after_ms(0.0) == 100.0, "none was ever heard"
+    here.heard("a", state(m=outlook()), 0.0)
+    here.heard("b", state(m=outlook()), 370.0)
+    assert here.look_after_ms(200.0) == 100.0
+    assert here.look_after_ms(360.0) == pytest.approx(40.0)
+    assert here.look_after_ms(399.999) == 1.0
+    assert here.look_after_ms(400.0) == 100.0, "a is lost, b has spoken lately"
+    assert [node.node.name for node in here.silent(400.0)] == ["a"]
 
 
 def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from interlace.core.messages import Deployment
 from interlace.core.node import Assignment, Node, NodeDescription, NodeModel, NodeState
+from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.presence import Presence
 from interlace.fleet.simulation.node import SimulatedNode
@@ -37,7 +37,7 @@ class SimulatedService:
         """``noticed`` is told of each node that is found to be gone (false) or there (true)."""
         self._clock = clock
         self._nodes = nodes
-        self._kinds = sorted({gpu.kind for one in scenario.nodes for gpu in one.gpus})
+        self._belief = scenario.belief
         self._delay_ms = scenario.delays.order_ms
         self._noticed = noticed
         described = {one.name: one for one in scenario.nodes}
@@ -45,7 +45,7 @@ class SimulatedService:
             clock, scenario.system, solver, 1, described, scenario.epoch_ms
         )
         self.controller.on_assignments = self._tell_all
-        self._beliefs = Routes(scenario.limits, lambda nodes: nodes[0])
+        self._beliefs = Routes(scenario.limits, lambda nodes, model: nodes[0])
         self._beliefs.follow([Node(name, name, 0) for name in nodes])
         news_ms = scenario.delays.news_ms
         self._poller = SimulatedPoller(clock, nodes, self._beliefs.pause_ms, news_ms, self._heard)
@@ -56,19 +56,23 @@ class SimulatedService:
         self._asking: set[str] = set()
         self.told = 0  #: orders that nodes took
 
-    def start(self, models: Sequence[Deployment]) -> None:
+    def start(self, demand: Sequence[Demand]) -> None:
         """Plan for these models, and look after the nodes from now on."""
         self._poller.start()
         self.controller.start()
-        self.deploy(models)
+        self.deploy(demand)
         self._clock.call_at(self._clock.now_ms() + 1000.0, self._look)
 
-    def deploy(self, models: Sequence[Deployment]) -> None:
-        """Plan for these; a model takes as long on every kind of accelerator."""
+    def deploy(self, demand: Sequence[Demand]) -> None:
+        """Plan for these models, on every kind of accelerator where they are known."""
         self.controller.deploy(
             {
-                one.demand.model: dict.fromkeys(self._kinds, NodeModel(one.demand, "", one.profile))
-                for one in models
+                one.model: {
+                    kind: NodeModel(one, "", known[one.model])
+                    for kind, known in self._belief.items()
+                    if one.model in known
+                }
+                for one in demand
             }
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from interlace.core.messages import Deployment
 from interlace.core.node import NodeDescription
+from interlace.core.plan import Demand
 from interlace.fleet.simulation.node_clock import NodeClock
 from interlace.fleet.simulation.node_server import NodeServer
 from interlace.fleet.simulation.scenario import FleetSimulation, LossKind
@@ -30,13 +30,13 @@ class SimulatedNode:
         self,
         description: NodeDescription,
         scenario: FleetSimulation,
-        deployments: Mapping[str, Deployment],
+        demand: Mapping[str, Demand],
         clock: Clock,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._description = description
         self._scenario = scenario
-        self._deployments = deployments
+        self._demand = demand
         self._world = clock
         self._observers = observers
         self._open: dict[object, Callable[[], None]] = {}
@@ -109,5 +109,5 @@ class SimulatedNode:
     def _begin(self) -> tuple[NodeClock, NodeServer | None]:
         clock = NodeClock(self._world)
         return clock, NodeServer(
-            self._description, self._scenario, self._deployments, clock, self._observers
+            self._description, self._scenario, self._demand, clock, self._observers
         )

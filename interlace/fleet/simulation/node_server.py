@@ -18,7 +18,7 @@ from interlace.core.messages import (
     ReportStatus,
 )
 from interlace.core.node import UNASSIGNED, Assignment, NodeDescription, NodeState
-from interlace.core.plan import Plan
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome, Reply, Request
 from interlace.engine.engine import Engine
@@ -55,20 +55,22 @@ class NodeServer:
         self,
         description: NodeDescription,
         scenario: FleetSimulation,
-        deployments: Mapping[str, Deployment],
+        demand: Mapping[str, Demand],
         clock: NodeClock,
         observers: Sequence[Observer],
     ) -> None:
-        """``deployments`` are what every node has at hand, by public name."""
+        """``demand`` is of all models, by public name."""
         self.description = description
         self.revision = UNASSIGNED
-        self._deployments = deployments
+        self._demand = demand
         self._clock = clock
         self._solver = AssignedPlanSolver(clock)
         self._served: dict[str, _Served] = {}
         self._failures: dict[str, str] = {}
         self._truth: dict[str, Profile] = {}  #: by deployment
-        self._all_true = scenario.truth
+        kind = description.gpus[0].kind
+        self._belief, self._all_true = scenario.belief[kind], scenario.truth[kind]
+        self._queue_limit = scenario.queue_limit
         self._generation = 0
         self._last = NodeState(description.began, 0, {})
         self._old_at_ms = 0.0
@@ -128,7 +130,7 @@ class NodeServer:
             return
         served.arrived += 1
         now_ms = self._clock.now_ms()
-        slo_ms = self._deployments[model].demand.slo_ms
+        slo_ms = self._demand[model].slo_ms
         request = Request(self._runtime.next_id(), served.key, now_ms, now_ms + slo_ms - waited_ms)
 
         def replied(reply: Reply) -> None:
@@ -142,8 +144,8 @@ class NodeServer:
         key = str(DeploymentKey(name, 1, self._generation))
         self._served[name] = _Served(key)
         self._truth[key] = self._all_true[name]
-        one = self._deployments[name]
-        return replace(one, demand=replace(one.demand, model=key))
+        asked = replace(self._demand[name], model=key)
+        return Deployment(asked, self._belief[name], self._queue_limit)
 
     def _reported(self, report: ReportStatus | ReportSettled) -> None:
         if isinstance(report, ReportSettled):

@@ -55,42 +55,54 @@ def parse_loss(text: str) -> Loss:
 
 
 def fleet_simulation(
-    scenario: Scenario, system: System, settings: SimulationSettings, fleet: NodesAsked
+    scenarios: Sequence[Scenario], system: System, settings: SimulationSettings, fleet: NodesAsked
 ) -> FleetSimulation:
-    """The scenario on ``settings.gpus`` accelerators, equally many at each node.
+    """A scenario, read for each kind of accelerator, on nodes that have the kinds in turns.
 
-    Without a number, the fewest that the system plans for, rounded up.
+    On ``settings.gpus`` accelerators, equally many at each node. Without a number, the fewest of
+    the one kind that the system plans for, rounded up.
 
     Raises:
-        InputError: they cannot be parted equally, or a loss is of no node.
+        InputError: they cannot be parted equally, a loss is of no node, or there are several kinds
+            and no number, or fewer nodes.
     """
+    scenario, *others = scenarios
     demand, count = at_load(scenario, settings), settings.gpus
+    if others and (count is None or fleet.nodes < len(scenarios)):
+        kinds = ", ".join(one.gpu.kind for one in scenarios)
+        raise InputError(
+            f"kinds {kinds}: say how many --gpus there are, on as many --nodes or more"
+        )
     if count is None:
         count = max(1, len(kept_plan(replace(scenario, demand=demand), system, 1).fleet.gpus))
         count = ceil(count / fleet.nodes) * fleet.nodes
     if count % fleet.nodes:
         raise InputError(f"--gpus {count} on --nodes {fleet.nodes}: expected equally many on each")
-    own = tuple(replace(scenario.gpu, id=f"gpu{i}") for i in range(count // fleet.nodes))
-    physics = replace(scenario_physics(scenario), jitter=settings.jitter, seed=settings.seed)
+    gpus = [
+        [replace(one.gpu, id=f"gpu{i}") for i in range(count // fleet.nodes)] for one in scenarios
+    ]
+    devices = {
+        one.gpu.kind: device_factory(
+            replace(scenario_physics(one), jitter=settings.jitter, seed=settings.seed)
+        )
+        for one in scenarios
+    }
     try:
         return FleetSimulation(
             system,
-            _nodes(fleet.nodes, own),
+            tuple(_node(i, gpus[i % len(gpus)]) for i in range(fleet.nodes)),
             demand,
-            belief=scenario.busy_profiles,
-            truth=scenario.truth or scenario.profiles,
+            belief={one.gpu.kind: one.busy_profiles for one in scenarios},
+            truth={one.gpu.kind: one.truth or one.profiles for one in scenarios},
             arrivals=trace(scenario, settings),
             routers=fleet.routers,
             losses=fleet.losses,
-            device=device_factory(physics),
+            device=lambda gpu, timer, truth: devices[gpu.kind](gpu, timer, truth),
             seed=settings.seed,
         )
     except ValueError as error:
         raise InputError(f"--lose: {error}") from None
 
 
-def _nodes(count: int, gpus: Sequence[Gpu]) -> tuple[NodeDescription, ...]:
-    return tuple(
-        NodeDescription(f"node{i}", f"zone{i}", 1, __version__, True, tuple(gpus))
-        for i in range(count)
-    )
+def _node(number: int, gpus: Sequence[Gpu]) -> NodeDescription:
+    return NodeDescription(f"node{number}", f"zone{number}", 1, __version__, True, tuple(gpus))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
 from interlace.core.messages import (
     Command,
     CreatePartition,
-    Deployment,
     Event,
     Load,
     PlanSolved,
@@ -151,14 +150,10 @@ class _Run:
         self.clock = clock = SimClock()
         self.record = FleetRecord()
         self.unanswered = 0
-        self._deployments = {
-            one.model: Deployment(one, scenario.belief[one.model], scenario.queue_limit)
-            for one in scenario.demand
-        }
-        self._slos_ms = {one.model: one.slo_ms for one in scenario.demand}
+        self._demand = {one.model: one for one in scenario.demand}
         self._nodes = {
             node.name: SimulatedNode(
-                node, scenario, self._deployments, clock,
+                node, scenario, self._demand, clock,
                 [self._count, *observers.get(node.name, ())],
             )
             for node in scenario.nodes
@@ -180,7 +175,7 @@ class _Run:
 
     def warm(self) -> None:
         """Plan, have every node told and settled, and be where the trace begins."""
-        self._service.start(list(self._deployments.values()))
+        self._service.start(self._scenario.demand)
         for router in self._routers:
             router.start()
         self._watch(self._standing)
@@ -218,7 +213,7 @@ class _Run:
                 request.model,
                 request.arrived_ms,
                 self.clock.now_ms(),
-                self._slos_ms[request.model],
+                self._demand[request.model].slo_ms,
                 outcome,
                 tuple(request.nodes),
                 tuple(request.tried_ms),
@@ -240,8 +235,7 @@ class _Run:
         now_ms = self.clock.now_ms()
         seen, loads = ChangeSeen(now_ms), self.record.loads
         self.record.changes.append(seen)
-        models = [replace(self._deployments[one.model], demand=one) for one in change.demand]
-        self._service.deploy(models)
+        self._service.deploy(change.demand)
 
         def stands() -> bool:
             if self._planning.asked_ms < now_ms or self._service.any_behind():

@@ -10,10 +10,10 @@ from random import Random
 
 from interlace.core.node import NodeDescription
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Profile
+from interlace.core.profile import Profiles
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.policy.base import System
-from interlace.routing.routes import Draw, RoutingLimits
+from interlace.routing.routes import Draw, RoutingLimits, by_pace
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.scenario import MakeDevice
 
@@ -55,13 +55,15 @@ class Delays:
 
 def drawn_by(seed: int, router: int) -> Draw:
     """One of several equal nodes at random, for each router otherwise."""
-    return Random(f"{seed}/{router}").choice
+    return by_pace(Random(f"{seed}/{router}").choices)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSimulation:
     """One run of a fleet; ``belief``, ``truth`` and ``arrivals`` as in ``sim.scenario.Simulation``.
 
+    What is believed and true of models is by kind of accelerator; a node has accelerators of one
+    kind, and hosts the models that are known there.
     The trace begins when the first plan stands on every node, or after ``warm_ms`` if it does not.
     Each request comes to one of ``routers``, in turns. The first plan is made for all nodes;
     ``plan_ms`` of virtual time pass from a question to its plan. With ``plan`` the system's planner
@@ -71,8 +73,8 @@ class FleetSimulation:
     system: System
     nodes: tuple[NodeDescription, ...]
     demand: tuple[Demand, ...]
-    belief: Mapping[str, Profile]
-    truth: Mapping[str, Profile]
+    belief: Mapping[str, Profiles]
+    truth: Mapping[str, Profiles]
     arrivals: Arrivals
     routers: int = 1
     losses: tuple[Loss, ...] = ()
@@ -89,14 +91,18 @@ class FleetSimulation:
     draw: Callable[[int, int], Draw] = drawn_by  #: of ``seed`` and the number of a router
 
     def __post_init__(self) -> None:
-        """Check the names of nodes.
+        """Check the names of nodes, and their kinds.
 
         Raises:
-            ValueError: a loss is of a node that is not there, or two nodes have one name.
+            ValueError: a loss is of a node that is not there, two nodes have one name, or nothing
+                is known of any model on a node.
         """
         names = [node.name for node in self.nodes]
         if len(set(names)) < len(names):
             raise ValueError("two nodes have one name")
+        for node in self.nodes:
+            if node.gpus[0].kind not in self.belief.keys() & self.truth.keys():
+                raise ValueError(f"no model has a profile on {node.gpus[0].kind} ({node.name})")
         for loss in self.losses:
             if loss.node not in names:
                 raise ValueError(f"no node '{loss.node}' can be lost: there are {', '.join(names)}")
