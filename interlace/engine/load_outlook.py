@@ -99,9 +99,9 @@ class LoadOutlook:
             return free_ms
         longest_ms = 0.0
         for fetch in place.fetches:
-            entry = place.models.get(fetch.work.model)
-            for index in () if entry is None else fetch.work.plan.brought:
-                longest_ms = max(longest_ms, entry.curve.layers[index].copy_ms)
+            if (entry := place.models.get(fetch.work.model)) is not None:
+                brought = [entry.curve.layers[index] for index in fetch.work.plan.brought]
+                longest_ms = max([longest_ms, *(layer.copy_ms for layer in brought)])
         return min(free_ms, now_ms + self._links.pace(link) * longest_ms)
 
     def loads(self, now_ms: float) -> list[LoadOption]:
