@@ -29,6 +29,7 @@ class Forwarder:
     def __init__(self, directory: NodeDirectory, arena: Arena, budget: HeapBudget) -> None:
         """``budget`` bounds the bodies that do not lie in the arena."""
         self.directory = directory
+        self.whole_bytes = _JOINED_BYTES
         self.arena = arena
         self.budget = budget
 
@@ -68,14 +69,11 @@ class Forwarded:
         self._writer = writer
         self._head = head
         self._blocks: ArenaBlocks | None = None
-        if isinstance(body, bytearray):
-            self._body: bytes | memoryview = bytes(body)
-        elif body.length <= _JOINED_BYTES:
-            self._body = bytes(body.view)
-            body.drop()
-        else:
-            self._body = body.view
+        if isinstance(body, ArenaBody):
+            self._body: bytearray | memoryview = body.view
             self._blocks = body.hand_over()
+        else:
+            self._body = body
         self._attempts = Attempts(forwarder.directory, head.names[0] if head.names else "")
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
@@ -126,8 +124,8 @@ class Forwarded:
         waited_ms, body = self._attempts.waited_ms, self._body
         node = self._attempts.next().http
         start = node.sent_heads.head(self._head.raw, len(body), waited_ms)
-        parts = (start + body,) if len(body) <= _JOINED_BYTES else (start, body)
-        self._pending = node.send(parts, self)
+        joined = len(body) < _JOINED_BYTES
+        self._pending = node.send((start + body,) if joined else (start, memoryview(body)), self)
 
     def _again(self, why: str = "") -> None:
         """Try elsewhere; else answer with what the last node said, or with why there is nothing."""
