@@ -64,7 +64,7 @@ HOT: Final = (
         "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
-    *(f"router/{name}.py" for name in ("attempts", "directory", "node_links")),
+    *(f"router/{name}.py" for name in ("attempts", "directory", "node_links", "polling")),
     *(f"router/http/{name}.py" for name in (
         "forwarding", "node_connection", "node_connections", "passed_heads",
     )),

@@ -28,6 +28,7 @@ class ModelsAtHand:
     ) -> None:
         self._preparation, self._device, self._registry = preparation, device, registry
         self.found: dict[str, NodeModel] = {}  #: by public name
+        self._looking = asyncio.Lock()  # a model is registered under one key whoever looks at it
 
     async def survey(self, on_step: OnSweepStep) -> None:
         """Look at all of them; what is new is measured, of what is broken the index says why.
@@ -35,26 +36,26 @@ class ModelsAtHand:
         Raises:
             RepositoryError: the repository itself cannot be read.
         """
-        names = await self._preparation.names()
-        opened = [one for one in await asyncio.gather(*map(self._open, names)) if one is not None]
-        await self._profile(opened, on_step)
-        for model in opened:
-            self._device.forget(model.key)
+        async with self._looking:
+            names = await self._preparation.names()
+            every = await asyncio.gather(*map(self._open, names))
+            opened = [one for one in every if one is not None]
+            self._take(opened, await self._preparation.profiles(opened, on_step))
+            for model in opened:
+                self._device.forget(model.key)
 
     async def update(self, new: Collection[str], gone: Collection[str]) -> None:
         """Look at models that came or changed, while others are served; forget those that went."""
-        for name in gone:
-            self.found.pop(name, None)
-        for name in new:
-            model = await self._open(name)
-            if model is not None:
-                self._take([model], await self._preparation.profile_quickly(model))
-                self._device.forget(model.key)
-            else:
+        async with self._looking:
+            for name in gone:
                 self.found.pop(name, None)
-
-    async def _profile(self, opened: Sequence[Model], on_step: OnSweepStep) -> None:
-        self._take(opened, await self._preparation.profiles(opened, on_step))
+            for name in new:
+                model = await self._open(name)
+                if model is not None:
+                    self._take([model], await self._preparation.profile_quickly(model))
+                    self._device.forget(model.key)
+                else:
+                    self.found.pop(name, None)
 
     def _take(self, opened: Sequence[Model], filled: FillResult) -> None:
         for model in opened:

@@ -17,7 +17,7 @@ class Attempts:
         self._directory = directory
         self._model = model
         self._started_ms = directory.now_ms()
-        self._tried: set[str] = set()
+        self._tried: tuple[str, ...] = ()
         self.links: NodeLinks | None = None  #: those to the node that is asked now
 
     @property
@@ -32,7 +32,7 @@ class Attempts:
             ServeError: there is none, and why.
         """
         links = self._directory.choose(self._model, self._tried, self.waited_ms)
-        self._tried.add(links.node)
+        self._tried += (links.node,)
         self.links = links
         links.sent += 1
         self._directory.sent(links.node, self._model)
@@ -47,7 +47,7 @@ class Attempts:
         assert links is not None, "a node was asked"
         links.lost += 1
         if not asked_in_vain:
-            self._tried.discard(links.node)
+            self._tried = tuple([name for name in self._tried if name != links.node])
         return f"node {links.node!r} did not answer: {why}"
 
 

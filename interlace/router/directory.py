@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
 
@@ -61,6 +60,10 @@ class NodeDirectory:
         """Until a node that has just answered is asked again."""
         return self._routes.pause_ms(node)
 
+    def look_after_ms(self) -> float:
+        """Until ``look`` is to be called again."""
+        return self._routes.look_after_ms(self.now_ms())
+
     def heard_lately(self) -> set[str]:
         """Nodes that are not lost."""
         return {believed.node.name for believed in self._routes.present(self.now_ms())}
@@ -104,7 +107,7 @@ class NodeDirectory:
         """Whether a node that can be asked answers this model; "" for any."""
         return self._routes.serves(model, self.now_ms())
 
-    def choose(self, model: str, tried: AbstractSet[str], waited_ms: float) -> NodeLinks:
+    def choose(self, model: str, tried: Collection[str], waited_ms: float) -> NodeLinks:
         """The links to the node to send a request to (``Routes.choose``).
 
         Raises:

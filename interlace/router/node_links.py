@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from interlace.core.node import Node
 from interlace.router.grpc.node_channel import NodeChannel
 from interlace.router.http.node_connections import NodeConnections
@@ -12,6 +14,7 @@ class NodeLinks:
     """HTTP and gRPC to one node.
 
     ``sent`` counts requests that were passed on, ``lost`` those of them that it did not answer.
+    ``answered`` is called whenever it has answered one, and its answer is on its way.
     """
 
     def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
@@ -20,6 +23,7 @@ class NodeLinks:
         self.http = NodeConnections(node, budget)
         self.grpc = NodeChannel(node, key, budget)
         self.sent = self.lost = 0
+        self.answered: Callable[[], None] = _nothing
 
     @property
     def in_flight(self) -> int:
@@ -39,3 +43,7 @@ class NodeLinks:
         """Close every connection; nothing is in flight."""
         self.http.close_idle(0.0)
         self.grpc.close()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

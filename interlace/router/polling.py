@@ -19,6 +19,12 @@ from interlace.server.heap_budget import HeapReservation
 _STATE: Final = msgspec.json.Decoder(NodeState)
 _PATH: Final = "/v2/node/state"
 _PATIENCE_S: Final = 0.5
+#: Of the time between two questions: after what part an answered request brings the next one, and
+#: how long the timer then leaves it to the requests.
+_SOON: Final = 0.8
+_LATEST: Final = 1.5
+#: The timer that all nodes share comes no sooner than that after it came.
+_TICK_S: Final = 0.004
 
 
 #: Told a node's name, and what it said of itself.
@@ -28,64 +34,66 @@ OnHeard = Callable[[str, NodeState], None]
 class NodePoller:
     """One question at a time for each node; nodes that are silent are given up.
 
-    Without tasks or futures: it asks many times a second, beside all requests.
+    It asks many times a second, beside all requests, and to be woken costs more than to ask: there
+    is one timer, and a node is asked when it has just answered a request, if its turn is near.
     """
 
     def __init__(self, directory: NodeDirectory, reader: NodeReader, heard: OnHeard) -> None:
         """``heard`` is told what nodes say."""
         self.heard = heard
-        self._directory = directory
+        self.directory = directory
+        self.loop = asyncio.get_running_loop()
         self._reader = reader
-        self._loop = asyncio.get_running_loop()
         self._questions: dict[str, _Question] = {}
-        self._look_s = self._loop.time() + self._pause_s()  # when it is looked next
-        self._looking = self._loop.call_at(self._look_s, self._look)
+        self._look_s = self.loop.time()  # when it is looked next
+        self._timer = self.loop.call_soon(self._wake)
 
     def follow(self) -> None:
         """Ask the nodes that the directory knows now, and no others."""
-        wanted = {node.name for node in self._directory.nodes}
+        wanted = {node.name for node in self.directory.nodes}
         for name in self._questions.keys() - wanted:
             self._questions.pop(name).close()
         for name in wanted - self._questions.keys():
-            self._questions[name] = _Question(self, self._reader, name)
+            connections, request = self._reader.request(name, "GET", _PATH)
+            question = self._questions[name] = _Question(self, name, connections, request)
+            self.directory.links(name).answered = question.hurry
+        self._timer.cancel()
+        self._wake()
 
     def close(self) -> None:
         """Ask no more."""
-        self._looking.cancel()
+        self._timer.cancel()
         for question in self._questions.values():
             question.close()
 
-    def pause_s(self, node: str) -> float:
-        """Until a node that has just answered is asked again."""
-        return self._directory.pause_ms(node) / 1000.0
-
-    def _pause_s(self) -> float:
-        """Until all are looked at again: as soon as the first is asked."""
-        return min(map(self.pause_s, self._questions), default=self.pause_s(""))
-
-    def _look(self) -> None:
-        now_s = self._loop.time()
-        late_s, self._look_s = now_s - self._look_s, now_s + self._pause_s()
-        self._looking = self._loop.call_at(self._look_s, self._look)
+    def _wake(self) -> None:
+        """Ask whose turn it is, and look who is lost."""
+        now_s = self.loop.time()
+        if now_s >= self._look_s:
+            self.directory.look((now_s - self._look_s) * 1000.0)
+            self._look_s = now_s + self.directory.look_after_ms() / 1000.0
+        next_s = self._look_s
         for question in self._questions.values():
-            question.give_up(now_s - _PATIENCE_S)
-        self._directory.look(max(0.0, late_s) * 1000.0)
+            next_s = min(next_s, question.turn(now_s))
+        self._timer = self.loop.call_at(max(next_s, now_s + _TICK_S), self._wake)
 
 
 class _Question:
     """What one node is asked again and again; it takes the replies."""
 
-    __slots__ = ("_asked_s", "_loop", "_node", "_pending", "_poller", "_reader", "_timer")
+    __slots__ = ("_connections", "_hurried", "_node", "_pending", "_poller", "_request", "_soon_s",
+                 "_turn_s")  # fmt: skip
 
-    def __init__(self, poller: NodePoller, reader: NodeReader, node: str) -> None:
+    def __init__(
+        self, poller: NodePoller, node: str, connections: NodeConnections, request: bytes
+    ) -> None:
         self._poller = poller
-        self._reader = reader
         self._node = node
-        self._loop = asyncio.get_running_loop()
-        #: while there is no answer: over whose connections it was asked, and what is on its way
-        self._pending: tuple[NodeConnections, PendingReply] | None = None
-        self._asked_s = 0.0
-        self._timer = self._loop.call_soon(self._ask)
+        self._connections = connections
+        self._request = (request,)
+        self._pending: PendingReply | None = None  #: while there is no answer
+        self._hurried = False  #: it was asked before its turn
+        self._turn_s = self._soon_s = 0.0  #: when it is asked next, and when it may be
 
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
@@ -106,29 +114,47 @@ class _Question:
     def too_large(self, error: ServeError) -> None:
         self._end()
 
-    def give_up(self, before_s: float) -> None:
-        """Ask anew if the last question was asked before that time, and has no answer."""
-        if self._pending is not None and self._asked_s < before_s:
-            self._pending[1].cancel()
-            self._end()
+    def turn(self, now_s: float) -> float:
+        """Ask, if it is time, also for want of an answer; when it is time next."""
+        if now_s >= self._turn_s:
+            self.close()
+            self._hurried = False
+            self._ask(now_s)
+        return self._turn_s
+
+    def hurry(self) -> None:
+        """The node has just answered a request: ask it now, if its turn is near.
+
+        Both processes are awake, and the timer would wake them again.
+        """
+        if self._pending is None:
+            now_s = self._poller.loop.time()
+            if now_s >= self._soon_s:
+                self._hurried = True
+                self._ask(now_s)
 
     def close(self) -> None:
-        """Ask no more."""
-        if self._pending is not None:
-            self._pending[1].cancel()
-            self._end()
-        self._timer.cancel()
+        """Wait for no answer."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+            self._connections.ended(pending)
 
-    def _ask(self) -> None:
-        self._asked_s = self._loop.time()
-        connections, request = self._reader.request(self._node, "GET", _PATH)
+    def _ask(self, now_s: float) -> None:
+        self._turn_s = now_s + _PATIENCE_S
         try:
-            self._pending = connections, connections.send((request,), self)
+            self._pending = self._connections.send(self._request, self)
         except ServeError:  # it has as many requests of this router as it may have
-            self._timer = self._loop.call_later(self._poller.pause_s(self._node), self._ask)
+            self._pause()
 
     def _end(self) -> None:
-        asked, self._pending = self._pending, None
-        if asked is not None:
-            asked[0].ended(asked[1])
-            self._timer = self._loop.call_later(self._poller.pause_s(self._node), self._ask)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._connections.ended(pending)
+            self._pause()
+
+    def _pause(self) -> None:
+        pause_s = self._poller.directory.pause_ms(self._node) / 1000.0
+        now_s = self._poller.loop.time()
+        self._soon_s = now_s + _SOON * pause_s
+        self._turn_s = now_s + (_LATEST * pause_s if self._hurried else pause_s)

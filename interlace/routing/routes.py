@@ -32,6 +32,7 @@ class RoutingLimits:
     every_ms: float = 20.0
     apart_ms: float = 1.0
     rest_ms: float = 50.0  #: a node that has no requests is asked so often
+    look_ms: float = 100.0  #: lost ones are looked for so often, and as soon as there may be one
     #: A model that a node served within this time is known, where nobody says what is wanted: its
     #: node was lost or began anew, and it will stand elsewhere.
     known_ms: float = 30_000.0
@@ -89,6 +90,7 @@ class Routes:
         self.unplaced: Mapping[str, str] = {}
         self._nodes: dict[str, BelievedNode] = {}
         self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
+        self._silent_after_ms, self._lost_after_ms = limits.silent_ms, limits.lost_ms
         self._served_ms: dict[str, float] = {}  #: when models were served last that are not now
 
     @property
@@ -109,6 +111,8 @@ class Routes:
         new = [node for name, node in wanted.items() if name not in self._nodes]
         for node in new:
             self._nodes[node.name] = BelievedNode(node)
+        self._silent_after_ms = self.limits.silent_after_ms(len(self._nodes))
+        self._lost_after_ms = self.limits.lost_after_ms(len(self._nodes))
         return new, gone
 
     def heard(self, node: str, state: NodeState, now_ms: float) -> None:
@@ -124,6 +128,13 @@ class Routes:
         known = self._nodes.get(node)
         pause_ms = self.limits.pause_ms(len(self._nodes))
         return max(pause_ms, self.limits.rest_ms) if known and known.at_rest else pause_ms
+
+    def look_after_ms(self, now_ms: float) -> float:
+        """Until a node may be lost that is not, ``look_ms`` at most."""
+        before_ms = self._lost_before_ms(now_ms)
+        heard_ms = [n.heard_ms for n in self._nodes.values() if n.heard_ms > before_ms]
+        left_ms = min(heard_ms, default=inf) - before_ms
+        return min(self.limits.look_ms, max(self.limits.apart_ms, left_ms))
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""
@@ -143,7 +154,7 @@ class Routes:
         """Whether a node that can be asked answers this model; "" for any."""
         return bool(self._able(model, now_ms))
 
-    def choose(self, model: str, tried: AbstractSet[str], waited_ms: float, now_ms: float) -> Node:
+    def choose(self, model: str, tried: Collection[str], waited_ms: float, now_ms: float) -> Node:
         """The node to send a request to, of those not ``tried`` yet.
 
         ``model`` is "" for what any node can answer; ``waited_ms`` is how long the request has been
@@ -154,8 +165,12 @@ class Routes:
             ServeError: UNKNOWN_MODEL, no node is to serve it; NOT_READY, none that does can be
                 asked; OVERLOADED, none that is left would answer in time.
         """
-        able = [n for n in self._able(model, now_ms) if n.node.name not in tried]
-        spoke_ms = now_ms - self.limits.silent_after_ms(len(self._nodes))
+        able = self._able(model, now_ms)
+        if tried:
+            able = [n for n in able if n.node.name not in tried]
+        elif len(able) == 1:
+            return able[0].node
+        spoke_ms = now_ms - self._silent_after_ms
         left = [n for n in able if n.heard_ms > spoke_ms] or able
         if not left:
             raise self._nobody(model, tried, now_ms)
@@ -212,7 +227,7 @@ class Routes:
 
     def _lost_before_ms(self, now_ms: float) -> float:
         """A node that was heard then, and not since, is lost."""
-        return now_ms - self.limits.lost_after_ms(len(self._nodes))
+        return now_ms - self._lost_after_ms
 
     def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
         after_ms = self._lost_before_ms(now_ms)
@@ -225,7 +240,7 @@ class Routes:
             return model in self.wanted
         return now_ms - self._served_ms.get(model, -inf) <= self.limits.known_ms
 
-    def _nobody(self, model: str, tried: AbstractSet[str], now_ms: float) -> ServeError:
+    def _nobody(self, model: str, tried: Collection[str], now_ms: float) -> ServeError:
         """Why there is no node to ask."""
         what = f"model '{model}'" if model else "the fleet"
         having = [n for n in self._nodes.values() if not model or n.serves(model)]
@@ -254,7 +269,7 @@ def _state(node: BelievedNode, now_ms: float) -> str:
     return f"node {node.node.name} has said nothing for {now_ms - node.heard_ms:.0f} ms"
 
 
-def _listed(nodes: AbstractSet[str]) -> str:
+def _listed(nodes: Collection[str]) -> str:
     return "node " + ", ".join(sorted(nodes))
 
 

@@ -67,7 +67,7 @@ class FleetStand:
     """Nodes by name, and one controller at a time."""
 
     def __init__(self, folder: Path, models: Path, nodes: Mapping[str, str]) -> None:
-        """``nodes`` are kinds of accelerator by name."""
+        """``nodes`` are kinds of simulated accelerator by name; "cpu" has this machine's cores."""
         self.folder = folder
         self._kinds = nodes
         self._models = models
@@ -81,10 +81,11 @@ class FleetStand:
 
     def start(self, name: str) -> Process:
         """A node, told nothing yet."""
-        port = self.ports[name]
+        port, kind = self.ports[name], self._kinds[name]
+        simulated = ("simulated", "--gpu", kind, "--gpus", "1")
         return Process(
-            self.folder, name, "serve", str(self._models), "--device", "simulated",
-            "--gpu", self._kinds[name], "--gpus", "1", "--assigned", "--node", name,
+            self.folder, name, "serve", str(self._models), "--device",
+            *(("cpu",) if kind == "cpu" else simulated), "--assigned", "--node", name,
             "--admin-key-file", self._key,
             "--http-port", str(port), "--grpc-port", str(port + 1), "--metrics-port", str(port + 2),
             "--profiles", str(self.folder / "profiles"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -84,6 +85,47 @@ def test_models_go_to_the_other_kind_when_the_last_node_of_theirs_is_lost(
     until(lambda: kinds.serving() == {"b"} and kinds.ask("tagger", 4.0) != "")
     assert kinds.ask("tagger", 5.0) == kinds.expected("tagger", 5.0)
     until(lambda: "no profile" in kinds.status()["reasons"].get("bert", ""))
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Iterator[FleetStand]:
+    """Cores, and an h100 that is simulated: either can have one of both models."""
+    models = copied(tmp_path)
+    shutil.rmtree(models / "bert")
+    (models / "double" / "1").mkdir(parents=True)
+    (models / "double" / "1" / "model.py").write_text(
+        "import torch\n"
+        'INPUTS = {"x": ("FP32", (4,))}\n'
+        'OUTPUTS = {"y": ("FP32", (4,))}\n\n'
+        "class Double(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return 2 * x\n\n"
+        "def create_model():\n"
+        "    return Double()\n"
+    )
+    (models / "double" / "interlace.toml").write_text("slo_ms = 5000\nmax_batch = 2\n")
+    with standing(FleetStand(tmp_path, models, {"a": "cpu", "b": "h100"})) as stand:
+        yield stand
+
+
+def test_cores_compute_beside_an_accelerator_that_is_simulated(mixed: FleetStand) -> None:
+    def doubled() -> list[float]:
+        sent = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}
+        body = json.dumps({"inputs": [sent]}).encode()
+        url = f"http://127.0.0.1:{mixed.port}/v2/models/double/infer"
+        return [float(y) for y in get(url, body)["outputs"][0]["data"]]
+
+    until(lambda: doubled() == [2.0, 4.0, 6.0, 8.0])
+    nodes = mixed.status()["nodes"]
+    told = {name: set(node["assigned"]["models"]) for name, node in nodes.items()}
+    assert told == {"a": {"double"}, "b": {"tagger"}}
+    assert "of tagger" in nodes["a"]["remark"] and "of double" in nodes["b"]["remark"]
+
+    mixed.nodes["b"].end(signal.SIGKILL)
+    until(lambda: "no profile" in mixed.status()["reasons"].get("tagger", ""))
+    assert doubled() == [2.0, 4.0, 6.0, 8.0]
+    mixed.nodes["b"] = mixed.start("b")
+    until(lambda: mixed.ask("tagger", 2.0) == mixed.expected("tagger", 2.0))
 
 
 def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: FleetStand) -> None:

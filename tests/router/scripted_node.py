@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 #: What it does with one connection's next request; true to go on with the connection.
@@ -27,9 +28,13 @@ def silent(connection: socket.socket, head: bytes) -> bool:
     return bool(connection.recv(1))
 
 
-def says(data: bytes) -> Act:
+def says(*parts: bytes) -> Act:
+    """Send that and hang up; parts arrive one after another."""
+
     def act(connection: socket.socket, head: bytes) -> bool:
-        connection.sendall(data)
+        for index, part in enumerate(parts):
+            time.sleep(0.05 * bool(index))
+            connection.sendall(part)
         return False
 
     return act

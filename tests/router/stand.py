@@ -49,10 +49,11 @@ class RouterStand(LoopThread):
         ports: Mapping[str, int],
         grpc: Mapping[str, int] | None = None,
         lost_ms: float = 60_000.0,
+        limits: RoutingLimits | None = None,
     ) -> None:
         """Nodes by name, at these ports of this machine; lost when they are silent for so long."""
         super().__init__()
-        routing = RoutingLimits(lost_ms / 5, lost_ms)
+        routing = limits or RoutingLimits(lost_ms / 5, lost_ms)
         self.parts = self.do(lambda: RouterParts(routing))
         other = grpc or {}
         nodes = [Node(n, "127.0.0.1", port, other.get(n, 0)) for n, port in ports.items()]

@@ -93,6 +93,18 @@ def test_a_node_that_has_no_requests_is_asked_more_rarely() -> None:
     assert here.pause_ms("stranger") == 20.0
 
 
+def test_lost_nodes_are_looked_for_when_one_may_be_lost() -> None:
+    here = routes("a", "b")
+    assert here.look_after_ms(0.0) == 100.0, "none was ever heard"
+    here.heard("a", state(m=outlook()), 0.0)
+    here.heard("b", state(m=outlook()), 370.0)
+    assert here.look_after_ms(200.0) == 100.0
+    assert here.look_after_ms(360.0) == pytest.approx(40.0)
+    assert here.look_after_ms(399.999) == 1.0
+    assert here.look_after_ms(400.0) == 100.0, "a is lost, b has spoken lately"
+    assert [node.node.name for node in here.silent(400.0)] == ["a"]
+
+
 def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:
     here = routes("a")
     here.heard("a", state(5, m=outlook()), 0.0)

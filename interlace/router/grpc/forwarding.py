@@ -114,6 +114,8 @@ class PassedRequest:
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
         self._done()
         self._caller.answered(self, message, reserved.release)
+        if self._attempts is not None and self._attempts.links is not None:
+            self._attempts.links.answered()
 
     def refused(self, end: CallEnd) -> None:
         if end.status in _ELSEWHERE:

@@ -8,13 +8,17 @@ from interlace.core.errors import ServeError
 from interlace.router.attempts import Attempts, joined
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.node_connections import PendingReply
-from interlace.router.http.passed_heads import PassedHeads, ReplyHead
+from interlace.router.http.passed_heads import ReplyHead
+from interlace.router.node_links import NodeLinks
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
 from interlace.shm.arena import Arena
+from interlace.shm.blocks import ArenaBlocks
 
+#: Up to this size a body is copied behind its head, which costs less than to send two parts.
+_JOINED_BYTES: Final = 16 << 10
 #: What a node says that another one may see otherwise: overloaded, not ready, not there (any more).
 _ELSEWHERE: Final = frozenset((404, 429, 503))
 
@@ -25,9 +29,9 @@ class Forwarder:
     def __init__(self, directory: NodeDirectory, arena: Arena, budget: HeapBudget) -> None:
         """``budget`` bounds the bodies that do not lie in the arena."""
         self.directory = directory
+        self.whole_bytes = _JOINED_BYTES
         self.arena = arena
         self.budget = budget
-        self.heads = PassedHeads()
 
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
         """Where a body is received.
@@ -53,8 +57,7 @@ class Forwarder:
 class Forwarded:
     """One request, and the node that has it now."""
 
-    __slots__ = ("_attempts", "_blocks", "_body", "_forwarder", "_head", "_pending", "_refusal",
-                 "_writer")  # fmt: skip
+    __slots__ = ("_attempts", "_blocks", "_body", "_head", "_pending", "_refusal", "_writer")
 
     def __init__(
         self,
@@ -63,11 +66,14 @@ class Forwarded:
         head: RequestHead,
         body: ArenaBody | bytearray,
     ) -> None:
-        self._forwarder = forwarder
         self._writer = writer
         self._head = head
-        self._blocks = body.hand_over() if isinstance(body, ArenaBody) else None
-        self._body = body.view if isinstance(body, ArenaBody) else memoryview(bytes(body))
+        self._blocks: ArenaBlocks | None = None
+        if isinstance(body, ArenaBody):
+            self._body: bytearray | memoryview = body.view
+            self._blocks = body.hand_over()
+        else:
+            self._body = body
         self._attempts = Attempts(forwarder.directory, head.names[0] if head.names else "")
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
@@ -89,18 +95,20 @@ class Forwarded:
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
     ) -> None:
-        self._leave()
         if head.status in _ELSEWHERE:
+            self._leave()
             self._refusal = (head, bytes(body))
             if reserved is not None:
                 reserved.release()
             self._again()
             return
-        self._free()
+        # The caller first, who waits.
         if reserved is None:
             self._writer.respond(head.start + body)
         else:
             self._writer.respond_parts(head.start, (body,), reserved.release)
+        self._free()
+        self._leave().answered()
 
     def lost(self, why: str, fresh: bool) -> None:
         self._leave()
@@ -113,11 +121,11 @@ class Forwarded:
         self._writer.fail(error)
 
     def _try(self) -> None:
-        waited_ms = self._attempts.waited_ms
-        node, heads = self._attempts.next().http, self._forwarder.heads
-        head, body = self._head, self._body
-        start = heads.head(head.raw, node.host_header, len(body), waited_ms)
-        self._pending = node.send((start, body) if body else (start,), self)
+        waited_ms, body = self._attempts.waited_ms, self._body
+        node = self._attempts.next().http
+        start = node.sent_heads.head(self._head.raw, len(body), waited_ms)
+        joined = len(body) < _JOINED_BYTES
+        self._pending = node.send((start + body,) if joined else (start, memoryview(body)), self)
 
     def _again(self, why: str = "") -> None:
         """Try elsewhere; else answer with what the last node said, or with why there is nothing."""
@@ -134,12 +142,13 @@ class Forwarded:
         else:
             self._writer.fail(joined(why, error))
 
-    def _leave(self) -> None:
-        """The node has nothing of this request any more."""
+    def _leave(self) -> NodeLinks:
+        """The node has nothing of this request any more; the links to it."""
         links, pending = self._attempts.links, self._pending
         assert links is not None and pending is not None
         self._pending = None
         links.http.ended(pending)
+        return links
 
     def _free(self) -> None:
         blocks, self._blocks = self._blocks, None

@@ -10,7 +10,6 @@ from interlace.core.errors import ServeError
 from interlace.router.http.passed_heads import ReplyHead, ReplyHeads
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 
-_SCRATCH_BYTES: Final = 64 << 10
 _HEAD_BYTES_MAX: Final = 64 << 10
 
 
@@ -32,16 +31,14 @@ class ReplyTaker(Protocol):
         ...
 
 
-class NodeConnection(asyncio.BufferedProtocol):
+class NodeConnection(asyncio.Protocol):
     """Bytes to a node and back.
 
-    A response of more than one read is received into memory of its own size, taken from
-    ``budget``.
+    A response of more than one read is gathered in memory of its own size, taken from ``budget``.
     """
 
     __slots__ = ("_body", "_budget", "_filled", "_head", "_heads", "_on_idle", "_reserved",
-                 "_scratch", "_scratch_view", "_start", "_taker", "_target", "served",
-                 "transport")  # fmt: skip
+                 "_start", "_taker", "served", "transport")  # fmt: skip
 
     def __init__(
         self, heads: ReplyHeads, budget: HeapBudget, on_idle: Callable[[NodeConnection], None]
@@ -53,9 +50,6 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._heads = heads
         self._budget = budget
         self._on_idle = on_idle
-        self._scratch = bytearray(_SCRATCH_BYTES)
-        self._scratch_view = memoryview(self._scratch)
-        self._target = self._scratch_view
         self._taker: ReplyTaker | None = None
         self._start = b""  #: of a head that did not come in one piece
         self._head: ReplyHead | None = None
@@ -76,16 +70,13 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._taker = None
         self._abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._target
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._taker is None:
             self._abort()  # nothing was asked
         elif self._head is not None:
-            self._received(nbytes)
+            self._take_body(self._head, data)
         else:
-            self._take_head(nbytes)
+            self._take_head(self._start + data if self._start else data)
 
     def eof_received(self) -> bool:
         return False
@@ -94,8 +85,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self.transport = None
         self._fail(str(exc) if exc else "it closed the connection")
 
-    def _take_head(self, nbytes: int) -> None:
-        data = self._start + bytes(self._scratch_view[:nbytes])
+    def _take_head(self, data: bytes) -> None:
         stop = data.find(b"\r\n\r\n")
         if stop < 0:
             self._start = data
@@ -127,18 +117,17 @@ class NodeConnection(asyncio.BufferedProtocol):
                 taker.too_large(error)
             return
         self._reserved = reserved
-        self._head, self._body = head, bytearray(head.length)
-        self._body[: len(rest)] = rest
-        self._filled = len(rest)
-        self._target = memoryview(self._body)[self._filled :]
+        self._head, self._body, self._filled = head, bytearray(head.length), 0
+        self._take_body(head, rest)
 
-    def _received(self, nbytes: int) -> None:
-        self._filled += nbytes
-        self._target = self._target[nbytes:]
-        head = self._head
-        if not self._target and head is not None:
-            self._target, self._head = self._scratch_view, None
-            body, self._body = memoryview(self._body), bytearray()
+    def _take_body(self, head: ReplyHead, data: bytes) -> None:
+        start, self._filled = self._filled, self._filled + len(data)
+        if self._filled > head.length:
+            self._break("it sent more than it announced")
+            return
+        self._body[start : self._filled] = data
+        if self._filled == head.length:
+            body, self._body, self._head = memoryview(self._body), bytearray(), None
             self._finish(head, body)
 
     def _finish(self, head: ReplyHead, body: bytes | memoryview) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
 from interlace.router.http.node_connection import NodeConnection, ReplyTaker
-from interlace.router.http.passed_heads import ReplyHeads
+from interlace.router.http.passed_heads import PassedHeads, ReplyHeads
 from interlace.server.heap_budget import HeapBudget
 
 #: Requests of one router that one node has at a time, at most.
@@ -49,6 +49,7 @@ class NodeConnections:
     def __init__(self, node: Node, budget: HeapBudget) -> None:
         self.node = node.name
         self.host_header = f"{node.host}:{node.http_port}".encode()
+        self.sent_heads = PassedHeads(self.host_header)
         self._loop = asyncio.get_running_loop()
         self._host = node.host
         self._port = node.http_port

@@ -7,7 +7,8 @@ from typing import Final
 
 from interlace.server.cache import GenerationalCache
 
-#: Heads remembered, and the largest one worth remembering.
+#: Heads remembered of requests to one node and of its replies, and the largest worth that.
+_SENT_KEPT: Final = 64
 _HEADS_KEPT: Final = 1024
 _KEPT_BYTES: Final = 2048
 #: What holds between two neighbours alone (RFC 9110, 7.6.1), and what the router says itself.
@@ -17,41 +18,46 @@ _NOT_PASSED: Final = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _PassedHead:
+    """A head in front of a body of ``length`` bytes: its lines, and all of it."""
+
+    length: int
+    lines: bytes
+    whole: bytes
+
+
 class PassedHeads:
-    """Heads of requests as nodes get them: all but what concerns this connection alone."""
+    """Heads of requests as one node gets them: all but what concerns this connection alone."""
 
-    def __init__(self) -> None:
-        self._known: GenerationalCache[bytes, tuple[bytes, bytes]] = GenerationalCache(_HEADS_KEPT)
+    def __init__(self, host: bytes) -> None:
+        self._host = host
+        self._known: GenerationalCache[bytes, _PassedHead] = GenerationalCache(_SENT_KEPT)
 
-    def head(self, raw: bytes, host: bytes, length: int, waited_ms: float) -> bytes:
-        """A head that was received, for ``host``, in front of a body of ``length`` bytes.
+    def head(self, raw: bytes, length: int, waited_ms: float) -> bytes:
+        """A head that was received, in front of a body of ``length`` bytes.
 
         ``waited_ms`` is told to the node where the request has been elsewhere before: the time
         since its arrival counts.
         """
         found = self._known.get(raw)
-        if found is None:
-            found = _split(raw)
+        if found is None or found.length != length:
+            lines = _lines(raw, self._host, length)
+            found = _PassedHead(length, lines, lines + b"\r\n")
             if len(raw) <= _KEPT_BYTES:
                 self._known.put(raw, found)
-        first, rest = found
-        elapsed = b"Interlace-Elapsed-Ms: %.3f\r\n" % waited_ms if waited_ms else b""
-        return b"%bHost: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
-            first,
-            host,
-            length,
-            elapsed,
-            rest,
-        )
+        if waited_ms:
+            return b"%bInterlace-Elapsed-Ms: %.3f\r\n\r\n" % (found.lines, waited_ms)
+        return found.whole
 
 
-def _split(raw: bytes) -> tuple[bytes, bytes]:
-    """The request line, and the lines that are passed on, each with its line end."""
+def _lines(raw: bytes, host: bytes, length: int) -> bytes:
+    """The request line and the others that are passed on, each with its line end."""
     first, *lines = raw.rstrip(b"\r\n").split(b"\r\n")
     kept = [line for line in lines if line.partition(b":")[0].lower() not in _NOT_PASSED]
-    return first.replace(b" HTTP/1.0", b" HTTP/1.1") + b"\r\n", b"".join(
-        line + b"\r\n" for line in kept
-    )
+    own = b"Host: " + host, b"Content-Length: %d" % length
+    start = first.replace(b" HTTP/1.0", b" HTTP/1.1")
+    return b"".join([line + b"\r\n" for line in (start, *own, *kept)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,14 +191,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         return stop
 
     def _take_placed(self, head: RequestHead, data: bytearray, start: int, end: int) -> int:
-        placer = self._state.placer
+        placer, after = self._state.placer, start + head.length
         assert placer is not None, "there are inference routes"
+        if head.length < self._state.whole_bytes and after <= end:
+            self._begin(head, data[start:after])
+            return after
         try:
             body = placer.place(head, data, start, end)
         except ServeError as error:
             self._refuse_body(error, head, end - start)
             return start
-        after = start + head.length
         if after > end:
             self._body = body
             self._expect(head, start == end)

@@ -66,6 +66,8 @@ class BodyPlacer(Protocol):
         ServeError: it has none, or it is known that the request would be refused.
     """
 
+    @property
+    def whole_bytes(self) -> int: ...  #: a smaller body that is here whole needs no place
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
         """``data[start:end]`` is what of the body is here already."""
 

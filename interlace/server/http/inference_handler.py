@@ -23,6 +23,7 @@ class InferenceHandler:
         self.context = context
         self._limits = context.limits
         self._large = LargeBodies(context)
+        self.whole_bytes = 0  # tensors are read where they were placed
         self.budget = context.budget
         self.arena = context.arena
 

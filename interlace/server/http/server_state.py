@@ -38,6 +38,7 @@ class ServerState:
         self.read_head: Callable[[bytes], RequestHead] = reader.read
         self.handlers = handlers
         self.placer = placer
+        self.whole_bytes = placer.whole_bytes if placer is not None else 0
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.scratch = bytearray(SCRATCH_BYTES)
