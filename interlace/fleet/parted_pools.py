@@ -132,9 +132,10 @@ def _sized(pool: _PartedPool, asked: _Asked, rooms: _Rooms) -> list[Partition]:
     for node in (*smaller, largest):
         parts = list(pool.by_node[node])
         asks = left + rates[node].total() / max(total.total(), _ROUNDING)
-        while len(parts) < asked.hosts(asks) and (more := rooms.more(node, parts[0])):
+        needed = asked.hosts(asks)
+        while len(parts) < needed and (more := rooms.more(node, parts[0])):
             parts.append(more)
-        fits = node == largest or asked.hosts(asks) <= len(parts)
+        fits = node == largest or needed <= len(parts)
         kept = asks if fits else asked.most(len(parts), asks)
         left = asks - kept
         found += [_rated(one, {m: total[m] * kept / len(parts) for m in total}) for one in parts]
