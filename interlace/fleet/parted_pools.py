@@ -12,8 +12,7 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
-from interlace.engine.fleet_planner import standing_partitions
-from interlace.engine.gpu_matching import match_gpus
+from interlace.engine.fleet_planner import matched
 from interlace.fleet.fleet_gpus import node_of
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.pools import hosts_together
@@ -42,7 +41,7 @@ class PartedPools:
         plan = self.planner(demand, fleet, profiles, current)
         if plan.overlapping:
             return plan
-        there = match_gpus(plan, standing_partitions(current), fleet)
+        there = matched(plan, current, fleet)
         return resized(there, demand, fleet, self.profiles, current)
 
 
