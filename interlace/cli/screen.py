@@ -44,7 +44,7 @@ def show_logs(console: Console, level: LogLevel = LogLevel.INFO) -> None:
     logging.getLogger("interlace").setLevel(level.upper())
 
 
-_FILE_WIDTH = 140
+_FILE_WIDTH = 180
 
 
 def console(stderr: bool = False) -> Console:

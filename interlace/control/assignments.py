@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
 from interlace.control.lifecycle import ModelLifecycle
@@ -107,8 +108,10 @@ class Assignments:
             )
 
     async def _check_models(self, assignment: Assignment) -> None:
-        there = await self._lifecycle.names()
-        for name, digest in assignment.models.items():
+        known = {} if self.newest is None else self.newest.models  # checked when that was taken
+        unknown = {n: one for n, one in assignment.models.items() if known.get(n) != one}
+        there = await self._read(self._lifecycle.names()) if unknown else []
+        for name, digest in unknown.items():
             if name in self._wanted.failures:
                 continue  # the node's state says why
             if name not in there:
@@ -117,7 +120,7 @@ class Assignments:
                     f"{self.node}: the assignment has model '{name}'{did_you_mean(name, there)}, "
                     f"which is not in its repository; it has {', '.join(there) or 'none'}",
                 )
-            found = await self._digests(name) if digest else ()
+            found = await self._read(self._lifecycle.digests(name)) if digest else ()
             if digest and digest not in found:
                 raise ServeError(
                     Reason.BAD_INPUT,
@@ -126,9 +129,9 @@ class Assignments:
                     "the same files to every node",
                 )
 
-    async def _digests(self, name: str) -> list[str]:
+    async def _read(self, storage: Awaitable[list[str]]) -> list[str]:
         try:
-            return await self._lifecycle.digests(name)
+            return await storage
         except RepositoryError as error:
             raise ServeError(Reason.BACKEND, f"{self.node}: {error}") from error
 

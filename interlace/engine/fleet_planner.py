@@ -17,6 +17,7 @@ from interlace.core.messages import (
 from interlace.core.plan import Plan
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
+from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_controller import PlanController
 from interlace.engine.quarantine import ModelQuarantine
@@ -110,15 +111,20 @@ class FleetPlanner:
         target = self._state.target
         if target is not self._standing:
             self._standing = target
-            self._state.partitions = standing_partitions(target)
+            self._state.partitions = _standing(target)
             self._state.update_hosts()
             for deployed in self._state.models.values():
                 deployed.status_reported |= bool(deployed.hosts)
         return commands
 
 
-def standing_partitions(plan: Plan) -> dict[str, LivePartition]:
-    """Those of a plan, as they are once it is carried out."""
+def matched(plan: Plan, current: Plan, fleet: Fleet) -> Plan:
+    """The plan with equal accelerators swapped so that it resembles the one that stands."""
+    return match_gpus(plan, _standing(current), fleet)
+
+
+def _standing(plan: Plan) -> dict[str, LivePartition]:
+    """A plan's partitions, as they are once it is carried out."""
     return {
         part.id: LivePartition(
             part.id,

@@ -37,36 +37,72 @@ class LoadOutlook:
 
         Loads of more urgent requests than that deadline's go first.
         """
-        return min(
-            self._ready_on_ms(entry, self._state.weights_on[gpu], deadline_ms, now_ms)
-            for gpu, entry in deployed.weights.items()
-        )
+        found_ms = inf
+        cold: list[tuple[str, ModelWeights]] = []
+        for gpu, entry in deployed.weights.items():
+            fetch = entry.fetch
+            if entry.warm and not entry.closed:
+                return -inf
+            if fetch is not None and fetch.whole and not fetch.cancelled:
+                found_ms = min(found_ms, fetch.opens_ms, fetch.ends_ms)
+            else:
+                cold.append((self._state.weights_on[gpu].links[0], entry))
+        if not cold:
+            return found_ms
+        free_ms, disk_ms = self._behind_more_urgent(deployed, deadline_ms, now_ms)
+        for link, entry in cold:
+            found_ms = min(found_ms, self._arrives_ms(entry, link, free_ms[link], disk_ms))
+        return found_ms
 
-    def _ready_on_ms(
-        self, entry: ModelWeights, place: GpuWeights, deadline_ms: float, now_ms: float
-    ) -> float:
-        if entry.warm and not entry.closed:
-            return -inf
-        fetch, link = entry.fetch, place.links[0]
-        if fetch is not None and fetch.whole and not fetch.cancelled:
-            return min(fetch.opens_ms, fetch.ends_ms)
-        free_ms, pace = max(now_ms, self._links.free_ms(link)), self._links.pace(link)
+    def _behind_more_urgent(
+        self, deployed: DeployedModel, deadline_ms: float, now_ms: float
+    ) -> tuple[dict[str, float], float]:
+        """When each link is free, and the disk; other loads are made where they end first."""
+        free_ms: dict[str, float] = {}
+        for place in self._state.weights_on.values():
+            link = place.links[0]
+            free_ms[link] = max(free_ms.get(link, now_ms), self._free_ms(place, now_ms))
         disk_ms = self.host.free_ms(now_ms)
-        for model in self._state.cold_waiting if deadline_ms > now_ms else ():
-            other = place.models.get(model)
-            if other is None or other is entry or other.warm or other.fetch is not None:
+        waiting = self._state.cold_waiting if deadline_ms > now_ms else ()
+        others = [one for model in waiting if (one := self._state.models.get(model)) is not None]
+        for other in sorted(others, key=lambda one: one.queue.next_deadline_ms):
+            if other.queue.next_deadline_ms >= deadline_ms:
+                break
+            entries = other.weights
+            on_its_way = any(one.warm or one.fetch is not None for one in entries.values())
+            if other is deployed or not other.queue.rows or on_its_way or not entries:
                 continue
-            if other.queue.rows and other.queue.next_deadline_ms < deadline_ms:
-                before = self.host.plan(other)
-                free_ms += pace * other.copy_ms(before)
-                disk_ms += self.host.read(other, before).read_ms
-        plan = self.host.plan(entry)
+            ends_ms, link, gpu = min(
+                (free_ms[link] + self._links.pace(link) * entry.copy_ms(plan), link, gpu)
+                for gpu, entry in entries.items()
+                for link, plan in ((self._state.weights_on[gpu].links[0], self.host.plan(entry)),)
+            )
+            free_ms[link] = ends_ms
+            disk_ms += self.host.read(entries[gpu], self.host.plan(entries[gpu])).read_ms
+        return free_ms, disk_ms
+
+    def _arrives_ms(self, entry: ModelWeights, link: str, free_ms: float, disk_ms: float) -> float:
+        """When its weights are there, or so far, if the link and the disk are free then."""
+        plan, pace = self.host.plan(entry), self._links.pace(link)
         read = self.host.read(entry, plan)
         if read.read_ms:
             return max(free_ms, disk_ms) + read.stall_ms
         if not plan.overlapped:
             return free_ms + pace * entry.copy_ms(plan)
         return free_ms + pace * max(0.0, plan.end_ms - entry.run_ms(plan))
+
+    def _free_ms(self, place: GpuWeights, now_ms: float) -> float:
+        """When the link is free for what is asked: what comes unasked gives way after a layer."""
+        link = place.links[0]
+        free_ms = max(now_ms, self._links.free_ms(link))
+        if not place.fetches or any(fetch.demanded for fetch in place.fetches):
+            return free_ms
+        longest_ms = 0.0
+        for fetch in place.fetches:
+            if (entry := place.models.get(fetch.work.model)) is not None:
+                brought = [entry.curve.layers[index] for index in fetch.work.plan.brought]
+                longest_ms = max([longest_ms, *(layer.copy_ms for layer in brought)])
+        return min(free_ms, now_ms + self._links.pace(link) * longest_ms)
 
     def loads(self, now_ms: float) -> list[LoadOption]:
         """Cold models with requests, each where its first answer would end first."""
@@ -97,7 +133,7 @@ class LoadOutlook:
         self, deployed: DeployedModel, entry: ModelWeights, place: GpuWeights, now_ms: float
     ) -> LoadOption:
         plan = self.host.plan(entry)
-        owed_ms = max(0.0, self._links.free_ms(place.links[0]) - now_ms)
+        owed_ms = self._free_ms(place, now_ms) - now_ms
         pace = self._links.pace(place.links[0])
         run_ms = entry.run_ms(plan)
         link_ms = pace * entry.copy_ms(plan)

@@ -75,10 +75,10 @@ def late(request: Request, refusal: Refusal, now_ms: float) -> ServeError:
     )
 
 
-def expired(request: Request, run_ms: float, now_ms: float) -> ServeError:
-    """Admitted, but it can no longer meet its deadline from the queue."""
+def expired(request: Request, end_ms: float, now_ms: float) -> ServeError:
+    """Admitted, but it can no longer meet its deadline from the queue: it would end then."""
     slo_ms = request.deadline_ms - request.arrived_ms
-    late_ms = now_ms + run_ms - request.deadline_ms
+    late_ms = end_ms - request.deadline_ms
     return ServeError(
         Reason.DEADLINE,
         f"Request timeout expired: {_name(request)} waited {now_ms - request.arrived_ms:.1f} ms "

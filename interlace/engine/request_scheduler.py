@@ -215,7 +215,7 @@ class RequestScheduler:
                 continue
             for place in deployed.queues:
                 for request in place.expired(now_ms):
-                    commands.append(self._expired(request, 0.0, now_ms))
+                    commands.append(self._expired(request, now_ms, now_ms))
                 next_ms = min(next_ms, place.next_deadline_ms)
         if next_ms < inf:
             commands.append(WakeAt(next_ms + AFTER_MS))
@@ -335,16 +335,16 @@ class RequestScheduler:
             if source.next_deadline_ms >= soonest_ms:
                 continue
             for request in source.expired(soonest_ms):
-                commands.append(self._expired(request, fastest_ms, now_ms))
+                commands.append(self._expired(request, soonest_ms, now_ms))
         return commands
 
-    def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
+    def _expired(self, request: Request, end_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
         deployed = self._state.models.get(request.model)
         if deployed is not None and deployed.hosts:
             deployed.admission_margin.dropped()
         contention.record_loss(self._state, deployed, now_ms)
-        error = refusals.expired(request, run_ms, now_ms)
+        error = refusals.expired(request, end_ms, now_ms)
         return SendReply(Reply(request, Outcome.EXPIRED, error=error))
 
 

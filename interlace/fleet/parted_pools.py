@@ -12,8 +12,7 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
-from interlace.engine.fleet_planner import standing_partitions
-from interlace.engine.gpu_matching import match_gpus
+from interlace.engine.fleet_planner import matched
 from interlace.fleet.fleet_gpus import node_of
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.pools import hosts_together
@@ -42,7 +41,7 @@ class PartedPools:
         plan = self.planner(demand, fleet, profiles, current)
         if plan.overlapping:
             return plan
-        there = match_gpus(plan, standing_partitions(current), fleet)
+        there = matched(plan, current, fleet)
         return resized(there, demand, fleet, self.profiles, current)
 
 
@@ -132,9 +131,10 @@ def _sized(pool: _PartedPool, asked: _Asked, rooms: _Rooms) -> list[Partition]:
     for node in (*smaller, largest):
         parts = list(pool.by_node[node])
         asks = left + rates[node].total() / max(total.total(), _ROUNDING)
-        while len(parts) < asked.hosts(asks) and (more := rooms.more(node, parts[0])):
+        needed = asked.hosts(asks)
+        while len(parts) < needed and (more := rooms.more(node, parts[0])):
             parts.append(more)
-        fits = node == largest or asked.hosts(asks) <= len(parts)
+        fits = node == largest or needed <= len(parts)
         kept = asks if fits else asked.most(len(parts), asks)
         left = asks - kept
         found += [_rated(one, {m: total[m] * kept / len(parts) for m in total}) for one in parts]

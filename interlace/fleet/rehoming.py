@@ -109,4 +109,4 @@ def _own(part: Partition) -> Partition:
 
 def _crowd(part: Partition) -> float:
     """Turns for the share."""
-    return len(_own(part).slots) / part.share_pct
+    return sum(not slot.guest for slot in part.slots) / part.share_pct

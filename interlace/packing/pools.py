@@ -210,7 +210,7 @@ class _PoolModels:
         short = _short(self._own_ms, self._slo_ms)
         self._work_ms = np.where(short, self._own_ms / self._rows, np.inf)
         self._bursts = burstiness(arrays.cv[order])
-        self._alone_rows_per_s = alone_rows_per_s(options, arrays)[order].max(axis=1)
+        self._options, self._arrays, self._order = options, arrays, order
         copies, self._room = memory.room[options.share_pct]
         self._held = memory.weights[order] + copies * memory.activations[order]
 
@@ -222,9 +222,36 @@ class _PoolModels:
         found = np.full((len(self._slo_ms), _MOST_MODELS), np.inf)
         for part in _AHEAD:
             self._add(found, part, enough)
+        alone = alone_rows_per_s(self._options, self._arrays)[self._order].max(axis=1)
         with np.errstate(divide="ignore"):
-            found[:, 0] = self._rows_per_ms * 1000.0 / self._alone_rows_per_s
+            found[:, 0] = self._rows_per_ms * 1000.0 / alone
         return found
+
+    def together(self) -> float:
+        """Those of all models, several, whatever memory they need."""
+        every, found = np.arange(len(self._slo_ms)), np.inf
+        for part in _AHEAD:
+            ahead_ms = np.full(len(every), part * self._slo_ms[0])
+            rate, work_ms, own_ms = self._turns(every, ahead_ms)
+            longest_ms = own_ms.max()
+            needed = hosts_needed(
+                (rate * work_ms).sum(),
+                (rate * work_ms**2 * self._bursts).sum(),
+                longest_ms,
+                ahead_ms[0] - longest_ms,
+                self._loss.min(),
+            )
+            found = min(found, float(needed))
+        return found
+
+    def _turns(self, model: Ints, ahead_ms: Floats) -> tuple[Floats, Floats, Floats]:
+        """Rows in a ms, the work of a row and the length of a batch, in the best that gathers."""
+        rate, own_ms = self._rows_per_ms[model], self._own_ms[model]
+        gathered = 1.0 + rate * np.maximum(self._slo_ms[model] - ahead_ms, 0.0)
+        usable = (self._rows[model] <= gathered[:, None]) & (own_ms <= ahead_ms[:, None])
+        work_ms = np.where(usable, self._work_ms[model], np.inf)
+        at = np.arange(len(model)), work_ms.argmin(axis=1)
+        return rate, work_ms[at], own_ms[at]
 
     def _add(self, found: Floats, part: float, enough: float) -> None:
         """Heads begin when their deadline is so far ahead, in parts of the shortest SLO.
@@ -232,19 +259,15 @@ class _PoolModels:
         What gathers until then costs least a row in the best batch of at most that length; what
         the longest batch leaves of that time is for waiting.
         """
-        first = np.arange(len(self._slo_ms))
+        first: Ints = np.arange(len(self._slo_ms))
         load, variance_ms, longest_ms, held = (np.zeros(len(first)) for _ in range(4))
-        loss = np.ones(len(first))
+        loss: Floats = np.ones(len(first))
         for more in range(_MOST_MODELS):
             model, ahead_ms = first + more, part * self._slo_ms[first]
-            rate, own_ms = self._rows_per_ms[model], self._own_ms[model]
-            gathered = 1.0 + rate * np.maximum(self._slo_ms[model] - ahead_ms, 0.0)
-            usable = (self._rows[model] <= gathered[:, None]) & (own_ms <= ahead_ms[:, None])
-            work_ms = np.where(usable, self._work_ms[model], np.inf)
-            at = np.arange(len(model)), work_ms.argmin(axis=1)
-            load = load + rate * work_ms[at]
-            variance_ms = variance_ms + rate * work_ms[at] ** 2 * self._bursts[model]
-            longest_ms = np.maximum(longest_ms, own_ms[at])
+            rate, work_ms, own_ms = self._turns(model, ahead_ms)
+            load = load + rate * work_ms
+            variance_ms = variance_ms + rate * work_ms**2 * self._bursts[model]
+            longest_ms = np.maximum(longest_ms, own_ms)
             loss = np.minimum(loss, self._loss[model])
             held = held + self._held[model]
             needed = hosts_needed(load, variance_ms, longest_ms, ahead_ms - longest_ms, loss)
@@ -253,20 +276,20 @@ class _PoolModels:
             on = (load < enough) & (held <= self._room) & (model + 1 < len(self._slo_ms))
             if not on.any():
                 break
-            first, load, variance_ms, longest_ms, loss, held = (
-                each[on] for each in (first, load, variance_ms, longest_ms, loss, held)
+            first, loss = first[on], loss[on]
+            load, variance_ms, longest_ms, held = (
+                each[on] for each in (load, variance_ms, longest_ms, held)
             )
 
 
 def hosts_together(options: BatchOptions, arrays: DemandArrays) -> float:
-    """Partitions of that share in which all of these models keep their promises, as one queue.
+    """Partitions of that share in which these models, several, keep their promises as one queue.
 
     Whatever memory they need; infinite where there are none such.
     """
     order, nothing = np.argsort(arrays.slo_ms, kind="stable"), np.zeros(len(arrays.slo_ms))
     memory = PoolMemory(nothing, nothing, {options.share_pct: (1, np.inf)})
-    hosts = _PoolModels(options, arrays, memory, order).hosts(np.inf)
-    return float(hosts[0, len(order) - 1]) if len(order) <= _MOST_MODELS else np.inf
+    return _PoolModels(options, arrays, memory, order).together()
 
 
 def _pattern(options: BatchOptions, arrays: DemandArrays, models: Ints, hosts: int) -> Pattern:

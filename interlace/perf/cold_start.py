@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath, link_of
@@ -219,7 +220,8 @@ def bound_ms(
     )
     run_ms = sum(least_ms)
     links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
-    for added_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1]):
+    # What the disk had read already when it was to be copied takes no link.
+    for added_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1] if one[1] else inf):
         if links_ms <= run_ms:
             break
         part = min(1.0, (links_ms - run_ms) / (added_ms + copy_ms))

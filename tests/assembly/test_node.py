@@ -266,6 +266,18 @@ def test_files_must_be_those_of_the_assignment(client: Client, tmp_path: Path) -
         client.assign(2, part("p", "gpu0", 48, "tagger"), models=given)
 
 
+def test_another_cut_for_models_that_were_checked_reads_no_files(
+    client: Client, tmp_path: Path
+) -> None:
+    client.assign(1, part("p", "gpu0", 48, "bert"))
+    client.settled(1)
+    (tmp_path / "example").rename(tmp_path / "away")
+    client.assign(2, part("p", "gpu0", 24, "bert"))
+    assert names(client.settled(2)) == ["bert"]
+    with pytest.raises(Answer, match=r"n1: .*expected a model repository"):
+        client.assign(3, part("p", "gpu0", 48, "bert", "tagger"))
+
+
 def test_what_is_taken_is_logged_and_replayed(tmp_path: Path) -> None:
     log = tmp_path / "events.log"
     options = ServeOptions(admin_key=KEY, assigned=True, log=log)

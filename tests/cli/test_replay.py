@@ -107,17 +107,30 @@ def test_what_is_not_there_is_told(tmp_path: Path, words: list[str], said: str) 
         _replay(str(path), *words)
 
 
-def test_the_story_of_a_cold_start(tmp_path: Path) -> None:
-    path = tmp_path / "events.log"
+def _log_of_loads(path: Path, slo_ms: float) -> None:
     gpu = replace(FLEET.gpus[0], weights_bytes=400)
     fleet = Fleet((gpu,))
     profiles = {name: layered(name) for name in "ab"}
-    demand = tuple(Demand(name, 2.0, 200.0) for name in profiles)
+    demand = tuple(Demand(name, 2.0, slo_ms) for name in profiles)
     arrivals = merge_arrivals({name: poisson(2.0) for name in profiles}, 4.0, 0)
     system = system_of("interlace/copy")
     writer = LogWriter(path, LogHeader("test", system.name, fleet))
     simulate(Simulation(system, fleet, demand, profiles, profiles, arrivals), [writer])
     writer.close()
+
+
+def test_a_request_that_was_refused_as_cold_has_a_cause_and_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    _log_of_loads(path, 15.0)
+    told = [_replay(str(path), "--request", str(number)) for number in range(1, 9)]
+    refused = [text for text in told if "refused: " in text and "is cold" in text]
+    assert any("it was cold, because its weights had" in text for text in refused)
+    assert not any("went by loading" in text for text in refused)
+
+
+def test_the_story_of_a_cold_start(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    _log_of_loads(path, 200.0)
     assert "same commands at every event" in _replay(str(path))
     told = [_replay(str(path), "--request", str(number)) for number in range(1, 9)]
     cold = [text for text in told if "it was cold" in text]

@@ -78,12 +78,13 @@ def test_weights_that_come_and_go_have_columns() -> None:
     assert ["cold", "10/40", "2.00", "60"] in [
         line.split()[-4:] for line in _printed(between).splitlines()
     ]
+    assert "cn" in _printed(between, 100), "names stay where there is little room"
     still = read_metrics(page(1, 0, 0, 1, 0))
     assert "weights" not in _printed(ScrapeDelta(still, still, 1.0))
 
 
-def _printed(between: ScrapeDelta) -> str:
-    console = Console(width=200, record=True)
+def _printed(between: ScrapeDelta, width: int = 180) -> str:
+    console = Console(width=width, record=True)
     console.print(render(between, "here"))
     return console.export_text()
 

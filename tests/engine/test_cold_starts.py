@@ -222,6 +222,17 @@ def test_a_fetch_that_fails_is_made_again_once() -> None:
     assert world.reply_of(third).outcome is Outcome.OK
 
 
+def test_what_loads_again_for_too_long_is_told_how_late_it_would_end() -> None:
+    """A load takes 20 ms, and fails once; the caller hears then that it would be 15 ms late."""
+    world = cold_world(400, "copy")
+    world.devices["g0"].weights.fail_next(Failure("bad sectors"))
+    request = world.send("a", 30.0)
+    world.run(29.0)
+    reply = world.reply_of(request)
+    assert reply.outcome is Outcome.EXPIRED and reply.error is not None
+    assert reply.error.late_ms is not None and 10.0 < reply.error.late_ms < 20.0
+
+
 def test_a_batch_that_was_sent_ahead_fails_with_its_fetch_and_is_made_again() -> None:
     world = cold_world(400)
     world.devices["g0"].weights.fail_next(Failure("bad sectors"))
@@ -292,6 +303,26 @@ def test_an_accelerator_that_leaves_takes_what_it_held() -> None:
     world.run(100.0)
     assert world.reply_of(request).outcome is Outcome.OK
     assert {one.gpu for _, one in sent(world, Fetch)} == {"g0", "g1"}
+
+
+def test_a_load_that_waits_is_counted_on_one_accelerator() -> None:
+    """Eight models of 20 ms, four on each of two links, and 4 ms to run: all are there in 84."""
+    names = "abcdefgh"
+    world = cold_world(1_600, names=names, gpus=2)
+    asked = [world.send(name, 88.0 + place) for place, name in enumerate(names)]
+    world.run(150.0)
+    assert [world.reply_of(one).outcome for one in asked] == [Outcome.OK] * 8
+
+
+def test_what_comes_unasked_delays_nobody_by_more_than_a_layer() -> None:
+    """What was refused comes unasked, in 20 ms; who is asked meanwhile has the link instead."""
+    world = cold_world(800)
+    assert world.reply_of(world.send("a", 10.0)).outcome is Outcome.REFUSED
+    world.run(2.0)
+    ((_, unasked),) = sent(world, Fetch)
+    asked = world.send("b", 35.0)
+    world.run(50.0)
+    assert unasked.model == "a" and world.reply_of(asked).outcome is Outcome.OK
 
 
 def test_loads_follow_each_other_on_a_link() -> None:

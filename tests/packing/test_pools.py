@@ -14,13 +14,15 @@ from bench.planning.kept import held
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.packing.batch_options import batch_options
+from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.bounds import lower_bound
 from interlace.packing.pool_hosts import hosts_needed
+from interlace.packing.pools import PoolMemory, _PoolModels, hosts_together
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
 from interlace.planning.scenario import Scenario
 from interlace.policy.planners.patterns import Patterns
+from interlace.testing.worlds import line_profile
 
 A100, MIG = GPU_KINDS["a100"], GPU_KINDS["a100-mig"]
 POSITIVE = st.floats(0.01, 50.0)
@@ -31,6 +33,25 @@ def _hosts(
 ) -> float:
     arrays = (np.array([x]) for x in (load, variance_ms, longest_ms, slack_ms, loss))
     return float(hosts_needed(*arrays)[0])
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 2_000.0), st.floats(10.0, 300.0), st.floats(0.3, 3.0)),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_a_pool_needs_what_the_search_for_pools_says(
+    asked: list[tuple[float, float, float]],
+) -> None:
+    demand = [Demand(f"m{i}", rate, slo, cv=cv) for i, (rate, slo, cv) in enumerate(asked)]
+    surfaces = [surface(line_profile(one.model, 4.0 + i)) for i, one in enumerate(demand)]
+    options, arrays = batch_options(demand, surfaces, 50), demand_arrays(demand)
+    order, nothing = np.argsort(arrays.slo_ms, kind="stable"), np.zeros(len(demand))
+    models = _PoolModels(options, arrays, PoolMemory(nothing, nothing, {50: (1, np.inf)}), order)
+    searched = models.hosts(np.inf)[0, len(demand) - 1]
+    assert hosts_together(options, arrays) == pytest.approx(searched, rel=1e-9)
 
 
 @given(POSITIVE, POSITIVE, POSITIVE, POSITIVE, st.floats(1e-4, 0.2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from interlace.core.messages import Event, Evict, Fetch, WorkFinished
-from interlace.core.request import Request
+from interlace.core.request import Outcome, Reply
 from interlace.runtime.log import ReplayStep
 
 
@@ -16,6 +16,7 @@ class WeightsStory:
         self._left_ms: dict[str, float] = {}
         self._began_ms: dict[str, float] = {}
         self._came_ms: dict[str, float] = {}
+        self._read: set[str] = set()  #: by their last load alone: nothing of them was brought
 
     def follow(self, step: ReplayStep) -> None:
         """Note what begins to come, has come, and leaves."""
@@ -26,6 +27,9 @@ class WeightsStory:
                 self._left_ms[command.model] = step.now_ms
             elif isinstance(command, Fetch):
                 self._began_ms[command.model] = step.now_ms
+                self._read.discard(command.model)
+                if not command.plan.brought:
+                    self._read.add(command.model)
 
     def tell(self, model: str, step: ReplayStep) -> Iterator[str]:
         """Sentences about one model's weights."""
@@ -38,10 +42,11 @@ class WeightsStory:
         for command in step.commands:
             if isinstance(command, Fetch) and command.model == model:
                 brought = len(command.plan.brought)
+                what = f"bring {model}: {brought} of {len(command.plan.steps)} layers"
                 yield (
-                    f"{step.now_ms:.1f} ms: {command.gpu} begins to bring {model}: {brought} of "
-                    f"{len(command.plan.steps)} layers, believed to end the first batch after "
-                    f"{command.plan.end_ms:.1f} ms"
+                    f"{step.now_ms:.1f} ms: {command.gpu} begins to "
+                    f"{what if brought else f'read the file of {model} from disk'}, believed to "
+                    f"end the first batch after {command.plan.end_ms:.1f} ms"
                 )
             elif isinstance(command, Evict) and command.model == model:
                 layers = len(command.layers)
@@ -55,24 +60,22 @@ class WeightsStory:
                 f"{weights.total_bytes / 1e6:.1f} MB are there"
             )
 
-    def why(self, request: Request, now_ms: float) -> Iterator[str]:
-        """How much of its time went by loading, and why it was cold."""
-        model, arrived_ms = request.model, request.arrived_ms
+    def why(self, reply: Reply, now_ms: float) -> Iterator[str]:
+        """How much of its time went by loading, unless it was refused, and why it was cold."""
+        model, arrived_ms = reply.request.model, reply.request.arrived_ms
         came_ms = self._came_ms.get(model, now_ms)
         began_ms = self._began_ms.get(model)
         if began_ms is None or (came_ms < arrived_ms and began_ms < arrived_ms):
             return
         loading_ms = min(now_ms, came_ms if came_ms > began_ms else now_ms) - arrived_ms
+        went = f": {loading_ms:.1f} ms of its {now_ms - arrived_ms:.1f} went by loading"
         left_ms = self._left_ms.get(model)
-        cause = (
-            "its weights had not been brought before"
-            if left_ms is None
-            else f"its weights had left at {left_ms:.1f} ms, when memory was short"
-        )
-        yield (
-            f"  it was cold: {loading_ms:.1f} ms of its {now_ms - arrived_ms:.1f} went by loading, "
-            f"because {cause}"
-        )
+        cause = "its weights had not been brought before"
+        if model in self._read:
+            cause = "its file was on the disk only"
+        elif left_ms is not None:
+            cause = f"its weights had left at {left_ms:.1f} ms, when memory was short"
+        yield f"  it was cold{'' if reply.outcome is Outcome.REFUSED else went}, because {cause}"
 
 
 def _fetched(event: Event) -> tuple[Fetch, WorkFinished] | None:

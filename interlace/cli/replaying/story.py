@@ -61,7 +61,7 @@ class _Teller:
             elif isinstance(command, SendReply) and command.reply.request.id == request.id:
                 self.ended = True
                 yield from self._outcome(command.reply, now_ms)
-                yield from self._weights.why(request, now_ms)
+                yield from self._weights.why(command.reply, now_ms)
                 return
 
     def _arrival(self, step: ReplayStep) -> Iterator[str]:

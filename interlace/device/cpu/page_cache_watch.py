@@ -22,7 +22,8 @@ class PageCacheWatch:
 
     A model is taken to be in the page cache until it is seen not to be. With ``most_bytes`` the
     files of those that ran longest ago leave it, until so much of them is there at most (but for
-    the one that ran last); ``give_up`` has others let go of a model's file before.
+    the one that ran last); ``give_up`` has others let go of a model's file before. Between two
+    looks whose model has run is taken to be there whole.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class PageCacheWatch:
         self._give_up = give_up
         self._files: dict[str, Path] = {}
         self._on_disk: set[str] = set()
+        self._cached: dict[str, _Cached] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
 
@@ -49,12 +51,18 @@ class PageCacheWatch:
 
     def used(self, model: str) -> None:
         """It runs: others leave before."""
-        if self._most_bytes is not None and model in self._files:
-            self._files[model] = self._files.pop(model)
+        if self._most_bytes is None or model not in self._files:
+            return
+        self._files[model] = self._files.pop(model)
+        seen = self._cached.get(model)
+        if seen is not None and seen.nbytes < seen.file_bytes:
+            self._cached[model] = seen._replace(nbytes=seen.file_bytes)
+            self._give_back(self._most_bytes)
 
     def read(self, model: str) -> None:
         """Its file was just read: it is in the page cache."""
         self._on_disk.discard(model)
+        self.used(model)
 
     def read_ahead(self, model: str) -> None:
         """Have its file come into the page cache, if it was seen not to be there."""
@@ -65,6 +73,7 @@ class PageCacheWatch:
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
         path = self._files.pop(model, None)
+        self._cached.pop(model, None)
         if path is not None and self._most_bytes is not None:
             self._drop(path)
         self._on_disk.discard(model)
@@ -87,21 +96,24 @@ class PageCacheWatch:
         if found.cancelled() or not self._files:
             return
         cached, took_s = found.result()
-        for model, one in cached.items():
-            if model in self._files and one.on_disk != (model in self._on_disk):
+        self._cached = {model: one for model, one in cached.items() if model in self._files}
+        for model, one in self._cached.items():
+            if one.on_disk != (model in self._on_disk):
                 (self._on_disk.add if one.on_disk else self._on_disk.discard)(model)
                 self._moved(model, one.on_disk)
         if self._most_bytes is not None:
-            self._give_back(cached, self._most_bytes)
+            self._give_back(self._most_bytes)
         self._timer = self._loop.call_later(max(_PERIOD_S, _PART * took_s), self._begin)
 
-    def _give_back(self, cached: Mapping[str, _Cached], most_bytes: int) -> None:
-        over_bytes = sum(one.nbytes for one in cached.values()) - most_bytes
+    def _give_back(self, most_bytes: int) -> None:
+        over_bytes = sum(one.nbytes for one in self._cached.values()) - most_bytes
         for model in list(self._files)[:-1]:
             if over_bytes <= 0:
                 return
-            if model in cached and cached[model].nbytes:
-                over_bytes -= cached[model].nbytes
+            seen = self._cached.get(model)
+            if seen is not None and seen.nbytes:
+                over_bytes -= seen.nbytes
+                self._cached[model] = seen._replace(nbytes=0)
                 self._give_up(model, partial(self._drop, self._files[model]))
 
     def _drop(self, path: Path) -> None:
@@ -112,6 +124,7 @@ class _Cached(NamedTuple):
     """What of a file is in the page cache; whether most of it is on disk only."""
 
     nbytes: int
+    file_bytes: int
     on_disk: bool
 
 
@@ -130,8 +143,8 @@ def _look(files: Mapping[str, Path]) -> tuple[dict[str, _Cached], float]:
     found = {}
     for model, file in files.items():
         try:
-            part = cached_part(file)
-            found[model] = _Cached(int(part * file.stat().st_size), 2 * part < 1)
+            part, file_bytes = cached_part(file), file.stat().st_size
+            found[model] = _Cached(int(part * file_bytes), file_bytes, 2 * part < 1)
         except (OSError, ValueError):  # it is replaced, or being cleaned away
             continue
     return found, monotonic() - began

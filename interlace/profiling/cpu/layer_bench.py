@@ -173,7 +173,8 @@ class LayerBench:
         The planned load and one that leaves everything in the file are made in turns, with the file
         in the page cache, then on disk only. Where the plan does not gain what it was predicted to
         in each turn, beginning a load is taken to cost what is missing; so none is begun that was
-        once seen to end later.
+        once seen to end later. From disk it is what it did not gain in half of the turns: a disk
+        takes twice as long for a file as it did a moment ago.
         """
         links, first = HostLinks(takes_cores=True), layers[0]
         missing_ms, planned_ms, left_ms = self._starts(layers, links, self._takes)
@@ -188,7 +189,7 @@ class LayerBench:
     def _starts(
         self, layers: Sequence[LayerProfile], links: HostLinks, takes: int
     ) -> tuple[float, float, float]:
-        """What the plan for these layers was once seen to gain less than it was predicted to.
+        """What the plan for these layers was seen to gain less than it was predicted to.
 
         Then what it took, and what it took with everything left in the file.
         """
@@ -197,7 +198,8 @@ class LayerBench:
             (self.start_ms(plan.steps, cached), self.start_ms((), cached)) for _ in range(takes)
         ]
         gains_ms = sum(layer.run_host_ms for layer in layers) - plan.end_ms
-        gained_ms = min(left_ms - planned_ms for planned_ms, left_ms in rounds)
+        surely = min if cached else median
+        gained_ms = surely(left_ms - planned_ms for planned_ms, left_ms in rounds)
         planned_ms, left_ms = (median(one) for one in zip(*rounds, strict=True))
         return max(0.0, gains_ms - gained_ms) if plan.brought else 0.0, planned_ms, left_ms
 

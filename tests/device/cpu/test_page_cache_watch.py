@@ -96,3 +96,33 @@ def test_files_of_those_that_ran_longest_ago_leave_the_page_cache(
     let_go, _ = asyncio.run(asyncio.wait_for(watched(), 60.0))
     assert {*let_go} == {"b", "c"}
     assert cached_part(files["a"]) == 1.0 and cached_part(files["b"]) == 0.0
+
+
+def test_what_runs_between_two_looks_has_others_leave_at_once(tmp_path: Path) -> None:
+    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
+
+    async def watched() -> tuple[list[str], list[str], list[str]]:
+        let_go: list[str] = []
+        told: list[str] = []
+
+        def give_up(model: str, then: Callable[[], None]) -> None:
+            let_go.append(model)
+            then()
+
+        watch = PageCacheWatch(
+            asyncio.get_running_loop(), lambda model, _: told.append(model), 9 << 20, give_up
+        )
+        for model, path in files.items():
+            watch.watch(model, path)
+        while len(told) < 3:
+            await asyncio.sleep(0.01)
+        seen = []
+        for model in ("a", "b", "a", "c", "b"):
+            watch.used(model)
+            seen.append(" ".join(let_go))
+        watch.close()
+        return seen, let_go, told
+
+    seen, let_go, _ = asyncio.run(asyncio.wait_for(watched(), 60.0))
+    assert seen == ["", "", "", "b", "b a"], "two files are the most; who ran longest ago leaves"
+    assert let_go == ["b", "a"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlace.core.loading import DISK_LINK, HostLinks, HostTier, LoadStep, WeightPath, link_of
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import bound_ms, layer_times, planned
-from interlace.policy.cold_curve import ColdCurve
+from interlace.policy.cold_curve import ColdCurve, ColdStart
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import frontier, lasting, moved_bytes
 from interlace.policy.cold_starts.whole import copy, left, pipeswitch
@@ -171,11 +171,66 @@ def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_no
     assert not curve.plan().brought
     plan = curve.plan_from_disk(frozenset(), 10_000)
     assert plan.brought == tuple(range(1, 11))
-    # The first copy is waited for; of the others only what they take of the cores shows.
-    assert plan.end_ms == pytest.approx(2.0 + 10 * (2.0 + 0.25))
+    # The first is waited for until the disk has read it, while the table was copied when that was
+    # measured; of the others only what their copies take of the cores shows.
+    assert plan.end_ms == pytest.approx((2.0 - 0.25 + 1.0) + 10 * (2.0 + 0.25))
     unmeasured = [replace(one, copy_disk_ms=0.0, run_disk_ms=0.0) for one in layers]
     curve = ColdCurve(lasting, unmeasured, HostLinks(takes_cores=True))
     assert curve.plan_from_disk(frozenset(), 10_000) == curve.plan()
+
+
+#: A layer's bytes, and its copy, run, run on the file, wait of the copy and of the run on the disk.
+_FROM_DISK = st.tuples(
+    st.integers(1, 9), *(st.integers(1, most) for most in (9, 9)), *[st.integers(0, 40)] * 3
+)
+
+
+def _from_disk(times: list[tuple[int, ...]], begin_ms: float) -> list[LayerProfile]:
+    first = LayerProfile("before", 0, begin_ms, 1.0, 1.0)
+    return [
+        first,
+        *(
+            LayerProfile(
+                f"{n}", nbytes, copy_ms, run_ms, run_ms + fault_ms, "Linear",
+                copy_ms + wait_ms, run_ms + fault_ms + read_ms,
+            )
+            for n, (nbytes, copy_ms, run_ms, fault_ms, wait_ms, read_ms) in enumerate(times)
+        ),
+    ]  # fmt: skip
+
+
+@given(st.lists(_FROM_DISK, min_size=1, max_size=20), st.integers(0, 9))
+def test_on_cores_a_copy_from_disk_is_counted_once(
+    times: list[tuple[int, ...]], begin_ms: float
+) -> None:
+    """Cores copy a layer when the disk has read it and they are free, and then run it."""
+    layers = _from_disk(times, begin_ms)
+    curve = ColdCurve(pipeswitch, layers, HostLinks(takes_cores=True))
+    if not curve.on_disk:
+        return
+    free_ms, read_ms = begin_ms + 1.0, 0.0
+    for one in layers[1:]:
+        read_ms += one.copy_disk_ms
+        free_ms = max(free_ms + one.copy_ms, read_ms) + one.run_ms
+    assert curve.plan_from_disk(frozenset(), 1 << 40).end_ms == pytest.approx(free_ms)
+
+
+@given(st.lists(_FROM_DISK, min_size=1, max_size=20), st.integers(0, 9))
+def test_on_cores_ours_from_disk_is_never_later_than_any_other(
+    times: list[tuple[int, ...]], begin_ms: float
+) -> None:
+    layers = _from_disk(times, begin_ms)
+
+    def end_ms(way: ColdStart) -> float:
+        curve = ColdCurve(way, layers, HostLinks(takes_cores=True))
+        return curve.plan_from_disk(frozenset(), 1 << 40).end_ms
+
+    ours_ms = end_ms(lasting)
+    assert all(ours_ms <= end_ms(row.cold_start) + 1e-9 for row in COLD_POLICIES.values())
+    assert ours_ms <= end_ms(left) + 1e-9
+    if any(one.copy_disk_ms for one in layers):
+        seen_ms = 1.0 + sum(one.run_disk_ms for one in layers)
+        assert end_ms(left) == pytest.approx(seen_ms), "as it was seen, whatever a load costs"
 
 
 def test_on_cores_nothing_is_begun_for_less_than_a_load_costs() -> None:
