@@ -114,7 +114,8 @@ class Stand:
             found = np.frombuffer(ctypes.string_at(target.host, 16 * rows), np.float32)
             self.gpu.memory.give_back(source)
             self.gpu.memory.give_back(target)
-            return bool(np.array_equal(found.reshape(rows, 4), wanted))
+            # A graph of more rows may add up in another order, as the processor has it.
+            return bool(np.allclose(found.reshape(rows, 4), wanted, rtol=1e-5, atol=1e-6))
 
         return right
 
