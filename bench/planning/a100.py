@@ -23,9 +23,9 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.planning.parallel import usable_cores
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario
-from interlace.planning.side_by_side import usable_cores
 from interlace.planning.trial import TrialRuns
 from interlace.policy.catalog import CATALOG
 

@@ -16,10 +16,10 @@ from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
 from interlace.planning.moves import PlanMoves, moves
+from interlace.planning.parallel import usable_cores
 from interlace.planning.plan_file import save_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
-from interlace.planning.side_by_side import usable_cores
 from interlace.planning.systems import system_of
 from interlace.planning.trial import PlanTrial
 from interlace.policy.base import System

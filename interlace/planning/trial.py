@@ -18,8 +18,8 @@ from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics
 from interlace.perf.interference import NO_INTERFERENCE
 from interlace.planning.independent import independent
+from interlace.planning.parallel import in_parallel
 from interlace.planning.scenario import Scenario
-from interlace.planning.side_by_side import side_by_side
 from interlace.policy.base import System
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import ServedRequest
@@ -172,7 +172,7 @@ def try_plan(
         return _tried(*chosen, scenario, system, seed, errors, least_s)
 
     found = PlanTrial({}, {}, parts=len(parts), load=load)
-    for one in side_by_side(tried, shares, [share for _, share in shares], cores):
+    for one in in_parallel(tried, shares, [share for _, share in shares], cores):
         found = found.beside(one, asked)
     return found
 

@@ -1,4 +1,4 @@
-"""Work that shares nothing, done in several processes at once."""
+"""Work that shares nothing, done in parallel by copies of this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def side_by_side(
+def in_parallel(
     function: Callable[[A], B], asked: Sequence[A], costs: Sequence[float], cores: int
 ) -> list[B]:
     """``function`` of each, in order, as if one after the other; ``costs`` are in any unit.

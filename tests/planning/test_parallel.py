@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.planning.side_by_side import side_by_side
+from interlace.planning.parallel import in_parallel
 
 ROOT = Path(__file__).resolve().parents[2]
 COSTS = st.lists(st.floats(0.0, 1e6), max_size=6)
@@ -20,11 +20,11 @@ COSTS = st.lists(st.floats(0.0, 1e6), max_size=6)
 @given(COSTS, st.integers(1, 4))
 def test_answers_are_those_of_one_after_the_other(costs: list[float], cores: int) -> None:
     asked = [f"{number}" for number in range(len(costs))]
-    assert side_by_side(lambda one: one * 2, asked, costs, cores) == [one * 2 for one in asked]
+    assert in_parallel(lambda one: one * 2, asked, costs, cores) == [one * 2 for one in asked]
 
 
 def each_core_has_a_process() -> None:
-    pids = side_by_side(lambda _: os.getpid(), range(6), [3.0, 2.0, 2.0, 1.0, 1.0, 1.0], 3)
+    pids = in_parallel(lambda _: os.getpid(), range(6), [3.0, 2.0, 2.0, 1.0, 1.0, 1.0], 3)
     assert len(set(pids)) == 3 and os.getpid() in pids
     assert pids[1] == pids[4] or pids[2] == pids[4], "to whoever has least"
 
@@ -37,7 +37,7 @@ def what_a_process_leaves_undone_is_done_here() -> None:
             os._exit(1)
         return number
 
-    assert side_by_side(lost, range(4), [1.0] * 4, 2) == [0, 1, 2, 3]
+    assert in_parallel(lost, range(4), [1.0] * 4, 2) == [0, 1, 2, 3]
 
 
 def what_goes_wrong_in_a_process_is_told_here() -> None:
@@ -45,7 +45,7 @@ def what_goes_wrong_in_a_process_is_told_here() -> None:
         return 1 // (number - 3)
 
     with pytest.raises(ZeroDivisionError):
-        side_by_side(wrong, range(4), [4.0, 3.0, 2.0, 1.0], 2)
+        in_parallel(wrong, range(4), [4.0, 3.0, 2.0, 1.0], 2)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -70,7 +70,7 @@ def test_a_process_with_threads_is_not_copied() -> None:
     thread = threading.Thread(target=over.wait)
     thread.start()
     try:
-        pids = side_by_side(lambda _: os.getpid(), range(2), [1.0, 1.0], 2)
+        pids = in_parallel(lambda _: os.getpid(), range(2), [1.0, 1.0], 2)
     finally:
         over.set()
         thread.join()
