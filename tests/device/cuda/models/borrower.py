@@ -24,7 +24,7 @@ def tensor(shared: WeightsHandle) -> str:
 
 
 def loaded(shared: WeightsHandle) -> str:
-    """The bits of one batch, and what the weights cost here."""
+    """The output of one batch, and what the weights cost here."""
     with gpu_with(lent=lambda described: shared) as gpu:
         lane = gpu.carve("b")
         borrowed = gpu.load(model(), lane, batches=(4,))
