@@ -33,7 +33,7 @@ HOT: Final = (
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
     *(f"policy/{name}.py" for name in (
-        "admission", "availability", "batching", "fairness", "outlook",
+        "admission", "availability", "batching", "fairness", "outlook", "view",
     )),
     *(f"policy/dispatchers/{name}.py" for name in (
         "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",

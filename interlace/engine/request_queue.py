@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import inf
 
 from interlace.core.request import UNSTATED_PRIORITY, Request
+from interlace.policy.view import QueueView
 
 #: Order of service: priority, deadline, arrival.
 QueueKey = tuple[int, float, int]
@@ -14,13 +15,20 @@ QueueKey = tuple[int, float, int]
 
 def queue_key(request: Request) -> QueueKey:
     """The sort key of a request. Ids grow with arrival, so equal deadlines are served FIFO."""
-    return (request.priority or UNSTATED_PRIORITY, request.deadline_ms, request.id)
+    return (queue_level(request), request.deadline_ms, request.id)
 
 
-class RequestQueue:
+def queue_level(request: Request) -> int:
+    """Its stated priority; one without comes after all of those."""
+    return request.priority or UNSTATED_PRIORITY
+
+
+class RequestQueue(QueueView):
     """Waiting requests of one model, ordered by ``queue_key``; at most ``limit`` of them."""
 
     __slots__ = ("_keys", "_requests", "limit", "rows")
+
+    rows: int
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -60,7 +68,11 @@ class RequestQueue:
         return self._keys[-1][1] if self._keys else inf
 
     def push(self, request: Request) -> None:
-        insort(self._keys, queue_key(request))
+        key = queue_key(request)
+        if self._is_last(request):
+            self._keys.append(key)
+        else:
+            insort(self._keys, key)
         self._requests[request.id] = request
         self.rows += request.rows
 
@@ -79,9 +91,16 @@ class RequestQueue:
     def rows_before(self, request: Request) -> int:
         """Rows that are served before ``request``; exact if all requests have equally many rows."""
         count = len(self._keys)
-        if not count:
-            return 0
+        if not count or self._is_last(request):
+            return self.rows
         return self.rows * bisect_left(self._keys, queue_key(request)) // count
+
+    def _is_last(self, request: Request) -> bool:
+        """True if all that waits is surely served before; most requests come so."""
+        if not self._keys:
+            return True
+        level, deadline_ms, _ = self._keys[-1]
+        return deadline_ms < request.deadline_ms and level == queue_level(request)
 
     def batch_rows(self, limit: int) -> int:
         """Rows that ``take(limit)`` would return."""

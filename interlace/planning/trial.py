@@ -360,9 +360,9 @@ class TrialRuns:
     def _count(self, served: Sequence[ServedRequest]) -> None:
         self.requests += len(served)
         for one in served:
-            ok = one.outcome is Outcome.OK
-            answered = ok or one.outcome is Outcome.LATE
-            self._in_time[one.model] = self._in_time.get(one.model, 0) + ok
-            self._taken_ms.setdefault(one.model, []).append(
-                one.answered_ms - one.arrived_ms if answered else inf
-            )
+            model, outcome = one.model, one.outcome
+            if model not in self._taken_ms:
+                self._taken_ms[model], self._in_time[model] = [], 0
+            self._in_time[model] += outcome is Outcome.OK
+            answered = outcome is Outcome.OK or outcome is Outcome.LATE
+            self._taken_ms[model].append(one.answered_ms - one.arrived_ms if answered else inf)
