@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from math import inf
+from typing import Final
 
-from interlace.core.request import UNSTATED_PRIORITY, Request
+from interlace.core.request import Request
 from interlace.policy.view import QueueView
 
 #: Order of service: priority, deadline, arrival.
-QueueKey = tuple[int, float, int]
+QueueKey = tuple[float, float, int]
+_UNSTATED: Final = inf  # a constant of machine code, where ``inf`` is a name that is looked up
 
 
 def queue_key(request: Request) -> QueueKey:
@@ -18,9 +20,15 @@ def queue_key(request: Request) -> QueueKey:
     return (queue_level(request), request.deadline_ms, request.id)
 
 
-def queue_level(request: Request) -> int:
+def queue_level(request: Request) -> float:
     """Its stated priority; one without comes after all of those."""
-    return request.priority or UNSTATED_PRIORITY
+    return float(request.priority) if request.priority else _UNSTATED
+
+
+def _after(level: float, deadline_ms: float, key: QueueKey) -> bool:
+    """True if a request is surely served after the one of that key; most arrive so."""
+    key_level, key_ms, _ = key
+    return level == key_level and deadline_ms > key_ms
 
 
 class RequestQueue(QueueView):
@@ -69,7 +77,7 @@ class RequestQueue(QueueView):
 
     def push(self, request: Request) -> None:
         key = queue_key(request)
-        if self._is_last(request):
+        if not self._keys or _after(key[0], key[1], self._keys[-1]):
             self._keys.append(key)
         else:
             insort(self._keys, key)
@@ -91,16 +99,15 @@ class RequestQueue(QueueView):
     def rows_before(self, request: Request) -> int:
         """Rows that are served before ``request``; exact if all requests have equally many rows."""
         count = len(self._keys)
-        if not count or self._is_last(request):
+        if not count:
+            return 0
+        level, deadline_ms = queue_level(request), request.deadline_ms
+        if _after(level, deadline_ms, self._keys[-1]):
             return self.rows
-        return self.rows * bisect_left(self._keys, queue_key(request)) // count
-
-    def _is_last(self, request: Request) -> bool:
-        """True if all that waits is surely served before; most requests come so."""
-        if not self._keys:
-            return True
-        level, deadline_ms, _ = self._keys[-1]
-        return deadline_ms < request.deadline_ms and level == queue_level(request)
+        first_level, first_ms, _ = self._keys[0]
+        if level == first_level and deadline_ms < first_ms:
+            return 0
+        return self.rows * bisect_left(self._keys, (level, deadline_ms, request.id)) // count
 
     def batch_rows(self, limit: int) -> int:
         """Rows that ``take(limit)`` would return."""

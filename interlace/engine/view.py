@@ -82,12 +82,13 @@ class GpuView(View):
         turns, waiting = self._state.turns_of[partition.id]
         found: list[tuple[int, Slot]] = []
         for model, deployed in waiting.items():
-            if (
-                (deployed.queue.rows or deployed.pools)
-                and model in turns
-                and (not (deployed.pools or deployed.weights) or self.queue(model).rows)
+            if not (deployed.queue.rows or deployed.pools):
+                continue
+            own = turns.get(model)
+            if own is not None and (
+                not (deployed.pools or deployed.weights) or self.queue(model).rows
             ):
-                found += turns[model]
+                found += own
         if len(found) > 1:
             found.sort()  # as planned
         return [slot for _, slot in found]

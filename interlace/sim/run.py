@@ -118,10 +118,12 @@ class _Source:
         ]
         self.apps = PipelineRunner(runtime, scenario.pipelines)
         self._next = 0
+        self._send_next: Callable[[], None] = self._send  # bound once
+        self._on_reply: Callable[[Reply], None] = runtime.delivered
 
     def start(self) -> None:
         if self._times_ms:
-            self._runtime.clock.call_at(self._start_ms + self._times_ms[0], self._send)
+            self._runtime.clock.call_at(self._start_ms + self._times_ms[0], self._send_next)
 
     def _send(self) -> None:
         index = self._next
@@ -131,15 +133,14 @@ class _Source:
         # The next is asked for first: at equal times a source keeps its place before wakes.
         self._next = index + 1
         if self._next < len(self._times_ms):
-            self._runtime.clock.call_at(self._start_ms + self._times_ms[self._next], self._send)
+            self._runtime.clock.call_at(
+                self._start_ms + self._times_ms[self._next], self._send_next
+            )
         if self._is_app[which]:
             self.apps.begin(model)
             return
         request = Request(self._runtime.next_id(), model, now_ms, now_ms + slo_ms)
-        self._runtime.submit(request, self._answered)
-
-    def _answered(self, reply: Reply) -> None:
-        self._runtime.delivered(reply)
+        self._runtime.submit(request, self._on_reply)
 
 
 def _runtime(
