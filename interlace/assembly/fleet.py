@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGTERM
+from typing import Final
 
 import uvloop
 
@@ -32,6 +33,9 @@ from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
 from interlace.runtime.plan_solver import ProcessPlanSolver, unsendable
+
+#: Plans that are made at a time: what would be done elsewise keeps no node's loss waiting.
+_QUESTIONS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
     folder_names(settings.models)
 
     async def run() -> None:
-        with ThreadPoolExecutor(1, "planner") as planner:
+        with ThreadPoolExecutor(_QUESTIONS, "planner") as planner:
             fleet = _FleetParts(settings, planner)
             try:
                 await routed(fleet.router, on_ready)

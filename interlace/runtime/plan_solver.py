@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from threading import Lock
 from typing import Final, Protocol
 
 from interlace.core.messages import PlanSolved, SolvePlan
@@ -66,29 +67,58 @@ def unsendable(system: System) -> str | None:
     return None
 
 
-def solve_in_process(system: System, question: SolvePlan, yields: bool = True) -> PlanSolved:
-    """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
+class PlanningProcess:
+    """As ``solve``, in a process of its own, which lives as long as the search.
 
-    A search of seconds would otherwise hold the interpreter lock against every request. The
-    process lives as long as the search: plans are rare, and one that waits idle holds memory. It
-    ``yields`` its cores to requests, but for a first plan.
+    A search of seconds would otherwise hold the interpreter lock against every request. Plans are
+    rare, and a process that waits idle holds memory.
     """
-    if reason := unsendable(system):
-        return PlanSolved(question.ticket, Plan(), reason)
-    sent = pickle.dumps((system.planner, system.packer, question))
-    first = not question.current.partitions
-    limit_s = _FIRST_LIMIT_S if first else LIMIT_S
-    argv = [sys.executable, "-c", _YIELDING if yields and not first else _CHILD]
-    try:
-        done = subprocess.run(argv, input=sent, capture_output=True, timeout=limit_s, check=True)
-    except subprocess.TimeoutExpired:
-        return PlanSolved(question.ticket, Plan(), f"no plan within {limit_s:g} s")
-    except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return PlanSolved(question.ticket, Plan(), f"the planning process broke: {''.join(last)}")
-    answer = pickle.loads(done.stdout)
-    assert isinstance(answer, PlanSolved)
-    return answer
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
+
+    def solve(self, system: System, question: SolvePlan, yields: bool = True) -> PlanSolved:
+        """It blocks, so it is called from a thread.
+
+        The process ``yields`` its cores to requests, but for a first plan.
+        """
+        if reason := unsendable(system):
+            return PlanSolved(question.ticket, Plan(), reason)
+        sent = pickle.dumps((system.planner, system.packer, question))
+        first = not question.current.partitions
+        limit_s = _FIRST_LIMIT_S if first else LIMIT_S
+        process = self._started(_YIELDING if yields and not first else _CHILD)
+        if process is None:
+            return PlanSolved(question.ticket, Plan(), "the question was given up")
+        with process:
+            try:
+                answered, said = process.communicate(sent, limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return PlanSolved(question.ticket, Plan(), f"no plan within {limit_s:g} s")
+        if process.returncode:
+            last = "".join(said.decode(errors="replace").strip().splitlines()[-1:])
+            return PlanSolved(question.ticket, Plan(), f"the planning process broke: {last}")
+        answer = pickle.loads(answered)
+        assert isinstance(answer, PlanSolved)
+        return answer
+
+    def give_up(self) -> None:
+        """End the search at once, or keep it from beginning; any thread may."""
+        with self._lock:
+            self._given_up = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _started(self, code: str) -> subprocess.Popen[bytes] | None:
+        pipe = subprocess.PIPE
+        with self._lock:
+            if not self._given_up:
+                argv = [sys.executable, "-c", code]
+                self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+            return self._process
 
 
 def main() -> None:
@@ -101,12 +131,21 @@ def main() -> None:
 
 
 OnPlanned = Callable[[PlanSolved], None]
+GiveUp = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Gives up what takes no time, or has taken it."""
 
 
 class PlanSolver(Protocol):
-    """Answers each question once, later, on the runtime's thread; failures are answers too."""
+    """Answers each question once, later, on the runtime's thread; failures are answers too.
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None: ...
+    What it returns gives the question up: no time is spent on it from then on, where that can be.
+    Its answer says nothing, if it comes.
+    """
+
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp: ...
 
 
 class InlinePlanSolver:
@@ -117,9 +156,10 @@ class InlinePlanSolver:
         self._clock = clock
         self._plan_ms = plan_ms
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
         answer = solve(self._system, question)
         self._clock.call_at(self._clock.now_ms() + self._plan_ms, lambda: done(answer))
+        return _nothing
 
 
 class ProcessPlanSolver:
@@ -137,14 +177,16 @@ class ProcessPlanSolver:
         self._clock = clock
         self._executor = executor
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
+        process = PlanningProcess()
         try:
-            future = self._executor.submit(solve_in_process, self._system, question, self._yields)
+            future = self._executor.submit(process.solve, self._system, question, self._yields)
         except RuntimeError as error:  # the executor is broken or shut down
             answer = PlanSolved(question.ticket, question.current, f"no planner runs: {error}")
             self._clock.call_soon(lambda: done(answer))
-            return
+            return _nothing
         future.add_done_callback(lambda ended: self._deliver(question, ended, done))
+        return process.give_up
 
     def _deliver(self, question: SolvePlan, ended: Future[PlanSolved], done: OnPlanned) -> None:
         error = None if ended.cancelled() else ended.exception()
@@ -162,7 +204,7 @@ class AssignedPlanSolver:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._planner: Planner | None = None
-        self._waiting: Callable[[], None] | None = None
+        self._waiting: Callable[[], object] | None = None
         self._answering = 0
 
     @property
@@ -177,13 +219,14 @@ class AssignedPlanSolver:
         if waiting is not None:
             waiting()
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
         if self._planner is None:
             self._waiting = lambda: self(question, done)
-            return
+            return _nothing
         made = self._planner(question.demand, question.fleet, question.profiles, question.current)
         self._answering += 1
         self._clock.call_soon(lambda: self._answer(PlanSolved(question.ticket, made), done))
+        return _nothing
 
     def _answer(self, solved: PlanSolved, done: OnPlanned) -> None:
         self._answering -= 1

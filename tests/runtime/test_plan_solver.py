@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
+from time import sleep
 
 import pytest
 
@@ -36,6 +37,11 @@ def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
 
 def talkative(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
     os.write(1, b"a banner of the library below")
+    return Plan()
+
+
+def endless(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    sleep(600.0)
     return Plan()
 
 
@@ -76,3 +82,20 @@ def test_an_executor_that_is_shut_down_is_an_answer_too() -> None:
     solver = ProcessPlanSolver(resolve("gpulet"), _ThreadClock(), executor)
     solver(QUESTION, answers.append)
     assert answers[0].failure is not None
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_question_that_is_given_up_costs_no_time(ahead: int) -> None:
+    answered, answers = Event(), []
+    with ThreadPoolExecutor(1) as executor:
+        endless_solver = ProcessPlanSolver(
+            replace(resolve("gpulet"), planner=endless), _ThreadClock(), executor
+        )
+        give_ups = [endless_solver(QUESTION, lambda answer: None) for _ in range(1 + ahead)]
+        later = ProcessPlanSolver(resolve("gpulet"), _ThreadClock(), executor)
+        later(QUESTION, lambda answer: (answers.append(answer), answered.set()))
+        assert not answered.wait(0.5)
+        for give_up in give_ups:
+            give_up()
+        assert answered.wait(30.0)
+    assert answers[0].failure is None and answers[0].plan.partitions
