@@ -9,6 +9,7 @@ from time import sleep
 
 import pytest
 
+from bench.harness.processes import descendants
 from interlace.core.hardware import Fleet
 from interlace.core.messages import PlanSolved, SolvePlan
 from interlace.core.plan import Demand, Plan
@@ -16,7 +17,12 @@ from interlace.core.profile import Profiles
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_solver import InlinePlanSolver, ProcessPlanSolver
+from interlace.runtime.plan_solver import (
+    InlinePlanSolver,
+    PlanningProcess,
+    ProcessPlanSolver,
+    WarmProcess,
+)
 from tests.builders import line_profile, machine
 
 QUESTION = SolvePlan(7, (Demand("a", 10.0, 50.0),), Plan(), {"a": line_profile("a")}, machine())
@@ -38,6 +44,10 @@ def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
 def talkative(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
     os.write(1, b"a banner of the library below")
     return Plan()
+
+
+def by_whom(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    return Plan(notes=(str(os.getpid()),))
 
 
 def endless(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
@@ -99,3 +109,14 @@ def test_a_question_that_is_given_up_costs_no_time(ahead: int) -> None:
             give_up()
         assert answered.wait(30.0)
     assert answers[0].failure is None and answers[0].plan.partitions
+
+
+def test_a_warm_process_is_there_before_its_question_and_not_after_it_is_closed() -> None:
+    row = replace(resolve("gpulet"), planner=by_whom)
+    warm = WarmProcess(row)
+    PlanningProcess(warm).solve(row, QUESTION)
+    (waiting,) = descendants([os.getpid()])
+    answer = PlanningProcess(warm).solve(row, QUESTION)
+    assert answer.plan.notes == (str(waiting),)
+    warm.close()
+    assert not descendants([os.getpid()])
