@@ -70,7 +70,7 @@ class PlanController:
         return []
 
     def ask(self) -> list[Command]:
-        """Ask for a plan for the present demand; one question at a time is open."""
+        """Ask for a plan for the present demand; one question at a time is open, the latest."""
         if self._open_ticket is not None:
             self._stale = True
             return []
@@ -126,7 +126,8 @@ class PlanController:
     def tick(self, now_ms: float) -> list[Command]:
         """Close an epoch: replan if that is due, repeat what failed, let go what is not needed."""
         due = self._quarantine.end_due(now_ms)
-        return self.ask() if self._trigger.due(now_ms) or due else []
+        moved = self._trigger.due(now_ms) and self._open_ticket is None
+        return self.ask() if moved or due else []
 
     def dismissals(self) -> list[Command]:
         """Accelerators that can go; none while a plan is being made that may want them."""
@@ -138,11 +139,11 @@ class PlanController:
         return [] if joined.more else self.ask()
 
     def left(self, left: GpuLeft) -> list[Command]:
-        """An accelerator went: if it was in use, plan without it."""
+        """An accelerator went: if it was in use, plan without it, whatever is being planned."""
         self._bereft = self._fleet.left(left.gpu) or self._bereft
         if left.more or not self._bereft:
             return []
-        self._bereft = False
+        self._bereft, self._open_ticket = False, None
         return self.ask()
 
     def _target_rows_per_s(self, demand: Demand) -> float:

@@ -220,6 +220,7 @@ class FleetService:
             dict(plan.unserved_rows_per_s),
             {} if controller is None else dict(controller.reasons),
             "" if controller is None else controller.failure,
+            controller is not None and controller.planning,
         )
 
     def _lacks(self, described: NodeDescription | None) -> str:

@@ -139,6 +139,19 @@ def test_what_stood_on_a_lost_node_alone_stands_elsewhere_before_there_is_a_plan
     assert told.controller.planning
 
 
+def test_a_plan_for_a_node_that_is_lost_meanwhile_is_given_up_for_one_without_it() -> None:
+    told = Told("a", "b", "c", gpus=1)
+    told.deploy(m=100.0, k=50.0)
+    told.controller.left("a")
+    told.run(40.0)  # of the 50 ms that a plan takes
+    told.controller.left("b")
+    told.run(20.0)
+    assert told.controller.planning, "what was asked first is not waited for, nor answers"
+    told.run(35.0)
+    assert not told.controller.planning
+    assert own_models(told, "c") == {"m", "k"}
+
+
 def own_models(told: Told, node: str) -> set[str]:
     assignment = told.controller.assignment(node)
     return set() if assignment is None else own_models_of(assignment.plan.partitions)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure
-from interlace.core.model import Model
-from interlace.core.tensor import Signature
+from interlace.core.model import Description, Model
 from interlace.device.cpu.partition import CpuWorkerLink
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.link import FrameProtocol, WorkerLink
@@ -30,19 +28,6 @@ from interlace.shm.arena import Arena
 _AT_ONCE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """``weights_bytes`` are weights and constants; ``resident_bytes`` all that the model held.
-
-    ``architecture`` is what it has in common with others but for weights; empty if unknown.
-    """
-
-    signature: Signature
-    weights_bytes: int
-    resident_bytes: int
-    architecture: str = ""
-
-
 class Describer:
     """Opens models one to a process, each in the background of all that serve."""
 
@@ -56,7 +41,7 @@ class Describer:
         self._links: set[CpuWorkerLink] = set()
 
     async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
-        """A model's signature and memory, read by loading it in a process of its own.
+        """What a model says of itself, read by loading it in a process of its own.
 
         Raises:
             ServeError: it does not load, or not within ``limit_s``; in the words of its format.
@@ -100,9 +85,7 @@ class Describer:
 
 def _description(answer: WorkerAnswer | Failure) -> Description:
     if isinstance(answer, Loaded):
-        return Description(
-            answer.signature, answer.weights_bytes, answer.resident_bytes, answer.architecture
-        )
+        return Description(answer.signature, answer.architecture)
     raise ServeError(Reason.BACKEND, getattr(answer, "detail", "the model did not load"))
 
 
