@@ -135,13 +135,13 @@ def _write(file: BinaryIO, header: bytes, stored: list[torch.Tensor]) -> None:
     for tensor in stored:
         file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
         if tensor.numel():
-            file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...] | None]:
     if tensor.is_contiguous():
         return tensor, None
-    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride()[dim]))
     permuted = tensor.permute(order)
     return (permuted, order) if permuted.is_contiguous() else (tensor.contiguous(), None)
 
