@@ -236,6 +236,7 @@ class LiveServer:
             __version__,
             choices.assigned,
             self.fleet.gpus,
+            isinstance(choices.accelerators, SimulatedAccelerators),
         )
 
     async def _assign(self, assignment: Assignment) -> Revision:

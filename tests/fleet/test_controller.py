@@ -197,6 +197,27 @@ def test_a_node_that_joins_brings_its_zone() -> None:
     assert "d" in replicas(told.controller.plan)["m"]
 
 
+def test_what_stands_does_not_gather_replicas_in_a_zone() -> None:
+    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+        first, second, *_ = ids = [gpu.id for gpu in fleet.gpus]
+        where = [(first, "m"), (second, "m"), (ids[-1], "k")]
+        slots = {model: (Slot(model, 8, 10.0),) for _, model in where}
+        return Plan(tuple(Partition(f"{gpu}{m}", gpu, 50, slots[m]) for gpu, m in where))
+
+    told = Told(
+        "a", "b", system=replace(resolve("interlace"), planner=planner), gpus=1, zone="rack"
+    )
+    told.deploy(m=10.0, k=10.0)
+    assert replicas(told.controller.plan)["m"] == {"a", "b"}
+    told.controller.joined("c", described("c", gpus=1, zone="other"))
+    told.run(200.0)
+    apart = told.controller.plan.partitions
+    assert "c" in replicas(told.controller.plan)["m"]
+    told.controller.deploy({})
+    told.run(200.0)
+    assert told.controller.plan.partitions == apart, "what is apart stays where it is"
+
+
 def test_rates_of_all_nodes_make_a_new_plan() -> None:
     told = Told("a", "b")
     told.deploy(m=10.0, k=10.0)
