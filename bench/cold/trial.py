@@ -1,10 +1,11 @@
 """Many models in a tenth of their memory, as a user would try it: each answer is its own model's.
 
 `python -m bench.cold.trial --count 200 --seconds 90`. Requests come at a low rate by Zipf's law,
-and meanwhile a worker is killed while models load, a model is replaced while it is cold, one is
-broken, one is new, one gets another SLO, one leaves (each has the server plan again) and one is
-loaded as it is. One model is larger than all memory. With ``--fill`` the file system of
-``--folder``, which should have one of its own, is full for a while.
+and meanwhile a worker is killed while models load, twice, a model is replaced while it is cold, one
+is broken, one has its laid-out weights cut short, one is new, one gets another SLO, one leaves
+(each has the server plan again) and one is loaded as it is. One model is larger than all memory.
+With ``--fill`` the file system of ``--folder``, which should have one of its own, is full while one
+is replaced and a worker is killed. In the end the log is replayed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -31,9 +32,11 @@ import numpy as np
 from bench.cold.playing import zipf_parts
 from bench.cold.variants import WIDTH, variants, write_variant
 from bench.harness import Report, Row, main
+from interlace.repository.digest import Digests
 
 _X = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}
 _IDS = [1, 2, 3, 4, 5, 6, 7, 8]
+_STATES = ("resident", "loading", "cold")
 _NEW = 100_000  #: added to the number of a model that was replaced
 
 
@@ -90,6 +93,7 @@ class _Trial:
                 steps.result()
             server.send_signal(signal.SIGTERM)
             code = server.wait(60.0)
+        self._said.append(f"replayed: {self._told('replay', self._folder / 'events.log')}")
         large = re.search(r"large is not served: (.*)", self._log.read_text())
         self._said.append(f"large: {large[1] if large else 'no word'}")
         told = Counter(what for _, what in found)
@@ -131,17 +135,22 @@ class _Trial:
         """What happens meanwhile, evenly over the time; cold models are those asked least."""
         cold = [f"v{number:04d}" for number in reversed(order) if number % 2 == 0]
         replaced, broken, leaving, again, slower = cold[:5]
+        short = cold[18]
         steps: list[tuple[str, Callable[[], object]]] = [
             ("a worker is killed while these load", lambda: self._kill(server, cold[5:9])),
             ("replaced while cold", lambda: self._replace(replaced)),
             ("broken", lambda: self._break(broken)),
             ("new", self._new),
+            ("laid out and cut short", lambda: self._cut(short)),
             ("left", lambda: self._tell(f"{leaving}/unload")),
+            ("a worker is killed again", lambda: self._kill(server, cold[10:14])),
+            ("seen meanwhile", self._top),
             ("another SLO", lambda: self._slower(slower)),
             ("loaded as it is", lambda: self._tell(f"{again}/load")),
         ]
         if fill:
-            steps.insert(3, ("the disk is full, and one is replaced", lambda: self._full(cold[9])))
+            full = ("the disk is full", lambda: self._full(server, cold[9], cold[14:18]))
+            steps.insert(3, full)
         began_s = time.monotonic()
         for place, (what, do) in enumerate(steps):
             due_s = began_s + (place + 1) * seconds / (len(steps) + 2)
@@ -162,12 +171,19 @@ class _Trial:
             return [one.result() for one in told]
 
     def _replace(self, name: str) -> object:
-        number = _NEW + int(name[1:])
-        self._right.setdefault(name, {float(number - _NEW)}).add(float(number))
+        number = int(name[1:])
+        self._right[name] = {float(number), float(number + _NEW)}
+        self._write(name, number + _NEW)
+        return self._loaded(name, number + _NEW)
+
+    def _write(self, name: str, number: int) -> None:
         version = self.models / name / "1"
         for file in version.iterdir():
             file.unlink()
         write_variant(version, number, self._hidden, {})
+
+    def _loaded(self, name: str, number: int) -> object:
+        """Tell the server to load ``name``; if it has, no other answer than ``number`` is right."""
         told = self._tell(f"{name}/load")
         if told == (200, ""):
             self._right[name] = {float(number)}
@@ -178,21 +194,27 @@ class _Trial:
         file.write_bytes(file.read_bytes()[:-1000])
         return self._tell(f"{name}/load"), self._ask(name)
 
-    def _full(self, name: str) -> object:
-        rest = self._folder / "rest"
-        with rest.open("wb") as file:
-            while True:
-                try:
-                    file.write(bytes(1 << 16))
-                    file.flush()
-                except OSError:
-                    break
+    def _cut(self, name: str) -> object:
+        """What the server has laid out of a model's weights, which may be mapped."""
+        digest = Digests().of(self.models / name / "1")
+        (file,) = (self._folder / "weights").glob(f"{digest}-*")
+        os.truncate(file, file.stat().st_size // 3)
+        asked = self._ask(name), self._ask(name)
+        return asked, [self._tell(f"{name}/{to}") for to in ("unload", "load")], self._ask(name)
+
+    def _full(self, server: subprocess.Popen[bytes], name: str, others: list[str]) -> object:
+        """The new weights are there, but no room is left to lay them out; a worker is killed."""
+        number, rest = int(name[1:]), self._folder / "rest"
+        self._right[name] = {float(number), float(number + _NEW)}
+        self._write(name, number + _NEW)
+        with rest.open("wb") as file, suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                file.flush()
         try:
-            number = int(name[1:])
-            self._right[name] = {float(number), float(number + _NEW)}
-            return self._tell(f"{name}/load"), self._ask(name)
+            full = self._tell(f"{name}/load"), self._ask(name), self._kill(server, others)
         finally:
             rest.unlink()
+        return full, self._loaded(name, number + _NEW)
 
     def _new(self) -> object:
         shutil.move(self._folder / self._late, self.models / self._late)
@@ -201,6 +223,15 @@ class _Trial:
     def _slower(self, name: str) -> object:
         (self.models / name / "interlace.toml").write_text("slo_ms = 4000\n")
         return self._tell(f"{name}/load"), self._ask(name)
+
+    def _top(self) -> object:
+        table = self._told("top", f"127.0.0.1:{self.port}", "--once").splitlines()
+        states = Counter(word for line in table for word in line.split() if word in _STATES)
+        return dict(states), table[:3]
+
+    def _told(self, *command: object) -> str:
+        words = [sys.executable, "-m", "interlace", *map(str, command)]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     def _tell(self, path: str) -> tuple[int, str]:
         status, body = self._call(f"/v2/repository/models/{path}", {})

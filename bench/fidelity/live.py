@@ -11,18 +11,16 @@ from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Deployment,
     ModelsDeployed,
-    PlanSolved,
     ReleasePartition,
     ReportSettled,
     ReportStatus,
-    SolvePlan,
 )
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Reply
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.runtime.plan_solver import OnPlanned
+from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.record import RunRecord
@@ -80,22 +78,20 @@ class _Live:
 
     def __init__(self, stand: Stand, system: System, observers: Sequence[Observer]) -> None:
         self._stand = stand
-        self._system = system
         fleet = Fleet((stand.device.gpu,))
         self._engine = Engine(fleet, system)
         devices = {stand.device.gpu.id: stand.device}
         self._runtime = Runtime(
-            self._engine, stand.clock, devices, self._solve, observers, epoch_ms=_NEVER_MS
+            self._engine,
+            stand.clock,
+            devices,
+            InlinePlanSolver(system, stand.clock),
+            observers,
+            epoch_ms=_NEVER_MS,
         )
         self._runtime.on_status = self._heard
         self._waiting: dict[str, asyncio.Future[ReportStatus]] = {}
         self._idle = asyncio.Event()
-
-    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
-        plan = self._system.planner(
-            question.demand, Fleet((self._stand.device.gpu,)), question.profiles, question.current
-        )
-        self._stand.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
 
     def _heard(self, report: ReportStatus | ReportSettled) -> None:
         if isinstance(report, ReportSettled):

@@ -107,7 +107,7 @@ class Stand:
 
     async def _models(self) -> list[Model]:
         store = ProfileStore(Path(self._folder.name))
-        preparation = ModelPreparer(self._root, self._opener, self.rig, store)
+        preparation = ModelPreparer(self._root, self._opener.describe, self.rig, store)
 
         async def model(name: str) -> Model:
             draft = await preparation.draft(name, 1)

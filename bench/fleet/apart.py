@@ -120,17 +120,12 @@ class ApartFleet:
         )  # fmt: skip
 
     def status(self) -> Any:
-        """What the controller says of nodes."""
-        return json.loads(read("/v2/fleet"))["nodes"]
+        """What the controller says of the fleet."""
+        return json.loads(read("/v2/fleet"))
 
     def follow_the_plan(self) -> set[str]:
         """Nodes that have loaded what they were told."""
-        return {
-            name
-            for name, node in self.status().items()
-            if node["assigned"] and node["state"] and node["state"]["settled"]
-            and node["state"]["revision"] == node["assigned"]["revision"]
-        }  # fmt: skip
+        return following(self.status())
 
     def lost(self) -> int:
         """Requests that the router has seen lost at a node."""
@@ -143,6 +138,16 @@ class ApartFleet:
         self._controller.wait()
         for node in self.nodes.values():
             node.end()
+
+
+def following(status: Any) -> set[str]:
+    """Nodes of this status that have loaded what they were told."""
+    return {
+        name
+        for name, node in status["nodes"].items()
+        if node["assigned"] and node["state"] and node["state"]["settled"]
+        and node["state"]["revision"] == node["assigned"]["revision"]
+    }  # fmt: skip
 
 
 def read(path: str) -> bytes:

@@ -2,7 +2,8 @@
 
 Each time the node that serves most is lost: its process killed, stopped, or its packets dropped.
 Noticed: its requests are tried elsewhere. Stands elsewhere: it is planned for no more, and
-the others have loaded all models. Every request carries other data, and its answer is compared.
+the others have loaded all models. As planned: they have what a plan without it says. Every
+request carries other data, and its answer is compared.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
-from bench.fleet.apart import ApartFleet, own_network
+from bench.fleet.apart import ApartFleet, following, own_network
 from bench.fleet.stands import MODELS
 from bench.harness import Report, Table, main
 from interlace.core.user_errors import UserError
@@ -67,37 +68,40 @@ class _Loss:
 
     kind: str
     noticed_ms: float | None
-    replanned_ms: float
+    elsewhere_ms: float
+    planned_ms: float
 
 
 def _lose(fleet: ApartFleet, kind: str) -> _Loss:
     """Lose the node with most models, have it back, and wait until all stands again."""
-    having = {name: len(one["assigned"]["models"]) for name, one in fleet.status().items()}
+    having = {name: len(one["assigned"]["models"]) for name, one in fleet.status()["nodes"].items()}
     name = max(having, key=lambda one: (having[one], one))
-    before, noticed_ms = fleet.lost(), None
+    before, noticed_ms, elsewhere_ms = fleet.lost(), None, None
     fleet.nodes[name].lose(kind)
     began_s = time.monotonic()
-    others = fleet.nodes.keys() - {name}
     while True:
         passed_ms = (time.monotonic() - began_s) * 1000.0
         if noticed_ms is None and fleet.lost() > before:
             noticed_ms = passed_ms
         at = fleet.status()
-        served = {
-            model for one in others for model in (at[one]["assigned"] or {"models": ()})["models"]
-        }
-        if (
-            at[name]["assigned"] is None
-            and served >= set(_MODELS)
-            and others <= fleet.follow_the_plan()
-        ):
-            break
+        if _stands_without(name, at):
+            elsewhere_ms = elsewhere_ms or passed_ms
+            if not at["planning"]:
+                break
         if passed_ms > _PATIENCE_S * 1000.0:
             raise UserError(f"{name}, lost by {kind}, was not replanned: {at}")
         time.sleep(0.02)
     fleet.nodes[name].come_back(kind)
     _until(lambda: fleet.follow_the_plan() == fleet.nodes.keys())
-    return _Loss(kind, noticed_ms, passed_ms)
+    return _Loss(kind, noticed_ms, elsewhere_ms, passed_ms)
+
+
+def _stands_without(name: str, status: Any) -> bool:
+    """Whether the other nodes have loaded what they were told, which is all models."""
+    told = {node: one["assigned"] for node, one in status["nodes"].items()}
+    served = {model for one in told.values() if one for model in one["models"]}
+    lost = told.pop(name) is None
+    return lost and served >= set(_MODELS) and told.keys() <= following(status)
 
 
 @dataclass(slots=True)
@@ -196,14 +200,19 @@ def _report(found: list[_Loss], load: _Load) -> Report:
     for kind in sorted({one.kind for one in found}):
         of_kind = [one for one in found if one.kind == kind]
         noticed = sorted(one.noticed_ms for one in of_kind if one.noticed_ms is not None)
-        replanned = sorted(one.replanned_ms for one in of_kind)
-        cells.append([kind, len(of_kind), *_middle_and_most(noticed), *_middle_and_most(replanned)])
+        cells.append(
+            [kind, len(of_kind), *_middle_and_most(noticed),
+             *_middle_and_most(sorted(one.elsewhere_ms for one in of_kind)),
+             *_middle_and_most(sorted(one.planned_ms for one in of_kind))]
+        )  # fmt: skip
     heads = [
         "lost by",
         "times",
         "noticed, median ms",
         "most",
         "stands elsewhere, median ms",
+        "most",
+        "as planned, median ms",
         "most",
     ]
     requests = Table(
@@ -218,7 +227,7 @@ def _report(found: list[_Loss], load: _Load) -> Report:
     figures = {
         "outcomes": dict(load.outcomes),
         "worst_ms": load.worst_ms,
-        "losses": [[one.kind, one.noticed_ms, one.replanned_ms] for one in found],
+        "losses": [[one.kind, one.noticed_ms, one.elsewhere_ms, one.planned_ms] for one in found],
     }
     return Report(tables=[Table(heads, cells), requests, reasons], figures=figures, broken=broken)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from interlace.assembly.weights_folder import WeightsFolder
+from interlace.control.model_preparer import Describe
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.user_errors import UserError
 from interlace.device.base import Device
-from interlace.device.cpu.describe import Describer, Description
+from interlace.device.cpu.describe import Describer
 from interlace.device.cpu.device import CpuDevice, cpu_gpu
 from interlace.device.cpu.settings import WORKER, CpuSettings
 from interlace.device.cuda import mig, mps, streams
@@ -27,7 +28,6 @@ from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import ArenaMap
 
 NAMES: Final = ("auto", "cpu", "green", "mps", "streams")
-Describe = Callable[[Model], Awaitable[Description]]
 
 
 class DeviceGroup:
@@ -37,7 +37,7 @@ class DeviceGroup:
         self, devices: Sequence[Device], describe: Describe, close: Callable[[], None]
     ) -> None:
         self.all = tuple(devices)
-        self._describe = describe
+        self.describe = describe  #: what a model says of itself, as ``Describer.describe``
         self._close = close
 
     def register(self, model: Model) -> None:
@@ -56,10 +56,6 @@ class DeviceGroup:
             if isinstance(device, CudaDevice):
                 name = device.gpu.id
                 device.on_away(partial(away, name), partial(back, name))
-
-    async def describe(self, model: Model) -> Description:
-        """What a model says of itself, as ``Describer.describe``."""
-        return await self._describe(model)
 
     def close(self) -> None:
         """Stop everything."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGTERM
+from typing import Final
 
 import uvloop
 
@@ -31,7 +32,10 @@ from interlace.policy.base import System
 from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
-from interlace.runtime.plan_solver import ProcessPlanSolver, unsendable
+from interlace.runtime.plan_solver import ProcessPlanSolver, WarmProcess, unsendable
+
+#: Plans that are made at a time: what would be done elsewise keeps no node's loss waiting.
+_QUESTIONS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
     folder_names(settings.models)
 
     async def run() -> None:
-        with ThreadPoolExecutor(1, "planner") as planner:
+        with ThreadPoolExecutor(_QUESTIONS, "planner") as planner:
             fleet = _FleetParts(settings, planner)
             try:
                 await routed(fleet.router, on_ready)
@@ -83,6 +87,7 @@ class _FleetParts:
         self._settings = settings
         self._clock = WallClock(asyncio.get_running_loop())
         self._solver_executor = planner
+        self._warm = WarmProcess(settings.system)
         self._service: FleetService | None = None
         self._scaling: asyncio.Future[None] | None = None
 
@@ -130,6 +135,7 @@ class _FleetParts:
             self._scaling.cancel()
         if self._service is not None:
             self._service.close()
+        self._warm.close()
 
     def _lease(self) -> Lease:
         folder = self._settings.lease
@@ -145,7 +151,7 @@ class _FleetParts:
         standing: Mapping[str, Assignment],
     ) -> Controller:
         def solver(system: System) -> ProcessPlanSolver:
-            return ProcessPlanSolver(system, self._clock, self._solver_executor, yields=False)
+            return ProcessPlanSolver(system, self._clock, self._solver_executor, self._warm)
 
         system = self._settings.system
         return Controller(self._clock, system, solver, term, nodes, standing=standing)

@@ -26,7 +26,6 @@ from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
 from interlace.control.status_futures import StatusFutures
-from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
 from interlace.core.errors import ServeError
@@ -127,8 +126,7 @@ class LiveServer:
         self._core_wait = RunDelay(loop)
         self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
-        updates = StatusUpdates(self.registry, self.table)
-        self.statuses = StatusFutures(updates.quarantined, updates.recovered)
+        self.statuses = StatusFutures(self.registry, self.table)
         self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
         self._fetches = choices.fetches
@@ -152,7 +150,7 @@ class LiveServer:
             store = ProfileStore(choices.profiles)
             if where.gpus[0].weights_bytes > 0:
                 layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store)
-        preparation = ModelPreparer(choices.root, self.devices, rig, store, layers)
+        preparation = ModelPreparer(choices.root, self.devices.describe, rig, store, layers)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
         self.table.at_hand = self.at_hand.found
@@ -238,6 +236,7 @@ class LiveServer:
             __version__,
             choices.assigned,
             self.fleet.gpus,
+            isinstance(choices.accelerators, SimulatedAccelerators),
         )
 
     async def _assign(self, assignment: Assignment) -> Revision:

@@ -202,7 +202,7 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
     devices = task.where.make(loop, arenas, (arena.number,))
     rig = Rig(devices.all[0], WallClock(loop), arena)
     store = ProfileStore(task.folder)
-    preparation = ModelPreparer(task.root, devices, rig, store)
+    preparation = ModelPreparer(task.root, devices.describe, rig, store)
     models: list[Model] = []
     failures: list[str] = []
     try:

@@ -13,10 +13,9 @@ from interlace.assembly.accelerators import DeviceGroup
 from interlace.core.errors import Reason, ServeError
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.model import Model
+from interlace.core.model import Description, Model
 from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import UserError
-from interlace.device.cpu.describe import Description
 from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.wall_timer import WallTimer
@@ -119,4 +118,4 @@ async def _described(model: Model) -> Description:
             f"{model.path}/../config.pbtxt says not every input and output with name, data_type "
             f"and dims; with --device {NAME} nothing else does",
         )
-    return Description(told, 0, 0)
+    return Description(told)

@@ -15,8 +15,14 @@ from interlace.cli.fleet_table import show_fleet, show_planned
 from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.options import (
     NOT_KEPT,
+    Grace,
+    Grpc,
+    Host,
+    Http,
     Json,
     KeyFile,
+    Level,
+    Requests,
     Root,
     SystemName,
     numbers,
@@ -56,9 +62,6 @@ Nodes = Annotated[
         help="Nodes, each as [NAME=]HOST:PORT of its HTTP, or all of a DNS name: dns:NAME:PORT.",
     ),
 ]
-Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
-Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
-Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 AskedKeyFile = Annotated[
     Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
 ]
@@ -108,11 +111,6 @@ _Lease = Annotated[
     Path | None,
     typer.Option(help="A folder that all controllers reach: one commands, the others wait."),
 ]
-Requests = Annotated[
-    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
-]
-Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
-Level = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 
 
 @fleet.command()

@@ -22,6 +22,8 @@ def show_fleet(out: Console, text: str) -> None:
     _show_unserved(out, status.unserved_rows_per_s, status.reasons)
     if status.failure:
         out.print(f"no newer plan: {status.failure}")
+    if status.planning:
+        out.print("another plan is being made")
     if not status.term:
         out.print("another controller commands")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from interlace.cli.screen import LogLevel
 from interlace.core.byte_sizes import parse_bytes
 from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG
@@ -46,6 +47,14 @@ SystemName = Annotated[
     ),
 ]
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
+Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
+Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
+Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
+Requests = Annotated[
+    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
+]
+Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
+Level = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 

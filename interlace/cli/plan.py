@@ -9,10 +9,18 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
+from interlace.cli.options import (
+    Cores,
+    Device,
+    Gpus,
+    Json,
+    Profiles,
+    SystemName,
+    numbers,
+    size_bytes,
+)
 from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
 from interlace.cli.screen import console, show_logs
-from interlace.core.byte_sizes import parse_bytes
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
@@ -119,11 +127,7 @@ def _overrides(
     gpu: str | None, texts: Mapping[str, list[str] | None], memory: str | None
 ) -> Overrides:
     rates, slos, prices = (numbers(option, given or []) for option, given in texts.items())
-    try:
-        memory_bytes = None if memory is None else parse_bytes(memory)
-    except ValueError as error:
-        raise InputError(f"--memory: {error}; expected a size such as 2GB") from None
-    return Overrides(gpu, rates, slos, prices, memory_bytes)
+    return Overrides(gpu, rates, slos, prices, size_bytes("--memory", memory))
 
 
 @dataclass(frozen=True, slots=True)

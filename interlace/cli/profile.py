@@ -106,7 +106,7 @@ def _as_json(found: dict[str, Profile], seen: Sequence[CoRun]) -> str:
             "more": extras_rows(one),
             "layers": one.layers,
             "cold_ms": one.cold_ms,
-            "beside": [run._asdict() for run in seen if run.runner.model == name],
+            "beside": [run for run in seen if run.runner.model == name],
         }
         for name, one in found.items()
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interlace.assembly.router import RouterSettings, run_router
-from interlace.cli.fleet import AskedKeyFile, Grace, Grpc, Host, Http, Level, Nodes, Requests
-from interlace.cli.options import positive, read_key
+from interlace.cli.fleet import AskedKeyFile, Nodes
+from interlace.cli.options import Grace, Grpc, Host, Http, Level, Requests, positive, read_key
 from interlace.cli.screen import LogLevel, console, show_logs
 from interlace.fleet.membership import membership
 from interlace.server.api_keys import ApiKeys

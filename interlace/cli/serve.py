@@ -14,7 +14,20 @@ from rich.console import Console
 import interlace
 from interlace.assembly.server import ServeOptions
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
-from interlace.cli.options import Cores, Profiles, SystemName, positive, read_key, size_bytes
+from interlace.cli.options import (
+    Cores,
+    Grace,
+    Grpc,
+    Host,
+    Http,
+    Level,
+    Profiles,
+    Requests,
+    SystemName,
+    positive,
+    read_key,
+    size_bytes,
+)
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import LogLevel, console, show_logs, table
 from interlace.control.snapshots import Placement, placements
@@ -66,9 +79,6 @@ def _spans(units: Sequence[int]) -> str:
     return ",".join("-".join(map(str, span)) for span in spans)
 
 
-_Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
-_Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
-_Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 _Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
 _KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
 _AdminFile = Annotated[
@@ -136,12 +146,7 @@ _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
 ]
-_LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
-_Requests = Annotated[
-    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
-]
 _Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long while not ready.")]
-_Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
 _Models = Annotated[
@@ -155,9 +160,9 @@ _Models = Annotated[
 
 def serve(
     models_dir: _Models = None,
-    host: _Host = "127.0.0.1",
-    http_port: _Http = 8000,
-    grpc_port: _Grpc = 8001,
+    host: Host = "127.0.0.1",
+    http_port: Http = 8000,
+    grpc_port: Grpc = 8001,
     metrics_port: _Metrics = 8002,
     device: _Device = "auto",
     gpu: _Kind = None,
@@ -176,12 +181,12 @@ def serve(
     admin_key_file: _AdminFile = None,
     allow_host: _Hosts = None,
     allow_client_shm: _Shm = False,
-    request_memory_mb: _Requests = 2048.0,
+    request_memory_mb: Requests = 2048.0,
     drain_delay_s: _Delay = 0.0,
-    exit_timeout_s: _Grace = 30.0,
+    exit_timeout_s: Grace = 30.0,
     log: _Log = None,
     log_limit_mb: _LogLimit = 1000.0,
-    log_level: _LogLevel = LogLevel.INFO,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 

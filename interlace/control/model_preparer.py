@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,14 @@ from typing import Final, Protocol
 from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.loading import link_of
-from interlace.core.model import Model
+from interlace.core.model import Description, Model
 from interlace.core.profile import Profile
-from interlace.core.tensor import Signature
 from interlace.perf.cold_start import as_allowed
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
-from interlace.profiling.store import KnownModel, ProfileStore, SignatureStore
+from interlace.profiling.store import ProfileStore, SignatureStore
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.repository import (
     Digests,
@@ -41,20 +40,8 @@ _log = logging.getLogger(__name__)
 _SIGNATURES: Final = 256
 
 
-class ModelDescription(Protocol):
-    """What a model said of itself."""
-
-    @property
-    def signature(self) -> Signature: ...
-
-    @property
-    def architecture(self) -> str: ...
-
-
-class ModelOpener(Protocol):
-    """Opens a model in another process and asks for its signature."""
-
-    async def describe(self, model: Model) -> ModelDescription: ...
+#: Opens a model in another process, which says what it is.
+Describe = Callable[[Model], Awaitable[Description]]
 
 
 class LayerMeasurement(Protocol):
@@ -83,19 +70,19 @@ class ModelPreparer:
     def __init__(
         self,
         root: Path,
-        opener: ModelOpener,
+        describe: Describe,
         rig: Rig,
         store: ProfileStore,
         layers: LayerMeasurement | None = None,
     ) -> None:
         self.root = root
-        self._opener = opener
+        self._describe = describe
         self._rig = rig
         self._store = store
         self._layers = layers
         self._storage = StorageReader()
         self._digests = Digests()
-        self._known: GenerationalCache[Hashable, KnownModel] = GenerationalCache(_SIGNATURES)
+        self._known: GenerationalCache[Hashable, Description] = GenerationalCache(_SIGNATURES)
         self._kept = SignatureStore(store.folder / "signatures")
         self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
         self._measuring = asyncio.Lock()
@@ -142,8 +129,7 @@ class ModelPreparer:
         files = _described_by(model)
         known = self._known.get(files) or self._kept.find(model)
         if known is None:
-            said = await self._opener.describe(model)
-            known = KnownModel(said.signature, said.architecture)
+            known = await self._describe(model)
             self._kept.save(model, known)
         self._known.put(files, known)
         opened = complete(draft, known.signature, generation)

@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
 
 from interlace.control.lifecycle import ModelLifecycle
-
-
-class DrainablePlane(Protocol):
-    """What shutdown needs of the data plane."""
-
-    @property
-    def in_flight(self) -> int: ...
-    def stop_accepting(self) -> None: ...
-    async def drained(self) -> None: ...
+from interlace.server.dataplane.plane import DataPlane
 
 
 async def drain(
     lifecycle: ModelLifecycle,
-    plane: DrainablePlane,
+    plane: DataPlane,
     doors: Sequence[Awaitable[None]],
     grace_s: float,
 ) -> int:

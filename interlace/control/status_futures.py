@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
 
+from interlace.control.registry import VersionRegistry, VersionState
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.messages import ReportSettled, ReportStatus
+from interlace.server.model_table import ModelTable
 
-#: Called with a deployment key and a reason when a model that was ready is quarantined.
-OnQuarantine = Callable[[str, str], None]
-#: Called with a deployment key when a model that was quarantined serves again.
-OnRecovery = Callable[[str], None]
+_log = logging.getLogger(__name__)
 
 
 class StatusFutures:
-    """Futures by deployment key, and an event that is set while the whole plan stands."""
+    """Futures by deployment key, and an event that is set while the whole plan stands.
 
-    def __init__(self, on_quarantine: OnQuarantine, on_recovery: OnRecovery) -> None:
-        self._on_quarantine = on_quarantine
-        self._on_recovery = on_recovery
+    Registry and table are told which deployments are quarantined, and which serve again.
+    """
+
+    def __init__(self, registry: VersionRegistry, table: ModelTable) -> None:
+        self._registry = registry
+        self._table = table
         self._ready: dict[str, asyncio.Future[str | None]] = {}
         self._gone: dict[str, asyncio.Future[None]] = {}
         self._settled = asyncio.Event()
@@ -66,6 +69,16 @@ class StatusFutures:
                 if ready is not None and not ready.done():
                     ready.set_result(detail if status == "failed" else None)
                 elif status == "failed":
-                    self._on_quarantine(key, detail)
+                    self._enter(key, VersionState.UNAVAILABLE, detail)
+                    _log.warning("quarantined %s: %s", DeploymentKey.parse(key).label, detail)
                 else:
-                    self._on_recovery(key)
+                    self._enter(key, VersionState.READY)
+                    _log.info("%s serves again", DeploymentKey.parse(key).label)
+
+    def _enter(self, key: str, state: VersionState, reason: str = "") -> None:
+        entry = self._registry.by_key(key)
+        if entry is not None and entry.state is not VersionState.UNLOADING:
+            self._registry.mark(entry.name, entry.version, state, reason)
+        for served in self._table.all():
+            if served.key == key:
+                served.ready = state is VersionState.READY

@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.control.registry import VersionRegistry
+from interlace.device.cpu.device import CpuDevice
 from interlace.engine.snapshot import EngineSnapshot, PartitionSnapshot
 
 _log = logging.getLogger(__name__)
@@ -23,16 +24,6 @@ _FLOOR_BYTES: Final = 512 << 20
 _BUSY_CORES: Final = 0.5
 _BUSY_LOOKS: Final = 5
 _TICKS_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
-
-
-class WorkerDevice(Protocol):
-    """A device whose partitions are processes on cores."""
-
-    @property
-    def fork_server_pid(self) -> int | None: ...
-    def workers(self) -> Mapping[str, int]: ...
-    def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
-        """Replace a worker, for a reason; the crash counts against the blamed models."""
 
 
 @dataclass(slots=True)
@@ -53,7 +44,7 @@ class WorkerMonitor:
     """
 
     def __init__(
-        self, device: WorkerDevice, engine: Callable[[], EngineSnapshot], registry: VersionRegistry
+        self, device: CpuDevice, engine: Callable[[], EngineSnapshot], registry: VersionRegistry
     ) -> None:
         self._device = device
         self._engine = engine

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.tensor import Signature
 
@@ -49,6 +51,13 @@ class ServiceTerms:
     resident: bool = False
     keep_s: float = 0.0
     most_weights_bytes: int | None = None
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a model said when it was opened; ``architecture`` as ``Model`` has it."""
+
+    signature: Signature
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)

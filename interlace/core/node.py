@@ -80,7 +80,8 @@ class NodeState:
 class NodeDescription:
     """What does not change of a node while it runs; ``began`` as in ``NodeState``.
 
-    ``assigned``: what it serves is told to it. What shares a ``zone`` fails together.
+    ``assigned``: what it serves is told to it. What shares a ``zone`` fails together. Answers of
+    ``emulated`` accelerators are made up.
     """
 
     name: str
@@ -89,6 +90,7 @@ class NodeDescription:
     version: str
     assigned: bool
     gpus: tuple[Gpu, ...]
+    emulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from interlace.engine.fleet_controller import FleetController
 from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_controller import PlanController
+from interlace.engine.plan_diff import LivePartitions
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.base import Scaler
@@ -28,6 +29,7 @@ from interlace.policy.base import Scaler
 class FleetPlanner:
     """Asks for plans as the engine does: when models or accelerators come and go, or rates move.
 
+    Planners match accelerators with what stands (``matched``): they know what must stay apart.
     Nothing is carried out here. What is headed for counts as what stands from then on, so a plan
     costs once what it is large, whatever servers go through to get there.
     """
@@ -37,7 +39,7 @@ class FleetPlanner:
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
         quarantine = ModelQuarantine(state, _NothingWaits())
         controller = FleetController(state, scaler)
-        self._plans = PlanController(state, quarantine, self._rates, scaler, controller)
+        self._plans = PlanController(state, quarantine, self._rates, scaler, controller, _as_it_is)
         self._standing = state.target
 
     @property
@@ -121,6 +123,11 @@ class FleetPlanner:
 def matched(plan: Plan, current: Plan, fleet: Fleet) -> Plan:
     """The plan with equal accelerators swapped so that it resembles the one that stands."""
     return match_gpus(plan, _standing(current), fleet)
+
+
+def _as_it_is(plan: Plan, there: LivePartitions, fleet: Fleet) -> Plan:
+    """Matched by the planner already."""
+    return plan
 
 
 def _standing(plan: Plan) -> dict[str, LivePartition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from interlace.core.hardware import Fleet
@@ -22,12 +22,14 @@ from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
 from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.latency_estimator import LatencyEstimator
-from interlace.engine.plan_diff import keep_partition_ids
+from interlace.engine.plan_diff import LivePartitions, keep_partition_ids
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.replan_trigger import ReplanTrigger
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.base import Scaler
+
+Match = Callable[[Plan, LivePartitions, Fleet], Plan]
 
 
 class PlanController:
@@ -43,7 +45,10 @@ class PlanController:
         rates: ArrivalRates,
         scaler: Scaler,
         fleet: FleetController,
+        match: Match = match_gpus,
     ) -> None:
+        """``match`` swaps a plan's accelerators for what is there already."""
+        self._match = match
         self._state = state
         self._quarantine = quarantine
         self._rates = rates
@@ -70,7 +75,7 @@ class PlanController:
         return []
 
     def ask(self) -> list[Command]:
-        """Ask for a plan for the present demand; one question at a time is open."""
+        """Ask for a plan for the present demand; one question at a time is open, the latest."""
         if self._open_ticket is not None:
             self._stale = True
             return []
@@ -126,7 +131,8 @@ class PlanController:
     def tick(self, now_ms: float) -> list[Command]:
         """Close an epoch: replan if that is due, repeat what failed, let go what is not needed."""
         due = self._quarantine.end_due(now_ms)
-        return self.ask() if self._trigger.due(now_ms) or due else []
+        moved = self._trigger.due(now_ms) and self._open_ticket is None
+        return self.ask() if moved or due else []
 
     def dismissals(self) -> list[Command]:
         """Accelerators that can go; none while a plan is being made that may want them."""
@@ -138,11 +144,11 @@ class PlanController:
         return [] if joined.more else self.ask()
 
     def left(self, left: GpuLeft) -> list[Command]:
-        """An accelerator went: if it was in use, plan without it."""
+        """An accelerator went: if it was in use, plan without it, whatever is being planned."""
         self._bereft = self._fleet.left(left.gpu) or self._bereft
         if left.more or not self._bereft:
             return []
-        self._bereft = False
+        self._bereft, self._open_ticket = False, None
         return self.ask()
 
     def _target_rows_per_s(self, demand: Demand) -> float:
@@ -179,8 +185,8 @@ class PlanController:
     def aligned(self, plan: Plan, fleet: Fleet) -> Plan:
         """The plan with what stands on accelerators of ``fleet`` for what is like it."""
         partitions = self._state.partitions
-        matched = match_gpus(plan, partitions, fleet)
-        return keep_partition_ids(matched, partitions, self._state.partition_serial)
+        there = self._match(plan, partitions, fleet)
+        return keep_partition_ids(there, partitions, self._state.partition_serial)
 
     def _quarantine_unplaced(self, planned: PlanSolved, now_ms: float) -> list[Command]:
         """Quarantine what the planner finds no place for, with its reason."""

@@ -37,7 +37,7 @@ from interlace.fleet.rehoming import rehomed
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
-from interlace.runtime.plan_solver import PlanSolver
+from interlace.runtime.plan_solver import GiveUp, PlanSolver
 
 #: So long after a model is ready routers have heard it, and its former node may let it go.
 _HANDOVER_MS: Final = 100.0
@@ -92,8 +92,8 @@ class Controller:
         self._digests: dict[str, str] = {}
         self._profiles: dict[str, dict[str, Profile]] = {}  #: by kind of accelerator and model
         self._handing_over = False  # models are to leave when they stand elsewhere
-        self._asked: Collection[str] = ()  # accelerators that the last question is about
-        self.planning = False  #: that question is open
+        self._question: SolvePlan | None = None  # that is open
+        self._give_up: GiveUp = lambda: None
         self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
         self.broken: Mapping[
@@ -104,6 +104,11 @@ class Controller:
     def start(self) -> None:
         """Look at rates at the end of each epoch from now on."""
         self._clock.call_at(self._clock.now_ms() + self._epoch_ms, self._epoch)
+
+    @property
+    def planning(self) -> bool:
+        """Whether a plan is being made."""
+        return self._question is not None
 
     @property
     def plan(self) -> Plan:
@@ -133,7 +138,7 @@ class Controller:
         Where a model had its turns there alone it has one elsewhere at once, and the plan follows.
         """
         gpus = self._nodes.pop(node).gpus
-        self._planner.head_for(self._without(node))
+        self._planner.head_for(self._without(node, len(gpus)))
         for gpu in gpus:
             self._follow(self._planner.left(GpuLeft(gpu.id, more=gpu is not gpus[-1])))
 
@@ -200,13 +205,19 @@ class Controller:
 
         self._solver(self._planning())(question, solved)
 
-    def _without(self, node: str) -> Plan:
-        """What stands without a node, whose models have turns on what is left."""
+    def _without(self, node: str, gone: int) -> Plan:
+        """What stands without a node, whose models have turns on what is left.
+
+        It had ``gone`` accelerators, of which the room to grow is gone, too.
+        """
         plan = self._target
         kept = tuple(p for p in plan.partitions if node_of(p.gpu) != node)
         homeless = own_models_of(plan.partitions) - own_models_of(kept)
         fleet = Fleet(tuple(gpu for one in self._nodes.values() for gpu in one.gpus))
         demand = self._planner.what_if(fleet, {}).demand
+        if plan.headroom is not None:
+            before = len(fleet.gpus) + gone
+            plan = replace(plan, headroom=plan.headroom * len(fleet.gpus) / before)
         return rehomed(replace(plan, partitions=kept), homeless, demand, fleet, self._profiles)
 
     def next_revision(self) -> Revision:
@@ -224,8 +235,9 @@ class Controller:
         self.start()
 
     def _solve(self, question: SolvePlan) -> None:
-        self._asked, self.planning = {gpu.id for gpu in question.fleet.gpus}, True
-        self._solver(self._planning())(question, self._solved)
+        self._give_up()
+        self._question = question
+        self._give_up = self._solver(self._planning())(question, self._solved)
 
     def _planning(self) -> System:
         """The system, for the kinds and the zones of the nodes that are there now."""
@@ -239,7 +251,11 @@ class Controller:
             models.pop(model, None)
 
     def _solved(self, solved: PlanSolved) -> None:
-        self.planning, asked, self.failure = False, self._asked, solved.failure or ""
+        question = self._question
+        if question is None or question.ticket != solved.ticket:
+            return  # it was given up
+        self._question, self.failure = None, solved.failure or ""
+        asked = {gpu.id for gpu in question.fleet.gpus}
         commands = self._planner.planned(solved, self._clock.now_ms())
         if self._planner.target is not self._target:
             for member in self._nodes.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Final
 
@@ -33,8 +33,14 @@ def read_description(body: bytes) -> tuple[NodeDescription, float | None]:
     return msgspec.convert(found, NodeDescription), clock_s
 
 
-def unfit(found: NodeDescription, others: Mapping[str, NodeDescription]) -> str:
-    """Why a node cannot be planned for beside others, and what to do; "" if it can."""
+def unfit(
+    found: NodeDescription, others: Mapping[str, NodeDescription], computing: Collection[str]
+) -> str:
+    """Why a node cannot be planned for beside others, and what to do; "" if it can.
+
+    ``computing`` are those of the fleet that compute, lost ones too: nobody wants made-up answers
+    in their stead.
+    """
     twin = next((name for name, one in others.items() if one.began == found.began), None)
     if twin is not None:
         return f"is the same server as {twin}: name it once"
@@ -42,6 +48,11 @@ def unfit(found: NodeDescription, others: Mapping[str, NodeDescription]) -> str:
         return "plans for itself: start it with --assigned"
     if found.version != __version__:
         return f"runs version {found.version}, this controller {__version__}: use one"
+    if found.emulated and computing:
+        return (
+            f"emulates its {found.gpus[0].kind}, and its answers would be made up, while "
+            f"{min(computing)} computes: start it with --device cuda or cpu, or remove it"
+        )
     return ""
 
 

@@ -12,7 +12,6 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
-from interlace.engine.fleet_planner import matched
 from interlace.fleet.fleet_gpus import node_of
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.pools import hosts_together
@@ -29,7 +28,7 @@ _ROUNDING: Final = 1e-9
 class PartedPools:
     """Another planner's plan, with more hosts where nodes part a pool; ``profiles`` by kind.
 
-    Accelerators are swapped for what stands there before, not afterwards: that may part pools.
+    That planner has swapped accelerators for what stands there: later it might part pools.
     """
 
     planner: Planner
@@ -41,8 +40,7 @@ class PartedPools:
         plan = self.planner(demand, fleet, profiles, current)
         if plan.overlapping:
             return plan
-        there = matched(plan, current, fleet)
-        return resized(there, demand, fleet, self.profiles, current)
+        return resized(plan, demand, fleet, self.profiles, current)
 
 
 def resized(

@@ -82,6 +82,7 @@ class FleetService:
         self._presence = Presence()
         self._states: dict[str, NodeState] = {}
         self._described: dict[str, NodeDescription] = {}
+        self._computing: set[str] = set()  # nodes that do not emulate, there or lost
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changes = changes
@@ -180,13 +181,17 @@ class FleetService:
         Raises:
             ServeError: this controller does not command.
         """
-        nothing = Assignment(self._commanding().next_revision(), Plan(), {})
+        nothing = self._nothing(self._commanding())
         for task in (*self._tasks, *self._telling.values()):
             task.cancel()
         self.controller = None
         nodes = list(self._described)
         await asyncio.gather(*(self._give(node, nothing) for node in nodes))
         return [node for node in nodes if node in self.problems]
+
+    @staticmethod
+    def _nothing(controller: Controller) -> Assignment:
+        return Assignment(controller.next_revision(), Plan(), {})
 
     def _commanding(self) -> Controller:
         if self.controller is None:
@@ -220,6 +225,7 @@ class FleetService:
             dict(plan.unserved_rows_per_s),
             {} if controller is None else dict(controller.reasons),
             "" if controller is None else controller.failure,
+            controller is not None and controller.planning,
         )
 
     def _lacks(self, described: NodeDescription | None) -> str:
@@ -354,9 +360,17 @@ class FleetService:
         if before is not None and replace(before, began=found.began) != found:
             self._give_up(node)  # what began anew has other accelerators
         others = {name: one for name, one in self._described.items() if name != node}
-        if wrong := unfit(found, others):
+        self._computing &= {one.name for one in self._directory.nodes}
+        if wrong := unfit(found, others, self._computing):
+            state = self._states.get(node)
+            if found.emulated and self._computing and self.controller and state and state.models:
+                await self._give(node, self._nothing(self.controller))  # it was fit once
             self._complain(node, wrong)
         else:
+            if not found.emulated:
+                self._computing.add(node)
+                for other in [name for name, one in others.items() if one.emulated]:
+                    self._give_up(other)  # and hear why when it is described again
             self.remarks[node] = clock_remark(clock_s, asked_s, time.time())
             self.problems.pop(node, None)
             self._described[node] = found

@@ -33,3 +33,4 @@ class FleetStatus:
     unserved_rows_per_s: dict[str, float]
     reasons: dict[str, str]
     failure: str  #: why there is no newer plan
+    planning: bool = False  #: another plan than what nodes were told is being made

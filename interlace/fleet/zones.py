@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from interlace.core.hardware import Fleet
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
+from interlace.engine.fleet_planner import matched
 from interlace.fleet.fleet_gpus import node_of, own_models_of
 from interlace.policy.base import Planner
 
@@ -20,7 +21,8 @@ class ZonePlanner:
 
     What stands in one zone alone is doubled where an accelerator is left.
     ``zones`` are by node; a node without one is a zone by itself. What is planned for an
-    accelerator stays together, so neither shares nor rates change.
+    accelerator stays together, so neither shares nor rates change. Accelerators are swapped for
+    what stands there before replicas are parted, and then within zones alone.
     """
 
     planner: Planner
@@ -29,8 +31,30 @@ class ZonePlanner:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        plan = self.planner(demand, fleet, profiles, current)
-        return spread(doubled(plan, fleet, self.zones), fleet, self.zones)
+        plan = matched(self.planner(demand, fleet, profiles, current), current, fleet)
+        apart = spread(doubled(plan, fleet, self.zones), fleet, self.zones)
+        return _matched_within(apart, current, fleet, self.zones)
+
+
+def _matched_within(plan: Plan, current: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
+    """The plan with equal accelerators of a zone swapped so that it resembles ``current``."""
+    zone, gpus = _zones(fleet, zones), defaultdict[str, list[Gpu]](list)
+    for gpu in fleet.gpus:
+        gpus[zone[gpu.id]].append(gpu)
+    wanted, there = _by_zone(plan, zone), _by_zone(current, zone)
+    made = [
+        matched(Plan(tuple(wanted[name])), Plan(tuple(there[name])), Fleet(tuple(own)))
+        for name, own in gpus.items()
+    ]
+    return replace(plan, partitions=tuple(part for one in made for part in one.partitions))
+
+
+def _by_zone(plan: Plan, zone: Mapping[str, str]) -> defaultdict[str, list[Partition]]:
+    found: defaultdict[str, list[Partition]] = defaultdict(list)
+    for part in plan.partitions:
+        if part.gpu in zone:  # what stands may have been lost
+            found[zone[part.gpu]].append(part)
+    return found
 
 
 def doubled(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -14,18 +14,14 @@ from interlace.formats.runner import ModelRunner
 if TYPE_CHECKING:  # it needs torch
     from interlace.formats.opened import OpenedModel
 
-#: Each module has ``open_runner(model, threads, weights_dir)``, and those of torch formats
-#: ``open_call(model)``. It is imported when first needed, so a worker that serves ONNX models never
-#: imports torch.
-_MODULES: Final = {
-    Format.ONNX: "interlace.formats.onnx",
+#: Torch formats by the module that has ``open_call(model)``. It is imported when first needed, so a
+#: worker that serves ONNX models never imports torch.
+_TORCH_MODULES: Final = {
     Format.TORCHSCRIPT: "interlace.formats.torchscript",
     Format.EXPORTED: "interlace.formats.exported",
     Format.HUGGINGFACE: "interlace.formats.huggingface",
     Format.FACTORY: "interlace.formats.factory",
-    Format.PROFILE: "interlace.formats.declared",
 }
-_SHARING: Final = "interlace.formats.torch_sharing"
 
 
 def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
@@ -39,10 +35,15 @@ def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunn
         RepositoryError: the model's files are broken, or say less than is needed to run it.
         MemoryError: no memory for it.
     """
-    module = import_module(_MODULES[model.format])
     with _in_words(model):
-        runner: ModelRunner = module.open_runner(model, threads, weights_dir)
-    return runner
+        if model.format is Format.ONNX:
+            from interlace.formats.onnx import open_runner
+
+            return open_runner(model, threads, weights_dir)
+        open_call = _torch_format(model)
+        from interlace.formats.torch_runner import open_on_cpu
+
+        return open_on_cpu(open_call, model, threads, weights_dir)
 
 
 def shared_architecture(model: Model, weights_dir: str | None) -> str:
@@ -52,8 +53,9 @@ def shared_architecture(model: Model, weights_dir: str | None) -> str:
     """
     if model.format is Format.ONNX:
         return ""
-    known: str = import_module(_SHARING).shared_architecture(model, weights_dir)
-    return known
+    from interlace.formats import torch_sharing
+
+    return torch_sharing.shared_architecture(model, weights_dir)
 
 
 def open_torch(model: Model) -> OpenedModel:
@@ -65,10 +67,18 @@ def open_torch(model: Model) -> OpenedModel:
     """
     if model.format is Format.ONNX:
         raise RepositoryError(model.path, "an ONNX model", "a format that torch runs")
-    module = import_module(_MODULES[model.format])
     with _in_words(model):
-        opened: OpenedModel = module.open_call(model)
-    return opened
+        return _torch_format(model)(model)
+
+
+def _torch_format(model: Model) -> Callable[[Model], OpenedModel]:
+    if model.format is Format.PROFILE:
+        expected = "a model file, or interlace serve --device simulated, which needs none"
+        raise RepositoryError(model.path, "profile.csv alone", expected)
+    open_call: Callable[[Model], OpenedModel] = import_module(
+        _TORCH_MODULES[model.format]
+    ).open_call
+    return open_call
 
 
 @contextmanager

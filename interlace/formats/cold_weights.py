@@ -9,7 +9,7 @@ runs: an operator whose weights are on their way waits for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 import torch
@@ -74,7 +74,8 @@ class ColdWeights:
         for index in left:
             self._at.pop(index, None)
             self.file.forget_use(index)
-        self._moved(left)
+        with suppress(OSError, ValueError):  # the file is broken: the next batch says so
+            self._moved(left)
         self._rest()
 
     def fetch(
@@ -121,7 +122,7 @@ class ColdWeights:
             arriving.wait(index)
 
     def _show(self) -> None:
-        before, self._shown.of = self._shown.of, self
+        before = self._shown.of
         self._find(range(len(self.file.uses)))
         if before is not None:
             before._rest()
@@ -133,13 +134,19 @@ class ColdWeights:
             self._find(indices)
 
     def _find(self, indices: Iterable[int]) -> None:
-        tensors = self._shown.tensors
+        """Show these uses' weights; until all are found, the module is nobody's.
+
+        Raises:
+            OSError, ValueError: their file is gone, or another.
+        """
+        tensors, self._shown.of = self._shown.tensors, None
         with torch.no_grad():
             for index in indices:
                 if index not in self._views:
                     self._views[index] = self.file.tensors(index, *self._at.get(index, ()))
                 for name, view in self._views[index].items():
                     tensors[name].data = view
+        self._shown.of = self
 
     def _settle(self) -> None:
         if self._arriving is not None and self._arriving.over:

@@ -17,8 +17,6 @@ from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.formats.embedding_bounds import hold_lookups
 from interlace.formats.opened import ModelCall, OpenedModel, Retarget
-from interlace.formats.runner import ModelRunner
-from interlace.formats.torch_runner import open_on_cpu
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.torch_values import UNNAMED, datatype_of, named_values
 from interlace.formats.trial import DeclaredSignature
@@ -84,11 +82,6 @@ def _refuse(path: Path, found: str, expected: str) -> None:
 
 
 FILE: Final = "model.pt2"
-
-
-def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
-    """As ``open_call``, on the CPU."""
-    return open_on_cpu(open_call, model, threads, weights_dir)
 
 
 def open_call(model: Model) -> OpenedModel:

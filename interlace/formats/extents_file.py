@@ -63,9 +63,13 @@ class ExtentsFile:
     @property
     def _now(self) -> _OpenFile:
         if self._open is None:
-            self._open = _OpenFile(self.path)
-            if len(self._open.mapped) != self.nbytes:
-                raise ValueError(f"{self.path}: it is not the file that was written")
+            opened = _OpenFile(self.path)
+            if len(opened.mapped) != self.nbytes:
+                raise ValueError(
+                    f"{self.path}: it is not the file that was written; "
+                    "unload the model and load it again"
+                )
+            self._open = opened
         return self._open
 
     @property

@@ -21,9 +21,7 @@ from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.formats.architecture import OWN_CODE, architecture, own_code
 from interlace.formats.embedding_bounds import within_tables
 from interlace.formats.opened import ModelCall, OpenedModel, keyword_call, ordered_call
-from interlace.formats.runner import ModelRunner
 from interlace.formats.samples import sample_values
-from interlace.formats.torch_runner import open_on_cpu
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.torch_values import named_values
 from interlace.formats.trial import DeclaredSignature
@@ -107,11 +105,6 @@ def _close(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 
 FILE: Final = "model.py"
 _EXAMPLE: Final = 'INPUTS = {"image": ("FP32", (3, 224, 224))}'
-
-
-def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
-    """As ``open_call``, on the CPU."""
-    return open_on_cpu(open_call, model, threads, weights_dir)
 
 
 def open_call(model: Model) -> OpenedModel:

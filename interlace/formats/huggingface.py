@@ -17,8 +17,6 @@ from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.formats.architecture import architecture
 from interlace.formats.opened import ModelCall, OpenedModel
-from interlace.formats.runner import ModelRunner
-from interlace.formats.torch_runner import open_on_cpu
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.trial import DeclaredSignature
 
@@ -127,11 +125,6 @@ EMBEDDING: Final = "sentence_embedding"
 _DEFAULTS: Final = {"attention_mask": 1, "token_type_ids": 0}
 #: Angles of rotary positions, which transformers keeps in FP32 whatever the model's type is.
 _FREQUENCIES: Final = ("inv_freq", "original_inv_freq")
-
-
-def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
-    """As ``open_call``, on the CPU."""
-    return open_on_cpu(open_call, model, threads, weights_dir)
 
 
 def open_call(model: Model) -> OpenedModel:

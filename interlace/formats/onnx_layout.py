@@ -3,45 +3,22 @@
 onnxruntime writes pieces under a megabyte one after the other, and its kernels then read packed
 weights with aligned instructions from wherever they were mapped: the process dies. And pages are
 what a session's weights come and go by. So the file is rewritten, and the offsets in the graph with
-it; what no kernel reads, since it was packed, comes last. A graph is protobuf; only the handful of
-fields on the way to ``external_data`` are looked into, everything else is copied as it stands.
+it; what no kernel reads, since it was packed, comes last. Of a graph only the way to its
+``external_data`` is known here (``proto/onnx_graph.proto``); everything else stays as it stands.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 ALIGNMENT_BYTES: Final = mmap.PAGESIZE
 _COPY_BYTES: Final = 1 << 20
-
-#: Message and field number to the message inside: how external data is reached.
-_INSIDE: Final[Mapping[str, Mapping[int, str]]] = {
-    "model": {7: "graph"},
-    "graph": {1: "node", 5: "tensor"},
-    "node": {5: "attribute"},
-    "attribute": {6: "graph", 11: "graph"},
-    "tensor": {13: "entry"},
-    "entry": {},
-}
-_KEY, _VALUE = 1, 2
-_GRAPH, _NODE = 7, 1  # of a model, of a graph
-_NODE_INPUT, _OPERATOR, _ATTRIBUTE = 1, 4, 5  # of a node
-_SUBGRAPHS: Final = (6, 11)  # of an attribute
-_TENSOR_NAME, _EXTERNAL = 8, 13  # of a tensor
 #: ``KERNEL+HASH|OFFSET;LENGTH;...``, with one or more blobs after the kernel's key.
 _PACKED: Final = re.compile(r"([^|]*)((?:\|\d+;\d+;\d+)+)")
-
-Move = Callable[[int, int], int]
-
-
-class _ProtoField(NamedTuple):
-    number: int
-    raw: bytes  #: tag, length and content
-    content: bytes | None  #: of a length-delimited field
 
 
 class StoredPiece(NamedTuple):
@@ -64,8 +41,10 @@ def lay_out(graph: Path, weights: Path) -> list[StoredPiece]:
         ValueError: the graph refers to its weights in a way this does not know.
         OSError: no space or no permission.
     """
-    message = graph.read_bytes()
-    ordered = _in_order(message)
+    from interlace.proto.messages import OnnxModel  # whoever opens what was laid out needs none
+
+    model = OnnxModel.FromString(graph.read_bytes())
+    ordered = _in_order(model.graph)
     aside = weights.with_suffix(".aligned")
     places: dict[int, int] = {}
     with weights.open("rb") as source, aside.open("wb") as target:
@@ -75,7 +54,9 @@ def lay_out(graph: Path, weights: Path) -> list[StoredPiece]:
             _copy(source, target, piece.nbytes)
             target.write(b"\0" * (-target.tell() % ALIGNMENT_BYTES))
     aside.replace(weights)
-    graph.write_bytes(_edit("model", message, lambda offset, length: places[offset]))
+    for tensor in _stored(model.graph):
+        _move(tensor, places)
+    graph.write_bytes(model.SerializeToString())
     return [
         piece._replace(
             begin=places[piece.begin], nbytes=-(-piece.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -84,22 +65,26 @@ def lay_out(graph: Path, weights: Path) -> list[StoredPiece]:
     ]
 
 
-def _in_order(message: bytes) -> list[StoredPiece]:
+def _in_order(graph: Any) -> list[StoredPiece]:
     """All pieces, by the first node that reads them; packed before plain ones of the same weight.
 
     Plain weights of which there are packed ones come last: kernels read those.
     """
-    readers = _first_readers(message)
+    readers: dict[str, tuple[int, str]] = {}
+    for number, node in enumerate(graph.node):
+        for name in _read_by(node):
+            readers.setdefault(name, (number, node.op_type))
     pieces: dict[int, StoredPiece] = {}
     plain: set[int] = set()
-    for name, runs in _weights("model", message):
-        node, operator = readers.get(name, (-1, ""))
+    for tensor in _stored(graph):
+        node, operator = readers.get(tensor.name, (-1, ""))
+        runs = _runs(tensor)
         if len(runs) > 1:
             plain.add(runs[0][0])
         for offset, length in runs:
             known = pieces.get(offset)
             if known is None or known.nbytes < length:
-                pieces[offset] = StoredPiece(node, operator, name, offset, length)
+                pieces[offset] = StoredPiece(node, operator, tensor.name, offset, length)
 
     def order(piece: StoredPiece) -> tuple[bool, bool, int, int]:
         return piece.begin in plain, piece.node < 0, piece.node, piece.begin
@@ -107,51 +92,54 @@ def _in_order(message: bytes) -> list[StoredPiece]:
     return sorted((piece for piece in pieces.values() if piece.nbytes), key=order)
 
 
-def _first_readers(message: bytes) -> dict[str, tuple[int, str]]:
-    """Of each value that a node reads, the first such node of the graph, and its kind."""
-    found: dict[str, tuple[int, str]] = {}
-    for graph in _contents(message, _GRAPH):
-        for number, node in enumerate(_contents(graph, _NODE)):
-            operator = next((one.decode() for one in _contents(node, _OPERATOR)), "")
-            for name in _read_by(node):
-                found.setdefault(name, (number, operator))
-    return found
+def _subgraphs(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs)
 
 
-def _read_by(node: bytes) -> Iterator[str]:
+def _read_by(node: Any) -> Iterator[str]:
     """The values that a node reads, those that its subgraphs do included."""
-    for name in _contents(node, _NODE_INPUT):
-        yield name.decode()
-    for attribute in _contents(node, _ATTRIBUTE):
-        for number in _SUBGRAPHS:
-            for graph in _contents(attribute, number):
-                for inner in _contents(graph, _NODE):
-                    yield from _read_by(inner)
+    yield from node.input
+    for graph in _subgraphs(node):
+        for inner in graph.node:
+            yield from _read_by(inner)
 
 
-def _weights(kind: str, message: bytes) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """Name, and offset and length of each run: the plain weight, then what kernels packed."""
-    if kind != "tensor":
-        for field in _fields(message):
-            inner = _INSIDE[kind].get(field.number)
-            if inner is not None and field.content is not None:
-                yield from _weights(inner, field.content)
-        return
-    entries = [_entry(content) for content in _contents(message, _EXTERNAL)]
-    told = dict(entries)
-    if "offset" not in told:
-        return
+def _stored(graph: Any) -> Iterator[Any]:
+    """The tensors that lie in the weights file, those of subgraphs included."""
+    for node in graph.node:
+        for inner in _subgraphs(node):
+            yield from _stored(inner)
+    for tensor in graph.initializer:
+        if any(entry.key == "offset" for entry in tensor.external_data):
+            yield tensor
+
+
+def _runs(tensor: Any) -> list[tuple[int, int]]:
+    """Offset and length of each run: the plain weight, then what kernels packed."""
+    told = {entry.key: entry.value for entry in tensor.external_data}
     runs = [(int(told["offset"]), int(told.get("length", 0)))]
-    for key, value in entries:
+    for key, value in told.items():
         if key.startswith("prepacked"):
-            runs += [(int(one[0]), int(one[1])) for one in _packed(value)[1]]
-    yield next((name.decode() for name in _contents(message, _TENSOR_NAME)), ""), runs
+            runs += [(int(offset), int(length)) for offset, length, _ in _packed(value)[1]]
+    return runs
 
 
-def _contents(message: bytes, number: int) -> Iterator[bytes]:
-    for field in _fields(message):
-        if field.number == number and field.content is not None:
-            yield field.content
+def _move(tensor: Any, places: Mapping[int, int]) -> None:
+    for entry in tensor.external_data:
+        if entry.key == "offset":
+            entry.value = str(places[int(entry.value)])
+        elif entry.key.startswith("prepacked"):
+            kernel, blobs = _packed(entry.value)
+            moved = [f"{places[int(begin)]};{length};{rest}" for begin, length, rest in blobs]
+            entry.value = "|".join([kernel, *moved])
+
+
+def _packed(value: str) -> tuple[str, list[list[str]]]:
+    match = _PACKED.fullmatch(value)
+    if match is None:
+        raise ValueError(f"packed weights described as {value!r}")
+    return match.group(1), [blob.split(";") for blob in match.group(2)[1:].split("|")]
 
 
 def _copy(source: BinaryIO, target: BinaryIO, length: int) -> None:
@@ -162,98 +150,3 @@ def _copy(source: BinaryIO, target: BinaryIO, length: int) -> None:
             raise ValueError(f"the weights end {left} bytes early")
         target.write(block)
         left -= len(block)
-
-
-def _edit(kind: str, message: bytes, move: Move) -> bytes:
-    if kind == "tensor":
-        return _edit_tensor(message, move)
-    out = bytearray()
-    for field in _fields(message):
-        inner = _INSIDE[kind].get(field.number)
-        if inner is None or field.content is None:
-            out += field.raw
-        else:
-            out += _delimited(field.number, _edit(inner, field.content, move))
-    return bytes(out)
-
-
-def _edit_tensor(message: bytes, move: Move) -> bytes:
-    entries = [
-        _entry(field.content or b"") for field in _fields(message) if field.number == _EXTERNAL
-    ]
-    length = int(dict(entries).get("length", 0))
-    out = bytearray()
-    for field in _fields(message):
-        if field.number != _EXTERNAL:
-            out += field.raw
-            continue
-        key, value = _entry(field.content or b"")
-        if key == "offset":
-            value = str(move(int(value), length))
-        elif key.startswith("prepacked"):
-            value = _move_packed(value, move)
-        entry = _delimited(_KEY, key.encode()) + _delimited(_VALUE, value.encode())
-        out += _delimited(_EXTERNAL, entry)
-    return bytes(out)
-
-
-def _move_packed(value: str, move: Move) -> str:
-    kernel, blobs = _packed(value)
-    moved = [f"{move(int(offset), int(length))};{length};{rest}" for offset, length, rest in blobs]
-    return "|".join([kernel, *moved])
-
-
-def _packed(value: str) -> tuple[str, list[list[str]]]:
-    match = _PACKED.fullmatch(value)
-    if match is None:
-        raise ValueError(f"packed weights described as {value!r}")
-    return match.group(1), [blob.split(";") for blob in match.group(2)[1:].split("|")]
-
-
-def _entry(message: bytes) -> tuple[str, str]:
-    parts = {field.number: (field.content or b"").decode() for field in _fields(message)}
-    return parts.get(_KEY, ""), parts.get(_VALUE, "")
-
-
-def _fields(message: bytes) -> Iterator[_ProtoField]:
-    place = 0
-    while place < len(message):
-        start = place
-        tag, place = _varint(message, place)
-        content = None
-        match tag & 7:
-            case 0:
-                _, place = _varint(message, place)
-            case 2:
-                length, place = _varint(message, place)
-                content = message[place : place + length]
-                place += length
-            case 1:
-                place += 8
-            case 5:
-                place += 4
-            case other:
-                raise ValueError(f"protobuf wire type {other}")
-        yield _ProtoField(tag >> 3, message[start:place], content)
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[place]
-        value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return value, place
-
-
-def _delimited(number: int, content: bytes) -> bytes:
-    return _number((number << 3) | 2) + _number(len(content)) + content
-
-
-def _number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    return bytes([*out, value])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+#: Of the page cache; each is mapped at once.
+LARGE_PAGE_BYTES: Final = 2 << 20
 #: Pages of a file that are looked at, evenly over it.
 _SAMPLES: Final = 64
 
@@ -16,13 +19,19 @@ _SAMPLES: Final = 64
 def map_file(file: BinaryIO) -> mmap.mmap:
     """The whole file, mapped privately: pages are shared until written to.
 
+    What has to come from the disk comes in large pages, of which each is one page fault: a model of
+    47 MB has 24 of them, or 714.
+
     Raises:
         ValueError: it is too short to be one of tensors.
     """
     size = os.fstat(file.fileno()).st_size
     if size < 8:
         raise ValueError(f"{file.name}: {size} bytes is no safetensors file")
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    with suppress(OSError):  # a kernel without large pages
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped
 
 
 def cached_pages(mapped: mmap.mmap, begin: int, nbytes: int) -> list[bool]:

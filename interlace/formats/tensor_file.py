@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
+
+from interlace.formats.page_cache import LARGE_PAGE_BYTES
 
 ALIGNMENT_BYTES: Final = 64
 HEADER_LIMIT_BYTES: Final = 100 << 20
@@ -49,6 +51,8 @@ def storable(tensor: torch.Tensor) -> bool:
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], note: str = "") -> None:
     """Write a new file, in this order and with a ``note``, and flush it to disk.
 
+    Each piece that is written becomes one large page of the page cache, and is mapped as one.
+
     Raises:
         OSError: no space, no permission, or the file exists.
     """
@@ -68,7 +72,8 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], note: str = "
         stored.append(flat)
         offset += pad + nbytes
     with path.open("xb") as file:
-        _write(file, _header(entries, {**orders, _NOTE: note}), stored)
+        for piece in _in_pieces(_contents(_header(entries, {**orders, _NOTE: note}), stored)):
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
 
@@ -130,12 +135,25 @@ def _header(entries: Mapping[str, Any], orders: Mapping[str, str]) -> bytes:
     return text + b" " * (-(8 + len(text)) % ALIGNMENT_BYTES)
 
 
-def _write(file: BinaryIO, header: bytes, stored: list[torch.Tensor]) -> None:
-    file.write(len(header).to_bytes(8, "little") + header)
+def _contents(header: bytes, stored: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+    yield memoryview(len(header).to_bytes(8, "little") + header)
+    pad = 0
     for tensor in stored:
-        file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
+        yield memoryview(bytes(pad))
         if tensor.numel():
-            file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            yield memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        pad = -tensor.nbytes % ALIGNMENT_BYTES
+
+
+def _in_pieces(contents: Iterable[memoryview]) -> Iterator[bytearray]:
+    piece = bytearray()
+    for part in contents:
+        for begin in range(0, len(part), LARGE_PAGE_BYTES):
+            piece += part[begin : begin + LARGE_PAGE_BYTES]
+            if len(piece) >= LARGE_PAGE_BYTES:
+                yield piece[:LARGE_PAGE_BYTES]
+                del piece[:LARGE_PAGE_BYTES]
+    yield piece
 
 
 def _in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...] | None]:

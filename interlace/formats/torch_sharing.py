@@ -64,14 +64,15 @@ def share_weights(
     and the torch version; it is written beside and linked into place, so that
     nobody ever sees half of it and everybody maps the same one. If that fails (a full or read-only
     folder, a file that is not this model's), the weights stay private and the reason is in
-    ``warnings``.
+    ``warnings``. One that is not whole is written anew.
     """
     total = sum(tensor.nbytes for tensor in tensors.values())
     if weights_dir is None:
         return SharedWeights(total)
     path = _path_of(model, weights_dir)
     try:
-        if not path.exists():
+        if not _is_whole(path):
+            path.unlink(missing_ok=True)
             publish(path, lambda draft: _write(draft, tensors, run, architecture))
         file = WeightsFile(path)
         _check(file, path, tensors)
@@ -99,10 +100,10 @@ def shared_architecture(model: Model, weights_dir: str | None) -> str:
     if weights_dir is None:
         return ""
     try:
-        head = header_of(_path_of(model, weights_dir))
+        size, head = header_of(_path_of(model, weights_dir))
     except OSError:
         return ""
-    told = (model.format.value, model.signature.inputs, model.signature.batched)
+    told = (size, model.format.value, model.signature.inputs, model.signature.batched)
     return hashlib.sha256(head + repr(told).encode()).hexdigest()
 
 
@@ -140,6 +141,14 @@ def _write(
 def _version(tensor: torch.Tensor) -> int:
     version: int = 0 if tensor.is_inference() else tensor._version
     return version
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        WeightsFile(path)
+    except (FileNotFoundError, ValueError):
+        return False
+    return True
 
 
 def _check(file: WeightsFile, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

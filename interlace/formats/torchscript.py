@@ -12,17 +12,10 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.formats.opened import OpenedModel, ordered_call
-from interlace.formats.runner import ModelRunner
-from interlace.formats.torch_runner import open_on_cpu
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.trial import DeclaredSignature
 
 FILE: Final = "model.pt"
-
-
-def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
-    """As ``open_call``, on the CPU."""
-    return open_on_cpu(open_call, model, threads, weights_dir)
 
 
 def open_call(model: Model) -> OpenedModel:

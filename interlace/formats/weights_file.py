@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -87,11 +88,12 @@ class WeightsFile(ExtentsFile):
         }
 
 
-def header_of(path: Path) -> bytes:
-    """What the file says of itself: equal for all models of an architecture.
+def header_of(path: Path) -> tuple[int, bytes]:
+    """The file's bytes, and what it says of itself: equal for all models of an architecture.
 
     Raises:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        return file.read(min(int.from_bytes(file.read(8), "little"), HEADER_LIMIT_BYTES))
+        head = file.read(min(int.from_bytes(file.read(8), "little"), HEADER_LIMIT_BYTES))
+        return os.fstat(file.fileno()).st_size, head

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Final, NamedTuple, Protocol
+from typing import Annotated, Final, Protocol
+
+import msgspec
 
 from interlace.core.profile import LatencyPoint, Profile, Profiles
 
 
-class CoRunner(NamedTuple):
+class CoRunner(msgspec.Struct, frozen=True):
     """A batch that runs in a partition of ``share_pct``."""
 
     model: str
-    batch: int
-    share_pct: int
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+    share_pct: Annotated[int, msgspec.Meta(ge=1, le=100)]
 
 
 class Interference(Protocol):

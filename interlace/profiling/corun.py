@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from itertools import combinations_with_replacement
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
 
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
@@ -89,7 +91,12 @@ class CoRunModel(NamedTuple):
     batch: int
 
 
-class CoRun(NamedTuple):
+#: Above every latency that is meant seriously.
+_MOST_MS: Final = 10**9
+_Ms = Annotated[float, msgspec.Meta(gt=0, le=_MOST_MS)]
+
+
+class CoRun(msgspec.Struct, frozen=True):
     """One runner among others, measured in the same minute alone and beside them.
 
     ``overlap`` is the part of its time during which all neighbours ran too; latencies are medians.
@@ -97,10 +104,10 @@ class CoRun(NamedTuple):
 
     runner: CoRunner
     neighbours: tuple[CoRunner, ...]
-    alone_ms: float
-    beside_ms: float
-    overlap: float
-    executions: int
+    alone_ms: _Ms
+    beside_ms: _Ms
+    overlap: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    executions: Annotated[int, msgspec.Meta(ge=0)]
 
     @property
     def slowdown(self) -> float:
@@ -175,9 +182,9 @@ def coruns_from(
             CoRun(
                 runner,
                 tuple(one for other, one in enumerate(runners) if other != place),
-                statistics.median(one.took_ms for one in alone[place]),
-                statistics.median(one.took_ms for one in own),
-                overlap(own, others),
+                round(statistics.median(one.took_ms for one in alone[place]), 4),
+                round(statistics.median(one.took_ms for one in own), 4),
+                round(overlap(own, others), 4),
                 len(own),
             )
         )

@@ -23,15 +23,8 @@ class BatchStrains(msgspec.Struct, frozen=True):
     strains: tuple[MemoryContention, ...]
 
 
-class LayerFindings(msgspec.Struct, frozen=True):
-    """A model's layers, and a cold start as planned from them, where one was made."""
-
-    layers: tuple[LayerProfile, ...]
-    cold_ms: float = 0.0
-
-
 class PartFindings(msgspec.Struct, frozen=True):
-    """What was found of one model, or why nothing was."""
+    """What was found of one model, or why nothing was; ``cold_ms`` is a cold start as planned."""
 
     model: str
     layers: tuple[LayerProfile, ...] = ()

@@ -10,14 +10,11 @@ from typing import NamedTuple
 from interlace.core.model import Model
 from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
 from interlace.core.request import Timing
-from interlace.device.base import Device
 from interlace.profiling.progress import OnSweepStep, SweepStep, TimeEstimate, no_progress
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.samples import SampleInputs
 from interlace.profiling.share_visits import ModelResidence, share_visits
 from interlace.profiling.sweep import THOROUGH, SweepSettings, batch_sizes, enough, point
-from interlace.runtime.clock import Clock
-from interlace.shm.arena import Arena
 
 
 class MeasuredModel(NamedTuple):
@@ -34,27 +31,6 @@ class _SweepNotes:
 
     points: dict[tuple[int, int], LatencyPoint] = field(default_factory=dict)
     overheads_ms: list[float] = field(default_factory=list)
-
-
-async def profile(
-    device: Device,
-    model: Model,
-    clock: Clock,
-    arena: Arena,
-    settings: SweepSettings = THOROUGH,
-    progress: OnSweepStep = no_progress,
-) -> Profile:
-    """Measure one registered model at every share of the device.
-
-    Raises:
-        MeasureError: it does not load, does not run at batch 1, or its input sizes are unknown.
-    """
-    rig = Rig(device, clock, arena)
-    try:
-        pace = TimeEstimate(_points(rig, model, settings), settings.budget_s)
-        return await _Sweep(rig, model, settings, progress, pace).run()
-    finally:
-        await rig.close()
 
 
 async def profile_all(

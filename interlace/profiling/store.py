@@ -17,9 +17,8 @@ from urllib.parse import quote
 import msgspec
 
 from interlace.core.hardware import Gpu
-from interlace.core.model import Model
+from interlace.core.model import Description, Model
 from interlace.core.profile import Profile
-from interlace.core.tensor import Signature
 from interlace.core.version import __version__
 from interlace.formats.machine import processor_name
 from interlace.profiling.profile_file import (
@@ -40,13 +39,6 @@ from interlace.profiling.sweep import SweepSettings
 _log = logging.getLogger(__name__)
 
 
-class KnownModel(msgspec.Struct, frozen=True):
-    """What a model said when it was opened: its tensors, and what it is but for its weights."""
-
-    signature: Signature
-    architecture: str = ""
-
-
 class SignatureStore:
     """A folder of what models said, by files, declared tensors and library versions."""
 
@@ -54,14 +46,14 @@ class SignatureStore:
         self._folder = folder
         self._libraries = repr((__version__, sorted(libraries().items())))
 
-    def find(self, model: Model) -> KnownModel | None:
+    def find(self, model: Model) -> Description | None:
         """What a model of these files, described this way, said of itself."""
         try:
-            return msgspec.json.decode(self._path(model).read_bytes(), type=KnownModel)
+            return msgspec.json.decode(self._path(model).read_bytes(), type=Description)
         except (OSError, msgspec.MsgspecError):
             return None  # it is opened, and says it again
 
-    def save(self, model: Model, said: KnownModel) -> None:
+    def save(self, model: Model, said: Description) -> None:
         """Keep it, whole or not at all."""
         path = self._path(model)
         try:

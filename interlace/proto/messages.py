@@ -1,4 +1,4 @@
-"""Message classes of the KServe v2 gRPC service, its health service and Triton's ModelConfig.
+"""Message classes: KServe v2's gRPC service, its health service, Triton's ModelConfig, ONNX graphs.
 
 They come from ``descriptors.binpb`` (written by ``scripts/proto``), in a descriptor pool of their
 own, so that a process may also hold a client library's copy of the same protocol.
@@ -26,6 +26,7 @@ def _message(name: str) -> Any:
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
 
 
+OnnxModel = _message("onnx.ModelProto")
 ModelConfigMessage = _message("inference.ModelConfig")
 ModelInferRequest = _message("inference.ModelInferRequest")
 ModelInferResponse = _message("inference.ModelInferResponse")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from threading import Lock
 from typing import Final, Protocol
 
 from interlace.core.messages import PlanSolved, SolvePlan
@@ -66,47 +67,144 @@ def unsendable(system: System) -> str | None:
     return None
 
 
-def solve_in_process(system: System, question: SolvePlan, yields: bool = True) -> PlanSolved:
-    """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
+def _begun(system: System, code: str) -> subprocess.Popen[bytes]:
+    """A planning process that imports what these planners need, and waits for its question."""
+    pipe = subprocess.PIPE
+    argv = [sys.executable, "-c", code]
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended: who asks it hears why
+        process.stdin.write(pickle.dumps((system.planner, system.packer)))
+        process.stdin.flush()
+    return process
 
-    A search of seconds would otherwise hold the interpreter lock against every request. The
-    process lives as long as the search: plans are rare, and one that waits idle holds memory. It
-    ``yields`` its cores to requests, but for a first plan.
+
+class WarmProcess:
+    """A planning process that has everything imported before there is a question.
+
+    A fleet has one, which yields to nobody: until there is an answer requests for what was lost are
+    refused on all machines, and the controller's own serves at most as a router. After each search,
+    not beside it, the next one begins; it holds some 80 MB.
     """
-    if reason := unsendable(system):
-        return PlanSolved(question.ticket, Plan(), reason)
-    sent = pickle.dumps((system.planner, system.packer, question))
-    first = not question.current.partitions
-    limit_s = _FIRST_LIMIT_S if first else LIMIT_S
-    argv = [sys.executable, "-c", _YIELDING if yields and not first else _CHILD]
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._lock = Lock()
+        self._waiting: subprocess.Popen[bytes] | None = None
+        self._searching = 0
+        self._closed = False
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """The one that waits, or another; ``searched`` is called once it has ended."""
+        with self._lock:
+            self._searching += 1
+            waiting, self._waiting = self._waiting, None
+        return waiting or _begun(self._system, _CHILD)
+
+    def searched(self) -> None:
+        """One that was taken has ended."""
+        with self._lock:
+            self._searching -= 1
+            if not (self._searching or self._waiting or self._closed):
+                self._waiting = _begun(self._system, _CHILD)
+
+    def close(self) -> None:
+        """Have none from now on."""
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.kill()
+            waiting.communicate()
+
+
+class PlanningProcess:
+    """As ``solve``, in a process of its own, which lives as long as the search.
+
+    A search of seconds would otherwise hold the interpreter lock against every request. Plans are
+    rare, and a process that waits idle (``warm``) holds memory.
+    """
+
+    def __init__(self, warm: WarmProcess | None = None) -> None:
+        self._warm = warm
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
+
+    def solve(self, system: System, question: SolvePlan) -> PlanSolved:
+        """It blocks, so it is called from a thread.
+
+        The process yields its cores to requests, but for a first plan, or if it is warm.
+        """
+        if reason := unsendable(system):
+            return PlanSolved(question.ticket, Plan(), reason)
+        first = not question.current.partitions
+        with self._lock:
+            if self._given_up:
+                return PlanSolved(question.ticket, Plan(), "the question was given up")
+            code = _CHILD if first else _YIELDING
+            self._process = self._warm.take() if self._warm else _begun(system, code)
+        sent = pickle.dumps((system.planner, system.packer, question))
+        try:
+            with self._process as process:
+                return _asked(process, sent, question.ticket, _FIRST_LIMIT_S if first else LIMIT_S)
+        finally:
+            if self._warm:
+                self._warm.searched()
+
+    def give_up(self) -> None:
+        """End the search at once, or keep it from beginning; any thread may."""
+        with self._lock:
+            self._given_up = True
+            if self._process is not None:
+                self._process.kill()
+
+
+def _asked(
+    process: subprocess.Popen[bytes], sent: bytes, ticket: int, limit_s: float
+) -> PlanSolved:
+    """The process's answer, or what became of it."""
     try:
-        done = subprocess.run(argv, input=sent, capture_output=True, timeout=limit_s, check=True)
+        answered, said = process.communicate(sent, limit_s)
     except subprocess.TimeoutExpired:
-        return PlanSolved(question.ticket, Plan(), f"no plan within {limit_s:g} s")
-    except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return PlanSolved(question.ticket, Plan(), f"the planning process broke: {''.join(last)}")
-    answer = pickle.loads(done.stdout)
+        process.kill()
+        return PlanSolved(ticket, Plan(), f"no plan within {limit_s:g} s")
+    if process.returncode:
+        last = "".join(said.decode(errors="replace").strip().splitlines()[-1:])
+        return PlanSolved(ticket, Plan(), f"the planning process broke: {last}")
+    answer = pickle.loads(answered)
     assert isinstance(answer, PlanSolved)
     return answer
 
 
 def main() -> None:
-    """The planning process: a pickled question on standard input, the answer on its output."""
+    """The planning process: pickled planners and then, once there is one, a question on standard
+    input, the answer on its output.
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what planners and their libraries print is no part of the answer
+    pickle.load(sys.stdin.buffer)  # what it takes to plan is imported by now
     planner, packer, question = pickle.load(sys.stdin.buffer)
     with answers:
         pickle.dump(_solved(planner, packer, question), answers)
 
 
 OnPlanned = Callable[[PlanSolved], None]
+GiveUp = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Gives up what takes no time, or has taken it."""
 
 
 class PlanSolver(Protocol):
-    """Answers each question once, later, on the runtime's thread; failures are answers too."""
+    """Answers each question once, later, on the runtime's thread; failures are answers too.
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None: ...
+    What it returns gives the question up: no time is spent on it from then on, where that can be.
+    Its answer says nothing, if it comes.
+    """
+
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp: ...
 
 
 class InlinePlanSolver:
@@ -117,34 +215,33 @@ class InlinePlanSolver:
         self._clock = clock
         self._plan_ms = plan_ms
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
         answer = solve(self._system, question)
         self._clock.call_at(self._clock.now_ms() + self._plan_ms, lambda: done(answer))
+        return _nothing
 
 
 class ProcessPlanSolver:
-    """Plans in another process, so that a search never delays a request.
-
-    It ``yields`` its cores to all others. A fleet's does not: until it has an answer requests for
-    what was lost are refused on all machines, and its own machine serves at most as a router.
-    """
+    """Plans in another process, so that a search never delays a request."""
 
     def __init__(
-        self, system: System, clock: Clock, executor: Executor, yields: bool = True
+        self, system: System, clock: Clock, executor: Executor, warm: WarmProcess | None = None
     ) -> None:
-        self._yields = yields
+        self._warm = warm
         self._system = system
         self._clock = clock
         self._executor = executor
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
+        process = PlanningProcess(self._warm)
         try:
-            future = self._executor.submit(solve_in_process, self._system, question, self._yields)
+            future = self._executor.submit(process.solve, self._system, question)
         except RuntimeError as error:  # the executor is broken or shut down
             answer = PlanSolved(question.ticket, question.current, f"no planner runs: {error}")
             self._clock.call_soon(lambda: done(answer))
-            return
+            return _nothing
         future.add_done_callback(lambda ended: self._deliver(question, ended, done))
+        return process.give_up
 
     def _deliver(self, question: SolvePlan, ended: Future[PlanSolved], done: OnPlanned) -> None:
         error = None if ended.cancelled() else ended.exception()
@@ -162,7 +259,7 @@ class AssignedPlanSolver:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._planner: Planner | None = None
-        self._waiting: Callable[[], None] | None = None
+        self._waiting: Callable[[], object] | None = None
         self._answering = 0
 
     @property
@@ -177,13 +274,14 @@ class AssignedPlanSolver:
         if waiting is not None:
             waiting()
 
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> None:
+    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
         if self._planner is None:
             self._waiting = lambda: self(question, done)
-            return
+            return _nothing
         made = self._planner(question.demand, question.fleet, question.profiles, question.current)
         self._answering += 1
         self._clock.call_soon(lambda: self._answer(PlanSolved(question.ticket, made), done))
+        return _nothing
 
     def _answer(self, solved: PlanSolved, done: OnPlanned) -> None:
         self._answering -= 1

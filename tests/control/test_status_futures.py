@@ -2,19 +2,30 @@
 
 import asyncio
 
+from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.control.status_futures import StatusFutures
 from interlace.core.messages import ReportSettled, ReportStatus
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.tensor import Signature
+from interlace.server.model_table import ModelTable, ServedModel
+
+MODEL = Model("a", 1, Format.ONNX, "", "", Signature((), (), False, 1), ServiceTerms(slo_ms=10.0))
 
 
 class Heard:
-    """Status futures, and the quarantines that nobody waited for."""
+    """Status futures, and what is seen of the one model that serves."""
 
     def __init__(self) -> None:
-        self.quarantined: list[tuple[str, str]] = []
-        self.recovered: list[str] = []
-        self.statuses = StatusFutures(
-            lambda key, reason: self.quarantined.append((key, reason)), self.recovered.append
-        )
+        self.registry, table = VersionRegistry(), ModelTable()
+        self.registry.put(VersionEntry("a", "1", VersionState.READY, model=MODEL))
+        self.served = ServedModel(MODEL)
+        table.publish(self.served)
+        self.statuses = StatusFutures(self.registry, table)
+
+    def seen(self) -> tuple[VersionState, str, bool]:
+        entry = self.registry.by_key(MODEL.key)
+        assert entry is not None
+        return entry.state, entry.reason, self.served.ready
 
 
 def test_a_deployment_is_ready_or_failed_once_and_quarantined_after_that() -> None:
@@ -25,10 +36,11 @@ def test_a_deployment_is_ready_or_failed_once_and_quarantined_after_that() -> No
         report(ReportStatus("a/1#0", "ready"))
         report(ReportStatus("b/1#0", "failed", "no place"))
         assert (await ready, await failed) == (None, "no place")
-        assert heard.quarantined == []
+        assert heard.seen() == (VersionState.READY, "", True)
         report(ReportStatus("a/1#0", "failed", "it crashed"))
+        assert heard.seen() == (VersionState.UNAVAILABLE, "it crashed", False)
         report(ReportStatus("a/1#0", "ready"))
-        assert (heard.quarantined, heard.recovered) == ([("a/1#0", "it crashed")], ["a/1#0"])
+        assert heard.seen() == (VersionState.READY, "", True)
         gone = heard.statuses.expect_gone("a/1#0")
         report(ReportStatus("a/1#0", "gone"))
         await gone

@@ -139,6 +139,19 @@ def test_what_stood_on_a_lost_node_alone_stands_elsewhere_before_there_is_a_plan
     assert told.controller.planning
 
 
+def test_a_plan_for_a_node_that_is_lost_meanwhile_is_given_up_for_one_without_it() -> None:
+    told = Told("a", "b", "c", gpus=1)
+    told.deploy(m=100.0, k=50.0)
+    told.controller.left("a")
+    told.run(40.0)  # of the 50 ms that a plan takes
+    told.controller.left("b")
+    told.run(20.0)
+    assert told.controller.planning, "what was asked first is not waited for, nor answers"
+    told.run(35.0)
+    assert not told.controller.planning
+    assert own_models(told, "c") == {"m", "k"}
+
+
 def own_models(told: Told, node: str) -> set[str]:
     assignment = told.controller.assignment(node)
     return set() if assignment is None else own_models_of(assignment.plan.partitions)
@@ -182,6 +195,27 @@ def test_a_node_that_joins_brings_its_zone() -> None:
         told.controller.joined(name, described(name, gpus=1, zone=zone))
     told.deploy(m=10.0)
     assert "d" in replicas(told.controller.plan)["m"]
+
+
+def test_what_stands_does_not_gather_replicas_in_a_zone() -> None:
+    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+        first, second, *_ = ids = [gpu.id for gpu in fleet.gpus]
+        where = [(first, "m"), (second, "m"), (ids[-1], "k")]
+        slots = {model: (Slot(model, 8, 10.0),) for _, model in where}
+        return Plan(tuple(Partition(f"{gpu}{m}", gpu, 50, slots[m]) for gpu, m in where))
+
+    told = Told(
+        "a", "b", system=replace(resolve("interlace"), planner=planner), gpus=1, zone="rack"
+    )
+    told.deploy(m=10.0, k=10.0)
+    assert replicas(told.controller.plan)["m"] == {"a", "b"}
+    told.controller.joined("c", described("c", gpus=1, zone="other"))
+    told.run(200.0)
+    apart = told.controller.plan.partitions
+    assert "c" in replicas(told.controller.plan)["m"]
+    told.controller.deploy({})
+    told.run(200.0)
+    assert told.controller.plan.partitions == apart, "what is apart stays where it is"
 
 
 def test_rates_of_all_nodes_make_a_new_plan() -> None:

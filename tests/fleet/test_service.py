@@ -13,7 +13,15 @@ import msgspec
 import pytest
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.node import Assignment, Node, NodeDescription, NodeModel, NodeState, Revision
+from interlace.core.node import (
+    Assignment,
+    ModelOutlook,
+    Node,
+    NodeDescription,
+    NodeModel,
+    NodeState,
+    Revision,
+)
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
@@ -40,6 +48,8 @@ class FakeNodes:
         self.descriptions = dict(descriptions)
         self.states = {name: NodeState(one.began, 0, {}) for name, one in self.descriptions.items()}
         self.told: list[tuple[str, str]] = []
+        self.orders: list[tuple[str, Any]] = []  #: what they were told, too
+        self.ended: set[str] = set()
         self.refusal = b""
         self.models = MODELS
         self.wanted: Collection[str] | None = None
@@ -59,7 +69,7 @@ class FakeNodes:
         self.wanted, self.without_room = models, dict(unplaced)
 
     def refusing(self) -> set[str]:
-        return set()
+        return self.ended
 
     def now_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1000.0
@@ -73,6 +83,7 @@ class FakeNodes:
             return HttpResponse(self.refusal, 401)
         self.told.append((node, path))
         order = msgspec.json.decode(body)
+        self.orders.append((node, order))
         before = self.states[node]
         if path == "/v2/node/files":
             self.states[node] = replace(before, files=order["digest"])
@@ -217,6 +228,30 @@ def test_what_is_wrong_with_a_node_is_told_and_others_serve(
         assert len(stand.serving()) == 1
 
     run(tmp_path, work, a=node("a", 1), b=other)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_node_that_makes_its_answers_up_serves_nothing_beside_one_that_computes(
+    tmp_path: Path, first: str
+) -> None:
+    async def work(stand: Stand) -> None:
+        nodes = stand.nodes
+        later = {name: nodes.descriptions.pop(name) for name in set(nodes.descriptions) - {first}}
+        await stand.until(lambda: stand.serving() == {first})
+        nodes.states[first] = replace(
+            nodes.states[first], models={"m": ModelOutlook(5.0, 5.0, 1.0, 50.0)}
+        )
+        nodes.descriptions.update(later)
+        await stand.until(lambda: stand.serving() == {"b"} and "a" in stand.service.problems)
+        assert "while b computes: start it with --device cuda or cpu" in stand.service.problems["a"]
+        if first == "a":
+            emptied = [order for name, order in nodes.orders if name == "a"][-1]
+            assert emptied["models"] == {}, "what it was told before the other came it lets go"
+        nodes.ended.add("b")
+        await stand.until(lambda: not stand.serving())
+        assert stand.service.controller is not None and not stand.service.controller.nodes
+
+    run(tmp_path, work, a=replace(node("a", 1), emulated=True), b=node("b", 2))
 
 
 def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:

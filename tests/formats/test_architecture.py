@@ -87,6 +87,30 @@ def test_those_that_differ_in_weights_alone_take_turns(tmp_path: Path) -> None:
     other.close()
 
 
+def test_whose_file_was_cut_short_has_no_answer_and_not_anothers(tmp_path: Path) -> None:
+    """However often it is asked; the others go on, and once its file is whole it does."""
+    models = two(tmp_path, ("1", "1"))
+    (_, lead), (model, alone) = models
+    assert isinstance(lead, TakesTurns)
+    own, right = (runner.run({"x": X})["OUTPUT__0"].tolist() for runner in (lead, alone))
+    folder = tmp_path / "weights"
+    (file,) = folder.glob(f"{model.digest}-*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-40])
+    other = lead.of_another(model, str(folder))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="it is not the file that was written"):
+            other.run({"x": X})
+        assert other.cold is not None
+        other.cold.leave(range(2))  # what was said of it is no end of its process
+    assert lead.run({"x": X})["OUTPUT__0"].tolist() == own
+    assert shared_architecture(model, str(folder)) != lead.architecture
+    again = open_model(model, 1, str(folder))  # lays it out anew
+    assert file.read_bytes() == whole
+    for runner in (again, other):
+        assert runner.run({"x": X})["OUTPUT__0"].tolist() == right
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from interlace.formats.extents_file import map_file
-from interlace.formats.tensor_file import ALIGNMENT_BYTES, read_table, storable, view, write_tensors
+from interlace.formats.page_cache import LARGE_PAGE_BYTES
+from interlace.formats.tensor_file import (
+    ALIGNMENT_BYTES,
+    _in_pieces,
+    read_table,
+    storable,
+    view,
+    write_tensors,
+)
 
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
@@ -50,6 +58,16 @@ def test_what_is_written_is_mapped_and_is_safetensors(named: dict[str, torch.Ten
         assert theirs[name].numel() == tensor.numel()
         if tensor.numel():
             assert mapped[name].data_ptr() % ALIGNMENT_BYTES == 0
+
+
+@given(st.lists(st.integers(0, 3 * LARGE_PAGE_BYTES // 2), max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_files_are_written_in_whole_large_pages(sizes: list[int]) -> None:
+    parts = [bytes([number]) * size for number, size in enumerate(sizes)]
+    pieces = list(_in_pieces(map(memoryview, parts)))
+    assert b"".join(pieces) == b"".join(parts)
+    assert {len(piece) for piece in pieces[:-1]} <= {LARGE_PAGE_BYTES}
+    assert len(pieces[-1]) < LARGE_PAGE_BYTES
 
 
 def test_layouts_of_memory_survive(tmp_path: Path) -> None:

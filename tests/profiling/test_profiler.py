@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interlace.core.messages import CreatePartition, Failure, Load, ReleasePartition, Run, Work
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.profiling.profiler import MeasuredModel, profile, profile_all
+from interlace.profiling.profiler import MeasuredModel, profile_all
 from interlace.profiling.progress import SweepStep
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.sweep import SweepSettings, batch_sizes, enough, point
@@ -30,15 +30,10 @@ class Stand:
         self.steps: list[SweepStep] = []
 
     def profile(self, model: Model) -> Profile:
-        work = profile(
-            self.device,
-            model,
-            self.clock,
-            self.arena,  # type: ignore[arg-type]
-            SETTINGS,
-            self.steps.append,
-        )
-        return in_virtual_time(self.clock, work)
+        (found,) = self.profile_all(model)
+        if found.profile is None:
+            raise MeasureError(found.error)
+        return found.profile
 
     def profile_all(self, *models: Model) -> list[MeasuredModel]:
         async def collect() -> list[MeasuredModel]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.model import Model, ServiceTerms
+from interlace.core.model import Description, Model, ServiceTerms
 from interlace.core.profile import (
     LatencyPoint,
     LaunchOverhead,
@@ -18,7 +18,7 @@ from interlace.core.profile import (
 )
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.profiling import store as store_module
-from interlace.profiling.store import KnownModel, ProfileStore, SignatureStore
+from interlace.profiling.store import ProfileStore, SignatureStore
 from interlace.profiling.sweep import QUICK, THOROUGH
 from tests.device.models import model
 from tests.profiling.fakes import GPU, make_model
@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(
     assert stored.store.find(MODEL, GPU, THOROUGH) is None
 
 
-SAID = KnownModel(
+SAID = Description(
     Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "INT64", ()),), True, 7), "net"
 )
 

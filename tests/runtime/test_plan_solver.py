@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
+from time import sleep
 
 import pytest
 
+from bench.harness.processes import descendants
 from interlace.core.hardware import Fleet
 from interlace.core.messages import PlanSolved, SolvePlan
 from interlace.core.plan import Demand, Plan
@@ -15,7 +17,12 @@ from interlace.core.profile import Profiles
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_solver import InlinePlanSolver, ProcessPlanSolver
+from interlace.runtime.plan_solver import (
+    InlinePlanSolver,
+    PlanningProcess,
+    ProcessPlanSolver,
+    WarmProcess,
+)
 from tests.builders import line_profile, machine
 
 QUESTION = SolvePlan(7, (Demand("a", 10.0, 50.0),), Plan(), {"a": line_profile("a")}, machine())
@@ -36,6 +43,15 @@ def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
 
 def talkative(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
     os.write(1, b"a banner of the library below")
+    return Plan()
+
+
+def by_whom(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    return Plan(notes=(str(os.getpid()),))
+
+
+def endless(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    sleep(600.0)
     return Plan()
 
 
@@ -76,3 +92,31 @@ def test_an_executor_that_is_shut_down_is_an_answer_too() -> None:
     solver = ProcessPlanSolver(resolve("gpulet"), _ThreadClock(), executor)
     solver(QUESTION, answers.append)
     assert answers[0].failure is not None
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_question_that_is_given_up_costs_no_time(ahead: int) -> None:
+    answered, answers = Event(), []
+    with ThreadPoolExecutor(1) as executor:
+        endless_solver = ProcessPlanSolver(
+            replace(resolve("gpulet"), planner=endless), _ThreadClock(), executor
+        )
+        give_ups = [endless_solver(QUESTION, lambda answer: None) for _ in range(1 + ahead)]
+        later = ProcessPlanSolver(resolve("gpulet"), _ThreadClock(), executor)
+        later(QUESTION, lambda answer: (answers.append(answer), answered.set()))
+        assert not answered.wait(0.5)
+        for give_up in give_ups:
+            give_up()
+        assert answered.wait(30.0)
+    assert answers[0].failure is None and answers[0].plan.partitions
+
+
+def test_a_warm_process_is_there_before_its_question_and_not_after_it_is_closed() -> None:
+    row = replace(resolve("gpulet"), planner=by_whom)
+    warm = WarmProcess(row)
+    PlanningProcess(warm).solve(row, QUESTION)
+    (waiting,) = descendants([os.getpid()])
+    answer = PlanningProcess(warm).solve(row, QUESTION)
+    assert answer.plan.notes == (str(waiting),)
+    warm.close()
+    assert not descendants([os.getpid()])

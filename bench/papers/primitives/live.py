@@ -11,27 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
+from bench.fidelity.changing_share import ChangingShare, engine_of
 from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand, cores
 from bench.harness import processes
 from bench.hosting_gaps import Gaps
-from interlace.core.hardware import Fleet, Trait
-from interlace.core.messages import (
-    CreatePartition,
-    Deployment,
-    Load,
-    ModelsDeployed,
-    PlanSolved,
-    ReleasePartition,
-    SolvePlan,
-)
-from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import LatencyPoint, Profile
-from interlace.core.request import Batch, Outcome, Reply
-from interlace.engine.engine import Engine
-from interlace.policy.catalog import resolve
-from interlace.runtime.plan_solver import OnPlanned
-from interlace.runtime.runtime import Runtime
+from interlace.core.hardware import Trait
+from interlace.core.messages import CreatePartition, Load, ReleasePartition
+from interlace.core.request import Batch
 
 _EVERY_S: Final = 0.004
 _PATIENT_MS: Final = 60_000.0
@@ -67,102 +54,32 @@ def changed(overlapped: bool, seconds: float = 1.0) -> Changed:
 
 async def _changed(root: Path, overlapped: bool, seconds: float) -> Changed:
     async with Stand(root, ["network"]) as stand:
-        run = _Change(stand, overlapped)
-        await run.go_to(50)
-        traffic = asyncio.create_task(run.send())
-        await asyncio.sleep(seconds)
-        began_ms = stand.clock.now_ms()
-        change_ms = await run.go_to(100)
-        await asyncio.sleep(seconds)
-        run.on = False
-        await traffic
-        found = run.found(began_ms, change_ms)
-        await run.retire()
-        return found
-
-
-class _Change:
-    """An engine on the stand's device whose plan is one partition of a share that changes."""
-
-    def __init__(self, stand: Stand, overlapped: bool) -> None:
-        self._stand = stand
-        (self._opened,) = stand.opened.values()
         gpu = stand.device.gpu
-        traits = gpu.traits if overlapped else gpu.traits - {Trait.OVERLAPPED_REORGANISATION}
-        fleet = Fleet((replace(gpu, traits=traits),))
-        self._engine, self._gaps = (
-            Engine(fleet, resolve("triton")),
-            Gaps(Engine(fleet, resolve("triton"))),
-        )
-        self._runtime = Runtime(
-            self._engine,
-            stand.clock,
-            {gpu.id: stand.device},
-            self._solve,
-            [self._gaps],
-            epoch_ms=float("inf"),
-        )
-        self._share_pct = 0
-        self.on = True
-        self._sent = 0
-        self._replies: list[tuple[float, Reply]] = []
+        if not overlapped:
+            gpu = replace(gpu, traits=gpu.traits - {Trait.OVERLAPPED_REORGANISATION})
+        gaps = Gaps(engine_of(gpu))
+        run = ChangingShare(stand, gpu, [gaps])
+        await run.go_to(50)
+        traffic = asyncio.create_task(_keep_sending(run))
+        await asyncio.sleep(seconds)
+        began_ms, ended_ms = await run.go_to(100)
+        await asyncio.sleep(seconds)
+        await run.end(traffic)
+    between = [(b - a, b) for (a, _), (b, _) in pairwise(run.replies)]
+    return Changed(
+        max(gap for gap, at_ms in between if at_ms >= began_ms),
+        max(gap for gap, at_ms in between if at_ms < began_ms),
+        max((gap.until_ms - gap.from_ms for gap in gaps.gaps), default=0.0),
+        ended_ms - began_ms,
+        run.sent,
+        run.lost,
+    )
 
-    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
-        slot = Slot(self._opened.model.key, 4, 100.0)
-        plan = Plan((Partition("p", self._stand.device.gpu.id, self._share_pct, (slot,)),))
-        self._stand.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
 
-    async def go_to(self, share_pct: int) -> float:
-        """Plan that share and wait until it stands and nothing else does; how long it took."""
-        began_ms = self._stand.clock.now_ms()
-        first = self._share_pct == 0
-        self._share_pct = share_pct
-        self._runtime.deliver(ModelsDeployed((self._deployment(),) if first else ()))
-        while not self._stands(share_pct):
-            await asyncio.sleep(0.002)
-        return self._stand.clock.now_ms() - began_ms
-
-    def _stands(self, share_pct: int) -> bool:
-        engine = self._engine.snapshot()
-        shares_pct = {live.share_pct for live in engine.partitions.values()}
-        return bool(engine.target.partitions) and engine.reached and shares_pct == {share_pct}
-
-    def _deployment(self) -> Deployment:
-        key = self._opened.model.key
-        points = {(b, share): LatencyPoint(1.0, 1.0, 1.0, 1) for b in (1, 4) for share in (50, 100)}
-        profile = Profile(key, "", "cpu", 1 << 20, 1 << 20, points)
-        return Deployment(Demand(key, 100.0, _PATIENT_MS, 4), profile)
-
-    async def send(self) -> None:
-        """A request every few ms until told to stop, then the last answers."""
-        while self.on:
-            number, now_ms = self._runtime.next_id(), self._stand.clock.now_ms()
-            self._sent += 1
-            request = self._opened.request(number, now_ms, _PATIENT_MS)
-            self._runtime.submit(request, self._answered)
-            await asyncio.sleep(_EVERY_S)
-        while self._runtime.unanswered:
-            await asyncio.sleep(0.002)
-
-    def _answered(self, reply: Reply) -> None:
-        self._replies.append((self._stand.clock.now_ms(), reply))
-        self._runtime.delivered(reply)
-
-    def found(self, began_ms: float, change_ms: float) -> Changed:
-        times = [at_ms for at_ms, _ in self._replies]
-        gaps = [(b - a, b) for a, b in pairwise(times)]
-        return Changed(
-            max(gap for gap, at_ms in gaps if at_ms >= began_ms),
-            max(gap for gap, at_ms in gaps if at_ms < began_ms),
-            max((gap.until_ms - gap.from_ms for gap in self._gaps.gaps), default=0.0),
-            change_ms,
-            self._sent,
-            self._sent - sum(reply.outcome is Outcome.OK for _, reply in self._replies),
-        )
-
-    async def retire(self) -> None:
-        for live in self._engine.snapshot().partitions.values():
-            await self._stand.rig.do(ReleasePartition(live.gpu, live.id), timeout_s=_LIMIT_S)
+async def _keep_sending(run: ChangingShare) -> None:
+    while True:
+        run.send()
+        await asyncio.sleep(_EVERY_S)
 
 
 def workers_bytes(shared: bool, most: int, width: int = 2048, layers: int = 8) -> list[int]:

@@ -25,10 +25,10 @@ from interlace.core.messages import (
     Work,
     WorkFinished,
 )
-from interlace.core.model import Model
+from interlace.core.model import Description, Model
 from interlace.device.base import DeviceEvent, Done
 from interlace.device.cpu.cores import CoreAllocator, cpu_kind
-from interlace.device.cpu.describe import Describer, Description
+from interlace.device.cpu.describe import Describer
 from interlace.device.cpu.input_rings import HostRings
 from interlace.device.cpu.partition import CpuPartition
 from interlace.device.cpu.settings import WORKER, CpuSettings

@@ -15,23 +15,26 @@ from interlace.shm.arena import Arena
 #: What a worker that the fork server forks runs.
 WORKER: Final = "interlace.device.cpu.worker:work"
 _FORMATS: Final = "interlace.formats"
+_TORCH: Final = f"{_FORMATS}.torch_runner"
 #: What each format imports, also late, when it opens a model: loaded in the fork server, so that
 #: workers share the pages (110 MB and 3 s per worker for transformers).
 _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
     Format.ONNX: (f"{_FORMATS}.onnx",),
-    Format.TORCHSCRIPT: (f"{_FORMATS}.torchscript",),
+    Format.TORCHSCRIPT: (_TORCH, f"{_FORMATS}.torchscript"),
     Format.EXPORTED: (
+        _TORCH,
         f"{_FORMATS}.exported",
         "torch._export.serde.serialize",
         "torch._functorch.partitioners",
     ),
     Format.HUGGINGFACE: (
+        _TORCH,
         f"{_FORMATS}.huggingface",
         "transformers.modeling_utils",
         "transformers.modeling_layers",
         "transformers.masking_utils",
     ),
-    Format.FACTORY: (f"{_FORMATS}.factory",),
+    Format.FACTORY: (_TORCH, f"{_FORMATS}.factory"),
     Format.PROFILE: (),
 }
 

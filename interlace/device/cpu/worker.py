@@ -169,7 +169,6 @@ class CpuWorker:
         return Loaded(
             model.key,
             runner.signature,
-            runner.resident_bytes,
             resident.resident_bytes,
             (0, *comes.nbytes) if comes is not None else (),
             architecture,

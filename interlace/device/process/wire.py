@@ -167,7 +167,6 @@ class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
 
     model: str
     signature: Signature
-    weights_bytes: int
     resident_bytes: int
     layer_bytes: tuple[int, ...] = ()
     architecture: str = ""

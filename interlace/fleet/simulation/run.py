@@ -22,7 +22,7 @@ from interlace.fleet.simulation.router import RoutedRequest, SimulatedRouter
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, OnProgress, RateChange
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_solver import InlinePlanSolver, OnPlanned, PlanSolver
+from interlace.runtime.plan_solver import GiveUp, InlinePlanSolver, OnPlanned, PlanSolver
 from interlace.runtime.runtime import Observer
 from interlace.sim.run import gc_paused
 
@@ -125,7 +125,7 @@ class _Planning:
         """What plans by a system."""
         return partial(self._solve, InlinePlanSolver(system, self._clock, self._plan_ms))
 
-    def _solve(self, solver: PlanSolver, question: SolvePlan, done: OnPlanned) -> None:
+    def _solve(self, solver: PlanSolver, question: SolvePlan, done: OnPlanned) -> GiveUp:
         asked_ms = self._clock.now_ms()
 
         def answered(solved: PlanSolved) -> None:
@@ -133,11 +133,11 @@ class _Planning:
             self.asked_ms = asked_ms
             self.plans += 1
 
-        if self._first is not None:
-            solved, self._first = PlanSolved(question.ticket, self._first), None
-            self._clock.call_soon(lambda: answered(solved))
-        else:
-            solver(question, answered)
+        if self._first is None:
+            return solver(question, answered)
+        solved, self._first = PlanSolved(question.ticket, self._first), None
+        self._clock.call_soon(lambda: answered(solved))
+        return lambda: None
 
 
 class _Run:

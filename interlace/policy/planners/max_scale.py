@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -26,7 +27,8 @@ class MaxScale:
     its SLO somewhere, so that admission can promise what the moment allows.
 
     The factor is looked for between ``lowest`` and ``highest`` in ``steps`` halvings of their
-    ratio: few for a planner that takes long, and has margins of its own.
+    ratio: few for a planner that takes long, and has margins of its own. Where a plan stands that
+    has a factor it begins there, by strides that double: most changes are small.
     """
 
     planner: Planner
@@ -72,16 +74,26 @@ class MaxScale:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> tuple[float, Plan]:
         """The largest factor that fits, and its plan; what fits of ``lowest`` if none does."""
-        low, high = self.lowest, self.highest
+        cells = 1 << self.steps
+        ratio = self.highest / self.lowest
+        low, high = 0, cells
+        place, stride = cells // 2, cells
+        if current.headroom:
+            near = round(cells * log(current.headroom / self.lowest) / log(ratio))
+            place, stride = min(max(near, 1), cells - 1), 1
         found: Plan | None = None
-        for _ in range(self.steps):
-            middle = (low * high) ** 0.5
-            plan = self.planner(_scaled(demand, middle), fleet, profiles, current)
+        while high - low > 1:
+            factor = self.lowest * ratio ** (place / cells)
+            plan = self.planner(_scaled(demand, factor), fleet, profiles, current)
             if plan.unserved_rows_per_s:
-                high = middle
+                high = place
+                place = max(place - stride, (low + high) // 2)
             else:
-                low, found = middle, plan
-        return low, found or self.planner(_scaled(demand, low), fleet, profiles, current)
+                low, found = place, plan
+                place = min(place + stride, (low + high) // 2)
+            stride *= 2
+        factor = self.lowest * ratio ** (low / cells)
+        return factor, found or self.planner(_scaled(demand, factor), fleet, profiles, current)
 
 
 def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:

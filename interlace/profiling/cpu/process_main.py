@@ -13,12 +13,10 @@ import msgspec
 from interlace.core.model import Format, Model
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel
 from interlace.profiling.cpu.task import CoresTask
-from interlace.profiling.findings import LayerFindings, PartFindings
+from interlace.profiling.findings import PartFindings
 
 
-def measure_layers(
-    model: Model, threads: int, weights_dir: str | None, takes: int
-) -> LayerFindings:
+def measure_layers(model: Model, threads: int, weights_dir: str | None, takes: int) -> PartFindings:
     """The layers of a model for one row of its sample, in the order of execution.
 
     Times add up to those of the whole model, resident, left in its file, and copied from it as it
@@ -32,7 +30,8 @@ def measure_layers(
     """
     with layered(model, threads, weights_dir) as opened:
         bench = LayerBench(opened, takes)
-        return LayerFindings(*bench.as_started(bench.layers()))
+        layers, cold_ms = bench.as_started(bench.layers())
+        return PartFindings(model.key, layers, cold_ms=cold_ms)
 
 
 @contextmanager
@@ -67,8 +66,7 @@ def main(task_file: str, findings_file: str) -> None:
     with Path(findings_file).open("ab", buffering=0) as file:
         for model in task.models:
             try:
-                seen = measure_layers(model, len(task.cores), task.weights_dir, task.takes)
-                found = PartFindings(model.key, seen.layers, cold_ms=seen.cold_ms)
+                found = measure_layers(model, len(task.cores), task.weights_dir, task.takes)
             except Exception as error:
                 found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")
             file.write(msgspec.json.encode(found) + b"\n")

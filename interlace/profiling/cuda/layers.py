@@ -17,7 +17,7 @@ from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.module_calls import ModuleCall, module_calls
-from interlace.profiling.cuda.timing import GpuTimer
+from interlace.profiling.cuda.timing import GraphTimer
 
 #: Time outside of all modules: functions such as additions, and attention itself.
 BETWEEN: Final = "(between modules)"
@@ -25,7 +25,7 @@ _ALIGN_BYTES: Final = 256
 
 
 def measure_layers(
-    backend: CudaBackend, lane: Lane, timer: GpuTimer, run: Callable[[], object]
+    backend: CudaBackend, lane: Lane, timer: GraphTimer, run: Callable[[], object]
 ) -> tuple[LayerProfile, ...]:
     """The layers of the model that ``run`` executes on the lane, for the batch it executes.
 
@@ -53,7 +53,7 @@ class _Bench:
     """Room for one layer's weights on the host and once more on the GPU."""
 
     def __init__(
-        self, backend: CudaBackend, lane: Lane, timer: GpuTimer, parts: Sequence[ModuleCall]
+        self, backend: CudaBackend, lane: Lane, timer: GraphTimer, parts: Sequence[ModuleCall]
     ) -> None:
         self._backend = backend
         self._lane = lane

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import Protocol
 
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.lanes import Lane
@@ -12,21 +11,10 @@ from interlace.device.cuda.lanes import Lane
 GpuWork = Callable[[], None]
 
 
-class GpuTimer(Protocol):
-    """Time on the GPU, without what the CPU takes to launch."""
-
-    def cold_ms(self, body: GpuWork) -> float:
-        """One execution that finds nothing of its own in the L2."""
-
-    def warm_ms(self, body: GpuWork) -> float:
-        """One execution right after the same."""
-
-    def copy_ms(self, target: int, source: int, nbytes: int) -> float:
-        """One copy by a copy engine."""
-
-
 class GraphTimer:
-    """``repeats`` executions in a graph, launched ``takes`` times; the median launch counts.
+    """Time on the GPU, without what the CPU takes to launch.
+
+    ``repeats`` executions in a graph, launched ``takes`` times; the median launch counts.
 
     Cold executions each follow a write of ``flush_bytes``, more than the L2 holds, whose own time
     is taken off.
@@ -51,9 +39,11 @@ class GraphTimer:
         self._flush_ms: float | None = None
 
     def warm_ms(self, body: GpuWork) -> float:
+        """One execution right after the same."""
         return self._graph_ms(body) / self.repeats
 
     def cold_ms(self, body: GpuWork) -> float:
+        """One execution that finds nothing of its own in the L2."""
         if self._flush_ms is None:
             self._flush_ms = self._graph_ms(self._flush)
 
@@ -64,6 +54,7 @@ class GraphTimer:
         return max(0.0, self._graph_ms(both) - self._flush_ms) / self.repeats
 
     def copy_ms(self, target: int, source: int, nbytes: int) -> float:
+        """One copy by a copy engine."""
         driver = self.backend.driver
 
         def copies() -> None:

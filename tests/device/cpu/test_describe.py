@@ -3,6 +3,8 @@
 import asyncio
 import re
 from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.model import Model
+from interlace.core.model import Description, Model
 from interlace.device.cpu.cores import CoreAllocator, cpu_kind
-from interlace.device.cpu.describe import Description
+from interlace.device.process.spawner import ForkServerSpawner
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import Rig
 from tests.device.cpu.test_device import children
-from tests.device.models import WEIGHTS_BYTES, model
+from tests.device.models import model
 
 
 def describe(rig: Rig, known: Model, limit_s: float = 30.0) -> Description:
@@ -34,8 +36,6 @@ def test_a_model_describes_itself(rig: Rig) -> None:
     known = model("shared")
     described = describe(rig, known)
     assert described.signature == known.signature
-    assert described.weights_bytes == WEIGHTS_BYTES
-    assert described.resident_bytes >= WEIGHTS_BYTES
 
 
 def test_why_it_does_not_load(rig: Rig) -> None:
@@ -62,6 +62,40 @@ def test_several_at_once(rig: Rig) -> None:
     first, second, third = rig.loop.run_until_complete(all_at_once())
     assert isinstance(first, Description) and isinstance(third, Description)
     assert isinstance(second, ServeError)
+
+
+@pytest.mark.parametrize("code", ["", "import other"])
+def test_those_of_the_same_code_share_processes(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """One file of code, that is; and one that fails there is tried in a process of its own."""
+    begun: list[str] = []
+    spawn = ForkServerSpawner.spawn
+
+    def counted(self: ForkServerSpawner, name: str, *how: Any) -> None:
+        begun.append(name)
+        spawn(self, name, *how)
+
+    monkeypatch.setattr(ForkServerSpawner, "spawn", counted)
+    (tmp_path / "model.py").write_text(code)
+    if code:
+        (tmp_path / "other.py").touch()
+    names = ["double", "identity", "shared"] * 8 + ["broken"]
+    models = [
+        replace(model(name), generation=number, path=str(tmp_path))
+        for number, name in enumerate(names)
+    ]
+
+    async def all_at_once() -> list[Description | BaseException]:
+        return await asyncio.gather(*map(rig.device.describe, models), return_exceptions=True)
+
+    *found, last = rig.loop.run_until_complete(all_at_once())
+    assert [one.signature for one in found if isinstance(one, Description)] == [
+        one.signature for one in models[:-1]
+    ]
+    assert isinstance(last, ServeError) and "found nonsense" in last.detail
+    assert len(begun) == len(models) if code else 4 <= len(begun) <= 8
+    assert rig.device.workers() == {}
 
 
 def test_giving_up_ends_the_process(make_rig: MakeRig) -> None:

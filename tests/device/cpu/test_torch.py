@@ -46,7 +46,6 @@ def linear(torch_rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Model:
     silent = Signature((), (), True, 32)
     bare = Model("linear", 1, Format.FACTORY, str(folder), "0" * 64, silent, ServiceTerms(100.0))
     described = torch_rig.loop.run_until_complete(torch_rig.device.describe(bare))
-    assert described.weights_bytes == WEIGHTS_BYTES
     return Model(
         "linear", 1, Format.FACTORY, str(folder), "0" * 64, described.signature, bare.terms
     )

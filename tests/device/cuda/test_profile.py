@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from interlace.core.model import Model, ServiceTerms
-from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
 from interlace.device.cuda.green_contexts.gpu import green_settings
-from interlace.profiling.profiler import profile, profile_all
+from interlace.profiling.profiler import MeasuredModel, profile_all
 from interlace.profiling.rig import Rig as Driven
 from interlace.profiling.sweep import SweepSettings
 from interlace.runtime.clock import WallClock
@@ -48,17 +47,24 @@ def small(name: str) -> Model:
     return replace(spec, signature=signature, terms=ServiceTerms(10_000.0))
 
 
-def measured(rig: Rig, one: Model) -> Profile:
-    rig.device.register(one)
-    work = profile(rig.device, one, WallClock(rig.loop), rig.arena, SETTINGS)
-    return rig.loop.run_until_complete(work)
+def measured(rig: Rig, *models: Model) -> list[MeasuredModel]:
+    async def collect() -> list[MeasuredModel]:
+        driven = Driven(rig.device, WallClock(asyncio.get_running_loop()), rig.arena)
+        found = [one async for one in profile_all(driven, models, SETTINGS)]
+        await driven.close()
+        return found
+
+    try:
+        for one in models:
+            rig.device.register(one)
+        return rig.loop.run_until_complete(collect())
+    finally:
+        rig.close()
 
 
 def test_latency_is_that_of_the_rows_at_every_share(rig: Rig) -> None:
-    try:
-        found = measured(rig, small("double"))
-    finally:
-        rig.close()
+    ((_, found, error),) = measured(rig, small("double"))
+    assert found is not None, error
     assert set(found.points) == {(rows, share) for rows in ROWS for share in SHARES_PCT}
     for (rows, share_pct), point in found.points.items():
         least_ms = 1000.0 * ROW_S * rows / PART[share_pct]
@@ -67,19 +73,8 @@ def test_latency_is_that_of_the_rows_at_every_share(rig: Rig) -> None:
 
 
 def test_a_model_is_opened_once_and_captured_once_for_each_point(rig: Rig, tmp_path: Path) -> None:
-    async def all_of(models: list[Model]) -> list[str]:
-        driven = Driven(rig.device, WallClock(asyncio.get_running_loop()), rig.arena)
-        found = [one.error async for one in profile_all(driven, models, SETTINGS)]
-        await driven.close()
-        return found
-
     models = [small("double"), small("late")]
-    try:
-        for one in models:
-            rig.device.register(one)
-        errors = rig.loop.run_until_complete(all_of(models))
-    finally:
-        rig.close()
+    errors = [one.error for one in measured(rig, *models)]
     assert errors == ["", ""]
     noted = Counter((tmp_path / "notes").read_text().splitlines())
     assert noted["open double"] == noted["open late"] == 1

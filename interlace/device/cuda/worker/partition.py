@@ -132,7 +132,7 @@ class PartitionChanges:
             self._end(partition, change, Failed(error_text(what, result)))
             return
         partition.models[model.key] = result
-        answer = Loaded(model.key, result.signature, result.weights_bytes, result.resident_bytes)
+        answer = Loaded(model.key, result.signature, result.resident_bytes)
         self._end(partition, change, answer)
 
     def _unload(self, partition: GpuPartition, change: PartitionChange, key: str) -> None:
