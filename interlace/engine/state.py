@@ -176,7 +176,10 @@ class EngineState:
 
     def began(self, gpu: str, model: str, now_ms: float) -> None:
         """Remember the start of a batch."""
-        self.starts_ms.setdefault((gpu, model), deque(maxlen=_STARTS)).append(now_ms)
+        starts = self.starts_ms.get((gpu, model))
+        if starts is None:
+            starts = self.starts_ms[gpu, model] = deque(maxlen=_STARTS)
+        starts.append(now_ms)
 
     def runs_since(self, gpu: str, model: str, since_ms: float) -> int:
         """Batches of the model that began there at or after ``since_ms``; 256 at most."""

@@ -23,8 +23,7 @@ from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
 from interlace.sim.answer_times import AnswerTimes
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.recorder import Recorder
-from interlace.sim.run import simulate as play
+from interlace.sim.run import play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 
@@ -383,8 +382,7 @@ class TrialRuns:
             plan=plan,
             device=device_factory(scenario_physics(scenario)),
         )
-        kept = Recorder(limit=0)  # the times are enough
-        play(run, [self.times], recorder=kept, enough=lambda: self._enough(self))
+        play(run, [self.times], enough=lambda: self._enough(self))
         return self._enough(self)
 
     def models(self) -> dict[str, ModelTrial]:
