@@ -134,7 +134,7 @@ class FluidPools:
         if solve(program).values[part] < 1.0:
             return None  # nor is there time with parts of partitions
         integer = [hosts <= i < part or i >= opened for i in range(every)]
-        found = solve(replace(program, integer=integer), nodes=_NODES, gap=_GAP)
+        found = solve(replace(program, integer=integer), nodes=_NODES, gap=_GAP, presolve=False)
         if found.values[part] < 1.0:
             return None
         busy = np.zeros((len(pools), len(self.demand)))

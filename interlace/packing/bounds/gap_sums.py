@@ -18,6 +18,7 @@ _SHORTEST: Final = 1e-3
 _CERTAIN: Final = 12.0
 _NEVER: Final = 40.0
 _PRECISE: Final = 1e-17
+_TERMS: Final = 16  #: that are added before it is looked at whether more are needed
 
 
 class GapSums(NamedTuple):
@@ -57,9 +58,10 @@ def _below(shape: float, times: Floats) -> Floats:
     found, x = np.ones(len(times)), times[first:last]
     term, total, n = np.ones(len(x)), np.ones(len(x)), 0
     while len(x) and (term > _PRECISE * total).any():
-        n += 1
-        term = term * x / (shape + n)
-        total += term
+        for _ in range(_TERMS):
+            n += 1
+            term *= x / (shape + n)
+            total += term
     front = np.exp(shape * np.log(x) - x - lgamma(shape + 1.0))
     found[first:last] = np.minimum(1.0, front * total * (1.0 + 1e-12))
     found[:first] = found[first] if last > first else 1.0
