@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 _SETTLE_S: Final = 60.0
 #: How long nothing else may have been opened before those that still open are no longer waited for.
 _PATIENCE_S: Final = 20.0
+#: While models are opened it is told this often how many are.
+_TELL_S: Final = 5.0
 #: Folders read at a time: more would only wait for storage.
 _READ_AT_ONCE: Final = 16
 #: Waits for other changes of a name, and lets them wait: ``ModelLifecycle.locked``.
@@ -118,6 +120,8 @@ class Startup:
         """The models that could be opened, without those that take much longer than the others."""
         tasks = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
         pending: set[_Opening] = set(tasks)
+        loop = asyncio.get_running_loop()
+        began_s = told_s = loop.time()
         try:
             while pending:
                 done, pending = await asyncio.wait(
@@ -125,6 +129,11 @@ class Startup:
                 )
                 if not done and len(pending) < len(tasks):
                     break
+                if pending and (now_s := loop.time()) - told_s > _TELL_S:
+                    told_s, ready = now_s, len(tasks) - len(pending)
+                    left_s = (now_s - began_s) / max(1, ready) * len(pending)
+                    text = "%d of %d models are open, about %.0f s left"
+                    _log.info(text, ready, len(tasks), left_s)
         except asyncio.CancelledError:
             for task in pending:
                 task.cancel()

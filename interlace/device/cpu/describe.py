@@ -1,13 +1,16 @@
-"""What a model says of itself, read in a process of its own: the server never imports torch."""
+"""What a model says of itself, read in another process: the server never imports torch."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections import Counter
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure
-from interlace.core.model import Description, Model
+from interlace.core.model import Description, Format, Model
 from interlace.device.cpu.partition import CpuWorkerLink
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.link import FrameProtocol, WorkerLink
@@ -19,6 +22,7 @@ from interlace.device.process.wire import (
     Loaded,
     LoadModel,
     Starved,
+    UnloadModel,
     WorkerAnswer,
     decode_from_worker,
 )
@@ -28,8 +32,24 @@ from interlace.shm.arena import Arena
 _AT_ONCE: Final = 4
 
 
+class _Opener(NamedTuple):
+    """A process that opens models."""
+
+    link: CpuWorkerLink
+    arena: Arena
+
+    def close(self) -> None:
+        self.link.close("no longer needed")
+        self.arena.close()
+
+
 class Describer:
-    """Opens models one to a process, each in the background of all that serve."""
+    """Opens models in processes of their own, in the background of all that serve.
+
+    Models that run the same code when they are opened share a process, one after the other: what a
+    library does for the first of them takes longer than the rest. One that does not open there is
+    tried in a process that opened none.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, spawner: ForkServerSpawner, settings: CpuSettings
@@ -39,27 +59,43 @@ class Describer:
         self._settings = settings
         self._at_once = asyncio.Semaphore(max(_AT_ONCE, len(settings.cores)))
         self._links: set[CpuWorkerLink] = set()
+        self._wanted: Counter[Hashable] = Counter()  #: models to be opened, by the code they run
+        self._free: dict[Hashable, list[_Opener]] = {}
 
     async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
-        """What a model says of itself, read by loading it in a process of its own.
+        """What a model says of itself, read by loading it in another process.
 
         Raises:
             ServeError: it does not load, or not within ``limit_s``; in the words of its format.
         """
         self._spawner.preload(self._settings.preload.get(model.format, ()))
-        async with self._at_once:
-            arena = Arena.create(1 << 12)
-            try:
-                return _description(await self._answer(model, arena, limit_s))
-            finally:
-                arena.close()
+        code = await asyncio.to_thread(_code_of, model)
+        self._wanted[code] += 1
+        try:
+            async with self._at_once:
+                return _description(await self._answer(model, code, limit_s))
+        finally:
+            self._wanted[code] -= 1
+            if not self._wanted[code]:
+                del self._wanted[code]
+                for opener in self._free.pop(code, ()):
+                    self._end(opener)
 
     def close(self) -> None:
         """Fail what is under way."""
         for link in list(self._links):
             link.close("the device is closed")
 
-    async def _answer(self, model: Model, arena: Arena, limit_s: float) -> WorkerAnswer | Failure:
+    async def _answer(self, model: Model, code: Hashable, limit_s: float) -> WorkerAnswer | Failure:
+        if free := self._free.get(code):
+            answer = await self._opened(model, code, limit_s, free.pop())
+            if isinstance(answer, Loaded):
+                return answer
+        return await self._opened(model, code, limit_s)
+
+    async def _opened(
+        self, model: Model, code: Hashable, limit_s: float, opener: _Opener | None = None
+    ) -> WorkerAnswer | Failure:
         answered: asyncio.Future[WorkerAnswer | Failure] = self._loop.create_future()
 
         def settle(answer: WorkerAnswer | Failure) -> None:
@@ -70,17 +106,51 @@ class Describer:
             if isinstance(answer, Failure | Failed):
                 settle(answer)
 
+        opener = opener or self._begin(PendingRequest(started, limit_s, "start"))
+        link, used = opener.link, False
+        try:
+            link.ask(LoadModel(model, ()), PendingRequest(settle, limit_s, f"load {model.key}"))
+            answer = await answered
+            used = isinstance(answer, Loaded) and self._wanted[code] > 1
+            if used:
+                unload = PendingRequest[WorkerAnswer](
+                    lambda _: None, limit_s, f"unload {model.key}"
+                )
+                link.ask(UnloadModel(model.key), unload)
+                self._free.setdefault(code, []).append(opener)
+            return answer
+        finally:
+            if not used:
+                self._end(opener)
+
+    def _begin(self, question: PendingRequest[WorkerAnswer]) -> _Opener:
+        arena = Arena.create(1 << 12)
         setup = self._settings.setup("describe", self._settings.cores, arena, background=True)
         protocol = FrameProtocol(decode_from_worker, _line)
         link: CpuWorkerLink = WorkerLink(self._loop, setup.name, protocol, lambda cause: None)
         self._links.add(link)
+        opener = _Opener(link, arena)
         try:
-            link.start(self._spawner, setup, PendingRequest(started, limit_s, "start"))
-            link.ask(LoadModel(model, ()), PendingRequest(settle, limit_s, f"load {model.key}"))
-            return await answered
-        finally:
-            link.close("no longer needed")
-            self._links.discard(link)
+            link.start(self._spawner, setup, question)
+        except OSError:
+            self._end(opener)
+            raise
+        return opener
+
+    def _end(self, opener: _Opener) -> None:
+        opener.close()
+        self._links.discard(opener.link)
+
+
+def _code_of(model: Model) -> Hashable:
+    """What is run to open a model, beside the library of its format.
+
+    Code of several files is its alone: what it imports could be found in another's folder.
+    """
+    if model.format is not Format.FACTORY:
+        return model.format
+    files = list(Path(model.path).rglob("*.py"))
+    return files[0].read_bytes() if len(files) == 1 else model.key
 
 
 def _description(answer: WorkerAnswer | Failure) -> Description:

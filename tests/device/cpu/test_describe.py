@@ -3,6 +3,8 @@
 import asyncio
 import re
 from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Description, Model
 from interlace.device.cpu.cores import CoreAllocator, cpu_kind
+from interlace.device.process.spawner import ForkServerSpawner
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import Rig
 from tests.device.cpu.test_device import children
@@ -59,6 +62,40 @@ def test_several_at_once(rig: Rig) -> None:
     first, second, third = rig.loop.run_until_complete(all_at_once())
     assert isinstance(first, Description) and isinstance(third, Description)
     assert isinstance(second, ServeError)
+
+
+@pytest.mark.parametrize("code", ["", "import other"])
+def test_those_of_the_same_code_share_processes(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """One file of code, that is; and one that fails there is tried in a process of its own."""
+    begun: list[str] = []
+    spawn = ForkServerSpawner.spawn
+
+    def counted(self: ForkServerSpawner, name: str, *how: Any) -> None:
+        begun.append(name)
+        spawn(self, name, *how)
+
+    monkeypatch.setattr(ForkServerSpawner, "spawn", counted)
+    (tmp_path / "model.py").write_text(code)
+    if code:
+        (tmp_path / "other.py").touch()
+    names = ["double", "identity", "shared"] * 8 + ["broken"]
+    models = [
+        replace(model(name), generation=number, path=str(tmp_path))
+        for number, name in enumerate(names)
+    ]
+
+    async def all_at_once() -> list[Description | BaseException]:
+        return await asyncio.gather(*map(rig.device.describe, models), return_exceptions=True)
+
+    *found, last = rig.loop.run_until_complete(all_at_once())
+    assert [one.signature for one in found if isinstance(one, Description)] == [
+        one.signature for one in models[:-1]
+    ]
+    assert isinstance(last, ServeError) and "found nonsense" in last.detail
+    assert len(begun) == len(models) if code else 4 <= len(begun) <= 8
+    assert rig.device.workers() == {}
 
 
 def test_giving_up_ends_the_process(make_rig: MakeRig) -> None:
