@@ -33,7 +33,7 @@ HOT: Final = (
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
     *(f"policy/{name}.py" for name in (
-        "admission", "availability", "batching", "fairness", "outlook",
+        "admission", "availability", "batching", "fairness", "outlook", "view",
     )),
     *(f"policy/dispatchers/{name}.py" for name in (
         "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",
@@ -49,7 +49,7 @@ HOT: Final = (
         "batch_frames", "link", "output_arena", "pending",
     )),
     "device/cpu/device.py",
-    *(f"sim/{name}.py" for name in ("recorder", "run")),
+    *(f"sim/{name}.py" for name in ("answer_times", "recorder", "run")),
     *(f"server/{name}.py" for name in ("cache", "heap_budget", "shared_memory", "tensor_json")),
     *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),

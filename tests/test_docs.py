@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import interlace
+from bench.attack.repository import write_model
 from interlace.cli.main import COMMANDS, build
 from interlace.core.errors import Reason, RepositoryError
 from interlace.repository.model_config import parse_pbtxt
 from interlace.repository.model_settings import parse_settings
 from interlace.server.grpc.status import STATUS as GRPC_STATUS
 from interlace.server.http.responses import STATUS as HTTP_STATUS
-from tests.serve.server import write_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -58,9 +58,9 @@ class Ground:
         write_model(root, SLOW.model, SLOW.factor, 100.0, "time.sleep(0.02 * len(x))")
         return root
 
-    def start(self, root: Path, options: Sequence[str] = (), limits: str = "") -> Stand:
+    def start(self, root: Path) -> Stand:
         """A server over that repository; profiles of the same models are measured once."""
-        return Stand(root, self.folder / "profiles", options, limits)
+        return Stand(root, self.folder / "profiles")
 
 
 @dataclass(frozen=True, slots=True)

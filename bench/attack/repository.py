@@ -1,4 +1,4 @@
-"""Small models for a server under attack: each multiplies, some misbehave when they are told to."""
+"""Small models for a server: each multiplies, some misbehave when they are told to."""
 
 from pathlib import Path
 from typing import Final
@@ -56,9 +56,14 @@ def _write(descriptor):
 
 
 def write_model(
-    root: Path, name: str, factor: float, slo_ms: float, extra: str = "pass", numbers: int = 4
+    root: Path,
+    name: str,
+    factor: float = 2.0,
+    slo_ms: float = 2_000.0,
+    extra: str = "pass",
+    numbers: int = 4,
 ) -> None:
-    """A model that multiplies rows of so many FP32, with an SLO."""
+    """A model that multiplies rows of so many FP32, with an SLO; ``extra`` is done before."""
     folder = root / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
     text = _MULTIPLIES.format(factor=factor, extra=extra, numbers=numbers)

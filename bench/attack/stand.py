@@ -1,4 +1,4 @@
-"""A server under attack: started on free ports, looked at from outside, ended."""
+"""A server in processes of its own: started on free ports, looked at from outside, ended."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from bench.harness import processes
 from bench.peers import once
 
-_READY: Final = re.compile(r"ready: HTTP on (\d+), gRPC on (\d+), metrics on (\d+)")
-_COMMAND: Final = "from interlace.cli.main import main; main()"
+_READY: Final = r"ready: HTTP on (\d+), gRPC on (\d+), metrics on (\d+)"
 
 
 class NotReadyError(RuntimeError):
@@ -29,24 +27,17 @@ class NotReadyError(RuntimeError):
 class Stand:
     """`interlace serve` over a repository; its output, its processes, what they hold.
 
-    Arguments:
-        root: the repository.
-        cache: where its profiles are kept.
-        options: more flags of `interlace serve`.
-        limits: shell commands before the server starts, such as ``ulimit -v 3000000``.
+    Profiles are kept in ``cache``; ``options`` are more flags. ``code`` is what Python runs.
     """
 
-    def __init__(
-        self, root: Path, cache: Path, options: Sequence[str] = (), limits: str = ""
-    ) -> None:
+    code = "from interlace.cli.main import main; main()"
+
+    def __init__(self, root: Path, cache: Path, *options: str) -> None:
         self._mark = f"INTERLACE_ATTACK_{uuid.uuid4().hex[:12]}"
         ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-        argv = [sys.executable, "-c", _COMMAND, "serve", str(root), *ports]
-        argv += ["--profiles", str(cache), *options]
-        if limits:
-            argv = ["bash", "-c", f'{limits}; exec "$@"', "serve", *argv]
+        argv = [sys.executable, "-c", self.code, "serve", str(root), *ports]
         self.process = subprocess.Popen(
-            argv,
+            [*argv, "--profiles", str(cache), *options],
             env={**os.environ, self._mark: "1", "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -56,30 +47,45 @@ class Stand:
         )
         self.lines: list[str] = []
         self.http_port = self.grpc_port = self.metrics_port = 0
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
 
-    def wait_ready(self, limit_s: float = 180.0) -> Stand:
+    @property
+    def text(self) -> str:
+        """All that it has printed."""
+        return "\n".join(self.lines)
+
+    def wait_ready(self, limit_s: float = 180.0) -> Self:
         """Return when the server has said its ports.
+
+        Raises:
+            NotReadyError: it ended, or took longer.
+        """
+        found = self.wait_for(_READY, limit_s)
+        self.http_port, self.grpc_port, self.metrics_port = map(int, found.groups())
+        return self
+
+    def wait_for(self, pattern: str, limit_s: float = 90.0) -> re.Match[str]:
+        """Wait until it prints that.
 
         Raises:
             NotReadyError: it ended, or took longer.
         """
         ends_s = time.monotonic() + limit_s
         while time.monotonic() < ends_s:
-            found = _READY.search("\n".join(self.lines))
-            if found:
-                self.http_port, self.grpc_port, self.metrics_port = map(int, found.groups())
-                return self
+            if found := re.search(pattern, self.text):
+                return found
             if self.process.poll() is not None:
                 break
-            time.sleep(0.05)
+            time.sleep(0.02)
         said = " | ".join(self.lines[-6:])
-        raise NotReadyError(f"exit {self.process.poll()} after {limit_s:g} s at most: {said}"[:900])
+        status = f"exit {self.process.poll()} after {limit_s:g} s at most"
+        raise NotReadyError(f"{status}, {pattern!r} was not printed: {said}"[:900])
 
     def pids(self) -> list[int]:
         return processes.marked(self._mark)
@@ -129,6 +135,7 @@ class Stand:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
+        self._reader.join(10)
         return {"exit": code, "exit_s": round(took_s, 2), "left_processes": len(left)}
 
 

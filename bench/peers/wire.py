@@ -7,6 +7,7 @@ import numpy as np
 
 from bench.peers import models
 from interlace.load.call import Call
+from interlace.proto.messages import ModelInferRequest
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
 #: Servers of the KServe v2 protocol, by the first part of their name.
@@ -32,11 +33,12 @@ def v2_http(
 
 
 def v2_grpc(model: str, x: Input) -> Call:
-    """A ModelInferRequest with raw contents, in protobuf's own encoding."""
-    shape = b"".join(_varint(size) for size in (1, *x.shape))
-    tensor = _field(1, b"INPUT") + _field(2, b"FP32") + _field(3, shape)
-    body = _field(1, model.encode()) + _field(5, tensor) + _field(6, _field(1, b"OUTPUT"))
-    return Call("grpc", GRPC_PORT, INFER, body + _field(7, x.tobytes()))
+    """A ModelInferRequest with raw contents."""
+    message = ModelInferRequest(model_name=model)
+    message.inputs.add(name="INPUT", datatype="FP32", shape=(1, *x.shape))
+    message.outputs.add(name="OUTPUT")
+    message.raw_input_contents.append(x.tobytes())
+    return Call("grpc", GRPC_PORT, INFER, message.SerializeToString())
 
 
 def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
@@ -52,15 +54,3 @@ def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
     if kind == "mosec" and proto == "http":
         return Call("http", HTTP_PORT, f"/{model}", x.tobytes(), OCTETS)
     raise ValueError(f"{peer} does not speak {proto}")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 128:
-        out.append(value % 128 + 128)
-        value //= 128
-    return bytes([*out, value])
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data

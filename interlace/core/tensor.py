@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 BYTES: Final = "BYTES"
+FREE_DIM: Final = 64  #: size of a free dimension in sample inputs where none is stated
 
 #: Bytes per element of every fixed-size v2 datatype; ``BYTES`` elements have no fixed size.
 ITEM_BYTES: Final[dict[str, int]] = {

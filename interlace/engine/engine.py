@@ -130,8 +130,10 @@ class Engine:
 
     def _finished(self, finished: WorkFinished, now_ms: float) -> list[Command]:
         work = finished.work
+        commands: list[Command] = []
         if isinstance(work, Run):
-            commands = self._quarantine.worker_died(work, finished.failure, now_ms)
+            if finished.failure is not None:
+                commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._scheduler.finish(finished, work, now_ms)
             if not self._may_go_on(work):
                 return commands + self._scheduler.dispatch((work.gpu,), now_ms)
@@ -140,7 +142,8 @@ class Engine:
         elif isinstance(work, Fetch | Evict):
             return self._scheduler.fetched(finished, work, now_ms)
         else:
-            commands = self._quarantine.worker_died(work, finished.failure, now_ms)
+            if finished.failure is not None:
+                commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once

@@ -20,7 +20,6 @@ from interlace.engine.fleet_controller import FleetController
 from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_controller import PlanController
-from interlace.engine.plan_diff import LivePartitions
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.base import Scaler
@@ -39,7 +38,7 @@ class FleetPlanner:
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
         quarantine = ModelQuarantine(state, _NothingWaits())
         controller = FleetController(state, scaler)
-        self._plans = PlanController(state, quarantine, self._rates, scaler, controller, _as_it_is)
+        self._plans = _MatchedPlans(state, quarantine, self._rates, scaler, controller)
         self._standing = state.target
 
     @property
@@ -125,9 +124,11 @@ def matched(plan: Plan, current: Plan, fleet: Fleet) -> Plan:
     return match_gpus(plan, _standing(current), fleet)
 
 
-def _as_it_is(plan: Plan, there: LivePartitions, fleet: Fleet) -> Plan:
-    """Matched by the planner already."""
-    return plan
+class _MatchedPlans(PlanController):
+    """Plans that the planner has matched already."""
+
+    def matched(self, plan: Plan, fleet: Fleet) -> Plan:
+        return plan
 
 
 def _standing(plan: Plan) -> dict[str, LivePartition]:
@@ -139,6 +140,7 @@ def _standing(plan: Plan) -> dict[str, LivePartition]:
             part.share_pct,
             PartitionState.READY,
             model_states={slot.model: ModelState.LOADED for slot in part.slots},
+            slots=part.slots,
         )
         for part in plan.partitions
     }

@@ -9,6 +9,7 @@ from typing import Final
 
 from interlace.core.request import Request
 from interlace.core.tensor import BYTES
+from interlace.policy.view import QueueView
 
 #: The most memory of an accelerator that one model's slots may take.
 _RING_BYTES: Final = 1 << 28
@@ -29,7 +30,7 @@ class PoolEntry:
         return self.done and self.copied
 
 
-class InputPool:
+class InputPool(QueueView):
     """The GPU resident memory pool of E2bird (section 5.1, Table 2, Figure 5), as bookkeeping.
 
     Requests take slots in the order in which they are staged, as many as they have rows and all of
@@ -40,7 +41,7 @@ class InputPool:
 
     All rows have one shape, that of the first request of an empty pool, which also decides how many
     slots there are: ``most``, less where rows are so large that these would take over 256 MiB, but
-    not under ``least``. This is a ``QueueView``: what it says is about the next window.
+    not under ``least``. What it says as a ``QueueView`` is about the next window.
     """
 
     __slots__ = ("_by_id", "_held", "_least", "_most", "_next", "_waiting", "shape", "slots")

@@ -12,6 +12,7 @@ from interlace.core.messages import Command, Run, WakeAt
 from interlace.core.plan import Partition, Slot
 from interlace.core.request import Batch
 from interlace.engine.service_tags import ServiceTags
+from interlace.policy.view import PartitionView
 
 
 class PartitionState(Enum):
@@ -56,16 +57,16 @@ class LaunchedBatch:
 
 
 @dataclass(slots=True)
-class LivePartition:
-    """One partition as it is now: a ``PartitionView`` for policies, changed by the engine alone.
+class LivePartition(PartitionView):
+    """One partition as it is now, changed by the engine alone.
 
     ``batch`` runs; ``next_batch``, where the accelerator has an ``ahead_ms``, was sent to it
     already and begins when ``batch`` ends.
     """
 
-    id: str
+    id: str = field()  # machine code has the base class's descriptor here, which is no default
     gpu: str
-    share_pct: int
+    share_pct: int = field()
     state: PartitionState = PartitionState.CREATING
     units: tuple[int, ...] = ()
     units_mask: int = 0  #: the units as bits, where two batches on one would slow each other
@@ -204,5 +205,7 @@ class LivePartition:
 
 def next_wake(busy: Iterable[LivePartition]) -> list[Command]:
     """A wake for when the first of these may be given its next batch, before it is idle."""
-    at_ms = min((live.takes_from_ms for live in busy), default=inf)
+    at_ms = inf
+    for live in busy:
+        at_ms = min(at_ms, live.takes_from_ms)
     return [WakeAt(at_ms)] if at_ms < inf else []

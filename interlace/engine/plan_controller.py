@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from interlace.core.hardware import Fleet
@@ -22,14 +22,12 @@ from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
 from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.latency_estimator import LatencyEstimator
-from interlace.engine.plan_diff import LivePartitions, keep_partition_ids
+from interlace.engine.plan_diff import keep_partition_ids
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.replan_trigger import ReplanTrigger
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.base import Scaler
-
-Match = Callable[[Plan, LivePartitions, Fleet], Plan]
 
 
 class PlanController:
@@ -45,10 +43,7 @@ class PlanController:
         rates: ArrivalRates,
         scaler: Scaler,
         fleet: FleetController,
-        match: Match = match_gpus,
     ) -> None:
-        """``match`` swaps a plan's accelerators for what is there already."""
-        self._match = match
         self._state = state
         self._quarantine = quarantine
         self._rates = rates
@@ -185,8 +180,12 @@ class PlanController:
     def aligned(self, plan: Plan, fleet: Fleet) -> Plan:
         """The plan with what stands on accelerators of ``fleet`` for what is like it."""
         partitions = self._state.partitions
-        there = self._match(plan, partitions, fleet)
+        there = self.matched(plan, fleet)
         return keep_partition_ids(there, partitions, self._state.partition_serial)
+
+    def matched(self, plan: Plan, fleet: Fleet) -> Plan:
+        """The plan with equal accelerators swapped so that it resembles what stands."""
+        return match_gpus(plan, self._state.partitions, fleet)
 
     def _quarantine_unplaced(self, planned: PlanSolved, now_ms: float) -> list[Command]:
         """Quarantine what the planner finds no place for, with its reason."""

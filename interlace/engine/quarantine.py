@@ -32,15 +32,13 @@ class ModelQuarantine:
         self._state = state
         self._waiting = waiting
 
-    def worker_died(
-        self, work: PartitionWork, failure: Failure | None, now_ms: float
-    ) -> list[Command]:
+    def worker_died(self, work: PartitionWork, failure: Failure, now_ms: float) -> list[Command]:
         """Count a worker's death against the model whose batch or load failed with it, if any.
 
         Only the first piece of work that a dead partition fails is the cause, not what was queued
         behind it, nor work of other partitions in the same process (``failure.innocent``).
         """
-        if failure is None or not failure.fatal:
+        if not failure.fatal:
             return []
         live = self._state.partitions.get(work.partition)
         if live is not None:

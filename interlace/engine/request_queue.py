@@ -5,22 +5,38 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from math import inf
+from typing import Final
 
-from interlace.core.request import UNSTATED_PRIORITY, Request
+from interlace.core.request import Request
+from interlace.policy.view import QueueView
 
 #: Order of service: priority, deadline, arrival.
-QueueKey = tuple[int, float, int]
+QueueKey = tuple[float, float, int]
+_UNSTATED: Final = inf  # a constant of machine code, where ``inf`` is a name that is looked up
 
 
 def queue_key(request: Request) -> QueueKey:
     """The sort key of a request. Ids grow with arrival, so equal deadlines are served FIFO."""
-    return (request.priority or UNSTATED_PRIORITY, request.deadline_ms, request.id)
+    return (queue_level(request), request.deadline_ms, request.id)
 
 
-class RequestQueue:
+def queue_level(request: Request) -> float:
+    """Its stated priority; one without comes after all of those."""
+    return float(request.priority) if request.priority else _UNSTATED
+
+
+def _after(level: float, deadline_ms: float, key: QueueKey) -> bool:
+    """True if a request is surely served after the one of that key; most arrive so."""
+    key_level, key_ms, _ = key
+    return level == key_level and deadline_ms > key_ms
+
+
+class RequestQueue(QueueView):
     """Waiting requests of one model, ordered by ``queue_key``; at most ``limit`` of them."""
 
     __slots__ = ("_keys", "_requests", "limit", "rows")
+
+    rows: int
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -60,7 +76,11 @@ class RequestQueue:
         return self._keys[-1][1] if self._keys else inf
 
     def push(self, request: Request) -> None:
-        insort(self._keys, queue_key(request))
+        key = queue_key(request)
+        if not self._keys or _after(key[0], key[1], self._keys[-1]):
+            self._keys.append(key)
+        else:
+            insort(self._keys, key)
         self._requests[request.id] = request
         self.rows += request.rows
 
@@ -81,7 +101,13 @@ class RequestQueue:
         count = len(self._keys)
         if not count:
             return 0
-        return self.rows * bisect_left(self._keys, queue_key(request)) // count
+        level, deadline_ms = queue_level(request), request.deadline_ms
+        if _after(level, deadline_ms, self._keys[-1]):
+            return self.rows
+        first_level, first_ms, _ = self._keys[0]
+        if level == first_level and deadline_ms < first_ms:
+            return 0
+        return self.rows * bisect_left(self._keys, (level, deadline_ms, request.id)) // count
 
     def batch_rows(self, limit: int) -> int:
         """Rows that ``take(limit)`` would return."""

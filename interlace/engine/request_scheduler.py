@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
+from typing import Final
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
@@ -32,6 +33,9 @@ from interlace.engine.view import GpuView
 from interlace.policy.base import System
 from interlace.policy.outlook import outlook
 from interlace.policy.view import Drop, Launch
+
+_OK: Final = Outcome.OK  # an enumeration's member is looked up each time
+_LATE: Final = Outcome.LATE
 
 
 class RequestScheduler:
@@ -296,7 +300,7 @@ class RequestScheduler:
                 answers.append(retries.cancelled(request))
                 continue
             in_time = now_ms <= request.deadline_ms
-            outcome = Outcome.OK if in_time else Outcome.LATE
+            outcome = _OK if in_time else _LATE
             if deployed is not None and in_time:
                 deployed.admission_margin.met()
             elif deployed is not None:

@@ -21,7 +21,7 @@ from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.residency import GpuWeights, ModelWeights
 from interlace.engine.service_tags import ServiceTags
-from interlace.policy.view import Tally
+from interlace.policy.view import ModelView, Tally
 
 #: Batch starts remembered per model and accelerator.
 _STARTS: Final = 256
@@ -30,16 +30,16 @@ _FEW: Final = 16
 
 
 @dataclass(slots=True)
-class DeployedModel:
-    """One deployed model: its SLO, its queues, the partitions that host it (a ``ModelView``)."""
+class DeployedModel(ModelView):
+    """One deployed model: its SLO, its queues, the partitions that host it."""
 
-    demand: Demand
+    demand: Demand = field()  # see ``LivePartition.id``
     profile: Profile
     queue: RequestQueue
     estimator: LatencyEstimator
     admission_margin: AdmissionMargin
-    hosts: list[LivePartition] = field(default_factory=list)
-    lenders: list[LivePartition] = field(default_factory=list)  #: where it is a guest
+    hosts: tuple[LivePartition, ...] = ()
+    lenders: tuple[LivePartition, ...] = ()  #: where it is a guest
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
     gpus: tuple[str, ...] = ()  #: where it has hosts or lenders
     alike: bool = True  #: its hosts are of one share, and none has another model's turns
@@ -176,7 +176,10 @@ class EngineState:
 
     def began(self, gpu: str, model: str, now_ms: float) -> None:
         """Remember the start of a batch."""
-        self.starts_ms.setdefault((gpu, model), deque(maxlen=_STARTS)).append(now_ms)
+        starts = self.starts_ms.get((gpu, model))
+        if starts is None:
+            starts = self.starts_ms[gpu, model] = deque(maxlen=_STARTS)
+        starts.append(now_ms)
 
     def runs_since(self, gpu: str, model: str, since_ms: float) -> int:
         """Batches of the model that began there at or after ``since_ms``; 256 at most."""
@@ -215,9 +218,8 @@ class EngineState:
         there: dict[str, list[LivePartition]] = {gpu.id: [] for gpu in self.fleet.gpus}
         moved: set[str] = set()
         recut: set[str] = set()
-        before = {name: (one.hosts, one.lenders) for name, one in self.models.items()}
-        for deployed in self.models.values():
-            deployed.hosts, deployed.lenders = [], []
+        hosts: dict[str, list[LivePartition]] = {name: [] for name in self.models}
+        lenders: dict[str, list[LivePartition]] = {name: [] for name in self.models}
         for live in self.partitions.values():
             there.setdefault(live.gpu, []).append(live)
             slots = _slots(live, wanted.get(live.id), switched)
@@ -230,12 +232,11 @@ class EngineState:
             if live.accepting:
                 for slot in slots:
                     if slot.model in self.models:
-                        deployed = self.models[slot.model]
-                        (deployed.lenders if slot.guest else deployed.hosts).append(live)
+                        (lenders if slot.guest else hosts)[slot.model].append(live)
         self.settled = switched
-        for name, (hosts, lenders) in before.items():
-            deployed = self.models[name]
-            if not (_same(hosts, deployed.hosts) and _same(lenders, deployed.lenders)):
+        for name, deployed in self.models.items():
+            if not (_same(deployed.hosts, hosts[name]) and _same(deployed.lenders, lenders[name])):
+                deployed.hosts, deployed.lenders = tuple(hosts[name]), tuple(lenders[name])
                 moved.add(name)
         self._index(there, recut)
         for name in moved & self.models.keys():

@@ -13,13 +13,13 @@ from interlace.engine.input_staging import InputStaging
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
-from interlace.policy.view import PartitionView, Tally
+from interlace.policy.view import History, PartitionView, Tally, View
 
 #: The queue of a model whose weights are not there.
 _EMPTY: Final = RequestQueue(0)
 
 
-class GpuHistory:
+class GpuHistory(History):
     """What has run on one accelerator."""
 
     __slots__ = ("_gpu", "_state")
@@ -35,7 +35,7 @@ class GpuHistory:
         return self._state.runs_since(self._gpu, model, since_ms)
 
 
-class GpuView:
+class GpuView(View):
     """A live window on the engine's state; policies read it and keep nothing of it."""
 
     __slots__ = ("_all", "_rates", "_staging", "_state", "gpu", "history")
@@ -53,7 +53,7 @@ class GpuView:
         self._staging = staging
         self._rates = rates
         self._all = everything
-        self.gpu: Gpu = gpu
+        self.gpu = gpu
         self.history = GpuHistory(state, gpu.id)
 
     @property
@@ -82,12 +82,13 @@ class GpuView:
         turns, waiting = self._state.turns_of[partition.id]
         found: list[tuple[int, Slot]] = []
         for model, deployed in waiting.items():
-            if (
-                (deployed.queue.rows or deployed.pools)
-                and model in turns
-                and (not (deployed.pools or deployed.weights) or self.queue(model).rows)
+            if not (deployed.queue.rows or deployed.pools):
+                continue
+            own = turns.get(model)
+            if own is not None and (
+                not (deployed.pools or deployed.weights) or self.queue(model).rows
             ):
-                found += turns[model]
+                found += own
         if len(found) > 1:
             found.sort()  # as planned
         return [slot for _, slot in found]

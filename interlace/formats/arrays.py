@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from interlace.core.model import Model
-from interlace.core.tensor import BYTES, Signature, TensorSpec
+from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
 from interlace.formats.runner import Array
 
 #: BF16 has no numpy type: its bits travel as uint16.
@@ -30,7 +30,6 @@ NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 
 WORD: Final = b"interlace"  #: an element of type ``BYTES``
-_FREE_DIM: Final = 64  #: a free dimension for which no size is stated
 
 
 def check_outputs(outputs: Mapping[str, Array], signature: Signature, rows: int) -> None:
@@ -61,7 +60,7 @@ def sample_inputs(model: Model, signature: Signature, rows: int) -> dict[str, Ar
     """Made-up inputs of so many rows, of the sizes that the model's sample says."""
     inputs = {}
     for spec in signature.inputs:
-        dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())))
+        dims = sample_shape(spec, model.sample)
         inputs[spec.name] = sample_array(spec, (rows, *dims) if signature.batched else dims)
     return inputs
 
@@ -78,15 +77,13 @@ def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
     return np.ones(shape, dtype=dtype)
 
 
-def sample_shape(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """``spec.dims`` with each -1 replaced: by ``sizes`` in order, by 64 where they end.
+def sample_shape(spec: TensorSpec, sample: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """``spec.dims`` with each -1 replaced by the stated sizes in order, by 64 where they end.
 
-    ``sizes`` are all dims, or those of the free ones in order.
+    ``sample`` gives, per input, either all dims or those of the free ones in order.
     """
-    given = iter(sizes if len(sizes) != len(spec.dims) else _free(spec, sizes))
-    return tuple(next(given, _FREE_DIM) if dim < 0 else dim for dim in spec.dims)
-
-
-def _free(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    # A full shape was given: keep what stands at free dims.
-    return tuple(size for size, dim in zip(sizes, spec.dims, strict=True) if dim < 0)
+    sizes = sample.get(spec.name, ())
+    if len(sizes) == len(spec.dims):  # a full shape: keep what stands at free dims
+        sizes = [size for size, dim in zip(sizes, spec.dims, strict=True) if dim < 0]
+    given = iter(sizes)
+    return tuple(next(given, FREE_DIM) if dim < 0 else dim for dim in spec.dims)

@@ -26,7 +26,7 @@ def sample_shapes(
     shapes = {}
     for spec in specs:
         refined = _refined(spec, model)
-        dims = sample_shape(refined, tuple(model.sample.get(spec.name, ())))
+        dims = sample_shape(refined, model.sample)
         if attempt:
             pairs = zip(dims, refined.dims, strict=True)
             dims = tuple((size // 2 or 2) if free < 0 else size for size, free in pairs)

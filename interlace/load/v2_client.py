@@ -11,8 +11,9 @@ from urllib.parse import quote, urlsplit
 
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.core.user_errors import UserError
+from interlace.formats.arrays import sample_shape
 from interlace.load.call import Call, EncodedCall, pack
-from interlace.profiling.samples import content, sample_dims
+from interlace.profiling.samples import content
 
 _TIMEOUT_S = 5.0
 _ORDER_S = 120.0
@@ -185,7 +186,7 @@ def _shape(
     rows = (1,) if int(config.get("max_batch_size", 0)) > 0 else ()
     dims = shape[len(rows) :]
     sizes = sample_sizes(config, name)
-    full = (*rows, *sample_dims(TensorSpec(name, "", dims), {name: sizes}))
+    full = (*rows, *sample_shape(TensorSpec(name, "", dims), {name: sizes}))
     if sizes or min(dims, default=0) >= 0:
         return full, []
     return full, [f"{model}: {name} is sent as {list(full)}; --shape {model}/{name}=... to change"]

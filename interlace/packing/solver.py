@@ -54,14 +54,13 @@ def solve(
     program: LinearProgram,
     time_limit_s: float = 10.0,
     nodes: int | None = None,
-    start: Sequence[float] | None = None,
     gap: float = 1e-4,
 ) -> Solution:
     """The optimum, or the best found within the limits; on one thread with a fixed seed.
 
     The same program has the same answer unless ``time_limit_s`` cuts the search short; ``nodes``
-    limits branch and bound alike on every machine. ``start`` is a solution of an integer program
-    to begin from, ignored if it is none. The search ends within a part ``gap`` of the optimum.
+    limits branch and bound alike on every machine. The search ends within a part
+    ``gap`` of the optimum.
     """
     highs = _highs()
     highs.setOptionValue("time_limit", time_limit_s)
@@ -69,10 +68,6 @@ def solve(
     if nodes is not None:
         highs.setOptionValue("mip_max_nodes", nodes)
     highs.passModel(_model(program))
-    if start is not None and any(program.integer):
-        known = highspy.HighsSolution()
-        known.col_value = list(start)
-        highs.setSolution(known)
     highs.run()
     return _solution(highs, program)
 

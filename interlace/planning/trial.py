@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan, as_rate_rps
 from interlace.core.quantile import quantile
-from interlace.core.request import Outcome
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics
@@ -21,10 +21,9 @@ from interlace.planning.independent import independent
 from interlace.planning.parallel import in_parallel
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
+from interlace.sim.answer_times import AnswerTimes
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.record import ServedRequest
-from interlace.sim.recorder import Recorder
-from interlace.sim.run import simulate as play
+from interlace.sim.run import play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 
@@ -154,8 +153,8 @@ def try_plan(
     large plan as many as the requests allow, drawn by the seed. A part's trial ends early where
     every promise is shown to be kept, and once some model has lost so many that its promise cannot
     come out as kept by so many standard ``errors`` any more. With ``least_s`` a part is played in
-    one run, which does not end as kept before so much of its time. Parts are played on so many
-    ``cores`` at once.
+    halves, which do not end as kept before so much of its time in all. Parts, and halves of one,
+    are played on so many ``cores`` at once.
     """
     wanted = {
         d.model: replace(d, rows_per_s=d.rows_per_s * load)
@@ -166,14 +165,16 @@ def try_plan(
     parts = [part for part in parts if part.demand]
     budget = requests or enough(scenario)
     asked = {model: one.attainment for model, one in wanted.items()}
-    shares = list(_shares(parts, budget, seed, least_s))
-
-    def tried(chosen: tuple[_Part, float]) -> PlanTrial:
-        return _tried(*chosen, scenario, system, seed, errors, least_s)
-
+    tries = [
+        _PartTrial(part, share / part.rate_rps, scenario, system, seed, errors, least_s)
+        for part, share in _shares(parts, budget, seed, least_s)
+    ]
+    runs = [(one, number) for one in tries for number in range(len(one.runs))]
+    costs = [one.part.rate_rps * sum(one.runs[number]) for one, number in runs]
+    told = iter(in_parallel(lambda run: run[0].played(run[1]), runs, costs, cores))
     found = PlanTrial({}, {}, parts=len(parts), load=load)
-    for one in in_parallel(tried, shares, [share for _, share in shares], cores):
-        found = found.beside(one, asked)
+    for one in tries:
+        found = found.beside(one.found([next(told) for _ in one.runs]), asked)
     return found
 
 
@@ -241,45 +242,82 @@ def _shares(
         yield part, share
 
 
-def _tried(
-    part: _Part,
-    requests: float,
-    scenario: Scenario,
-    system: System,
-    seed: int,
-    errors: float,
-    least_s: float,
-) -> PlanTrial:
-    """The part's trial: runs, each of a seed of its own, until they have shown enough."""
-    seconds = requests / part.rate_rps
-    longest_s = max((one.slo_ms for one in part.demand), default=0.0) / 1000.0
-    whole = least_s > 0 or _RUNS[0] * seconds < _SLOS * longest_s
-    runs = (1.0,) if whole else _RUNS
-    in_all = {
-        one.model: may_lose(as_rate_rps(one.rows_per_s) * seconds, one.attainment, errors)
-        for one in part.demand
-    }
+class _Played(NamedTuple):
+    """Answers of a part's runs, as ``AnswerTimes`` has them, and their seeds."""
 
-    def short(played: TrialRuns) -> frozenset[str]:
-        return frozenset(m for m, most in in_all.items() if played.lost(m) > most)
+    taken_ms: dict[str, list[float]]
+    in_time: dict[str, int]
+    seeds: tuple[int, ...]
 
-    least_s = max(_RUNS[0] * seconds, _SLOS * longest_s, least_s)
-    least = min(least_s / seconds, 1.0) * requests
 
-    def shown(played: TrialRuns) -> bool:
-        return played.requests >= least and all(
-            played.lost(one.model) <= _spare(played.sent(one.model), one.attainment, _SHOWN)
-            for one in part.demand
-        )
+@dataclass(frozen=True)
+class _PartTrial:
+    """A part's trial: runs, each of a seed of its own, until they have shown enough."""
 
-    asked = {one.model: one.attainment for one in part.demand}
-    played = TrialRuns(scenario, system, lambda played: bool(short(played)) or shown(played))
-    for number, length in enumerate(runs, 1):
-        ended = played.play(part.plan, part.fleet, part.demand, length * seconds, seed + number - 1)
-        if ended:
-            break
-    seeds = tuple(range(seed, seed + number))
-    return PlanTrial(played.models(), asked, seeds, short(played), parts_tried=1)
+    part: _Part
+    seconds: float
+    scenario: Scenario
+    system: System
+    seed: int
+    errors: float
+    least_s: float
+
+    @cached_property
+    def runs(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds of runs that follow each other, in groups that may be played at once."""
+        if self.least_s > 0:
+            return ((self.seconds / 2,), (self.seconds / 2,))
+        whole = _RUNS[0] * self.seconds < _SLOS * self.longest_s
+        return ((self.seconds,) if whole else tuple(part * self.seconds for part in _RUNS),)
+
+    @cached_property
+    def longest_s(self) -> float:
+        return max((one.slo_ms for one in self.part.demand), default=0.0) / 1000.0
+
+    @cached_property
+    def most_lost(self) -> dict[str, float]:
+        """Requests of each model that may be lost in all."""
+        rates = {one.model: (as_rate_rps(one.rows_per_s), one) for one in self.part.demand}
+        return {
+            model: may_lose(rate_rps * self.seconds, one.attainment, self.errors)
+            for model, (rate_rps, one) in rates.items()
+        }
+
+    def played(self, number: int) -> _Played:
+        """What came of a group of runs."""
+        least_s = max(_RUNS[0] * self.seconds, _SLOS * self.longest_s, self.least_s)
+        least = min(least_s / self.seconds, 1.0) * sum(self.runs[number]) * self.part.rate_rps
+
+        def shown(played: TrialRuns) -> bool:
+            return played.requests >= least and all(
+                played.lost(one.model) <= _spare(played.sent(one.model), one.attainment, _SHOWN)
+                for one in self.part.demand
+            )
+
+        def ends(played: TrialRuns) -> bool:
+            return any(played.lost(m) > most for m, most in self.most_lost.items()) or shown(played)
+
+        runs, part = TrialRuns(self.scenario, self.system, ends), self.part
+        for seed, seconds in enumerate(self.runs[number], self.seed + number):
+            if runs.play(part.plan, part.fleet, part.demand, seconds, seed):
+                break
+        seeds = tuple(range(self.seed + number, seed + 1))
+        return _Played(runs.times.taken_ms, runs.times.in_time, seeds)
+
+    def found(self, played: Sequence[_Played]) -> PlanTrial:
+        """What came of all of them."""
+        taken_ms: dict[str, list[float]] = {}
+        in_time: dict[str, int] = {}
+        for one in played:
+            for model, some in one.taken_ms.items():
+                taken_ms.setdefault(model, []).extend(some)
+                in_time[model] = in_time.get(model, 0) + one.in_time[model]
+        models = model_trials(taken_ms, in_time)
+        lost = {model: one.sent - one.in_time for model, one in models.items()}
+        short = frozenset(m for m, most in self.most_lost.items() if lost.get(m, 0) > most)
+        asked = {one.model: one.attainment for one in self.part.demand}
+        seeds = tuple(sorted({seed for one in played for seed in one.seeds}))
+        return PlanTrial(models, asked, seeds, short, parts_tried=1)
 
 
 def may_lose(sent: float, attainment: float, errors: float) -> float:
@@ -299,7 +337,8 @@ def _spare(sent: float, attainment: float, errors: float) -> float:
 class TrialRuns:
     """Runs of a scenario by one system, and each model's answers over all of them.
 
-    A run ends early where ``enough`` says so of all that was answered up to then.
+    ``times`` are its answers. A run ends early where ``enough`` says so of all that was answered up
+    to then.
     """
 
     def __init__(
@@ -309,17 +348,20 @@ class TrialRuns:
         enough: Callable[[TrialRuns], bool] = lambda runs: False,
     ) -> None:
         self._scenario, self._system, self._enough = scenario, system, enough
-        self._in_time: dict[str, int] = {}
-        self._taken_ms: dict[str, list[float]] = {}
-        self.requests = 0
+        self.times = AnswerTimes()
+
+    @property
+    def requests(self) -> int:
+        """Requests that were answered, refused or dropped."""
+        return self.times.requests
 
     def sent(self, model: str) -> int:
-        """Requests of a model that were answered, refused or dropped."""
-        return len(self._taken_ms.get(model, ()))
+        """The same of one model."""
+        return len(self.times.taken_ms.get(model, ()))
 
     def lost(self, model: str) -> int:
         """Those of them that were not in time."""
-        return self.sent(model) - self._in_time.get(model, 0)
+        return self.sent(model) - self.times.in_time.get(model, 0)
 
     def play(
         self, plan: Plan, fleet: Fleet, demand: Sequence[Demand], seconds: float, seed: int
@@ -340,29 +382,19 @@ class TrialRuns:
             plan=plan,
             device=device_factory(scenario_physics(scenario)),
         )
-        recorder = Recorder()
-
-        def enough() -> bool:
-            self._count(recorder.served)
-            recorder.served.clear()
-            return self._enough(self)
-
-        play(run, recorder=recorder, enough=enough)
-        return enough()
+        play(run, [self.times], enough=lambda: self._enough(self))
+        return self._enough(self)
 
     def models(self) -> dict[str, ModelTrial]:
         """Each model of which a request was sent."""
-        return {
-            model: ModelTrial(len(taken), self._in_time[model], quantile(sorted(taken), _TAIL))
-            for model, taken in self._taken_ms.items()
-        }
+        return model_trials(self.times.taken_ms, self.times.in_time)
 
-    def _count(self, served: Sequence[ServedRequest]) -> None:
-        self.requests += len(served)
-        for one in served:
-            ok = one.outcome is Outcome.OK
-            answered = ok or one.outcome is Outcome.LATE
-            self._in_time[one.model] = self._in_time.get(one.model, 0) + ok
-            self._taken_ms.setdefault(one.model, []).append(
-                one.answered_ms - one.arrived_ms if answered else inf
-            )
+
+def model_trials(
+    taken_ms: Mapping[str, Sequence[float]], in_time: Mapping[str, int]
+) -> dict[str, ModelTrial]:
+    """Each model of which a request was sent, by what ``AnswerTimes`` has of it."""
+    return {
+        model: ModelTrial(len(taken), in_time[model], quantile(sorted(taken), _TAIL))
+        for model, taken in taken_ms.items()
+    }

@@ -102,19 +102,19 @@ class DeadlineAdmission:
         can happen only to queues whose tail is less urgent than the request.
         """
         start_ms = total_ms = max(now_ms, host.free_at_ms)
-        tail_ms = inf
+        deadline_ms, tail_ms = request.deadline_ms, inf
         for slot in view.queued(host):
             if slot.guest:
                 continue  # a guest waits for the others, not they for it
             queue = view.queue(slot.model)
-            per_row_ms = row_ms(slot, host, view)
+            per_row_ms, last_ms = row_ms(slot, host, view), queue.tail_deadline_ms
             total_ms += queue.rows * per_row_ms
             start_ms += queue.rows_before(request) * per_row_ms
-            if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
-                tail_ms = queue.tail_deadline_ms
+            if deadline_ms < last_ms < tail_ms:
+                tail_ms = last_ms
         # A request that need not wait needs no margin: the execution alone is known well enough.
         margin_ms = view.model(request.model).admission_margin_ms if start_ms > now_ms else 0.0
-        late_ms = start_ms + own_ms + margin_ms - request.deadline_ms
+        late_ms = start_ms + own_ms + margin_ms - deadline_ms
         if tail_ms == inf:
             return late_ms, True
         added_ms = row_ms(view.slot(host, request.model), host, view) * request.rows
@@ -155,6 +155,7 @@ def _crowded_ms(request: Request, host: PartitionView, view: View, now_ms: float
 
 def row_ms(slot: Slot, host: PartitionView, view: View) -> float:
     """Time one queued row of a slot's model costs ``host``: its planned part of a row."""
-    model = view.model(slot.model)
+    name = slot.model
+    model = view.model(name)
     batch = limit_rows(slot, host, model)
-    return model.latency_ms(batch, host.share_pct) / batch * host.parts.get(slot.model, 1.0)
+    return model.latency_ms(batch, host.share_pct) / batch * host.parts.get(name, 1.0)

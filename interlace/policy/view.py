@@ -6,9 +6,9 @@ partition. All of it is live and read-only, and must not be kept after the call.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from math import inf
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -17,109 +17,106 @@ from interlace.core.plan import Demand, Plan, Slot
 from interlace.core.request import Batch, Request
 
 
-class PartitionView(Protocol):
+class PartitionView:
     """One partition."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def share_pct(self) -> int: ...
-    @property
-    def units_mask(self) -> int:
-        """Bit i is set if it runs on unit i of its accelerator; 0 if it has no units of its own."""
+    __slots__ = ()
+
+    id: str
+    share_pct: int
+    units_mask: int  #: bit i for unit i of its accelerator; 0 if it has no units of its own
+    slots: Sequence[Slot]  #: turns of the duty cycle whose model is loaded here, in plan order
+    own_turns: int  #: models that have a turn here, guests left out
+    #: Where partitions exceed their accelerator: all that are there; else only this one.
+    rivals: Sequence[PartitionView]
+    #: The part of the accelerator's room that a batch here takes from its rivals; 1 if none.
+    room_part: float
+    #: The part of each model's rate that is planned here, of all that is planned for it.
+    parts: dict[str, float]
+    #: What arrives of each model's part in the shortest round of batches that keeps up.
+    sustaining_rows: dict[str, float]
 
     @property
-    def slots(self) -> Sequence[Slot]:
-        """Turns of the duty cycle whose model is loaded here, in plan order."""
-
-    @property
-    def own_turns(self) -> int: ...  #: models that have a turn here, guests left out
-    @property
+    @abstractmethod
     def accepting(self) -> bool: ...  #: ready, and not draining
+    @abstractmethod
     def takes(self, now_ms: float) -> bool:
         """Accepting, and idle or about to be: a batch may be given to it (``Gpu.ahead_ms``)."""
 
     @property
+    @abstractmethod
     def running(self) -> Batch | None: ...  #: the batch that runs now
 
     @property
-    def rivals(self) -> Sequence[PartitionView]:
-        """Where partitions exceed their accelerator: all that are there; else only this one."""
-
-    @property
-    def room_part(self) -> float:
-        """The part of the accelerator's room that a batch here takes from its rivals; 1 if none."""
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        """The part of each model's rate that is planned here, of all that is planned for it."""
-
-    @property
-    def sustaining_rows(self) -> Mapping[str, float]:
-        """What arrives of each model's part in the shortest round of batches that keeps up."""
-
-    @property
+    @abstractmethod
     def lags_ms(self) -> Mapping[str, float]:
         """How far the models that contend are behind the most served of them (``fairness``)."""
 
+    @abstractmethod
     def last_start_ms(self, model: str) -> float:
         """When the model's last batch here began; minus infinity if none did."""
 
     @property
+    @abstractmethod
     def free_at_ms(self) -> float:
         """When all that was given to it is predicted to end; a past time if nothing runs."""
 
 
-class QueueView(Protocol):
+class QueueView:
     """One model's queue, earliest deadline first.
 
     Requests of one model are always taken in this order: a dispatcher decides which model runs,
     where, and in how large a batch, but not which of a model's requests go first.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def rows(self) -> int: ...
     @property
+    @abstractmethod
     def head(self) -> Request | None: ...
     @property
+    @abstractmethod
     def tail_deadline_ms(self) -> float:
         """The latest deadline queued; infinite if the queue is empty."""
 
     @property
+    @abstractmethod
     def complete(self) -> bool:
         """True if what arrives later cannot join these rows: a ring of staged inputs ends here."""
 
+    @abstractmethod
     def deadline_ms(self, index: int) -> float:
         """The deadline of the request at that place, 0 for the head; infinite past the end."""
 
+    @abstractmethod
     def rows_before(self, request: Request) -> int:
         """Rows queued that are to be served before ``request``."""
 
+    @abstractmethod
     def batch_rows(self, limit: int) -> int:
         """Rows the next batch would hold: the head and what may join it, up to ``limit``."""
 
 
-class ModelView(Protocol):
+class ModelView:
     """One deployed model."""
 
-    @property
-    def demand(self) -> Demand: ...
-    @property
-    def hosts(self) -> Sequence[PartitionView]:
-        """Accepting partitions where the model is loaded, on any accelerator."""
+    __slots__ = ()
+
+    demand: Demand
+    hosts: tuple[PartitionView, ...]  #: accepting, on any accelerator, with the model loaded
+    lenders: tuple[PartitionView, ...]  #: the same, where it is a guest
+    alike: bool  #: its hosts are of one share, and none has another model's turns
+    ready_ms: float  #: when its weights are predicted to be there; a past time if they are
 
     @property
-    def lenders(self) -> Sequence[PartitionView]: ...  #: the same, where it is a guest
-    @property
-    def alike(self) -> bool: ...  #: its hosts are of one share, and none has another model's turns
-    @property
+    @abstractmethod
     def admission_margin_ms(self) -> float:
         """How long before its deadline a request should be predicted to end, to be admitted."""
 
-    @property
-    def ready_ms(self) -> float:
-        """When its weights are predicted to be there; a past time if they are."""
-
+    @abstractmethod
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         """Predicted command-to-completion time, corrected by what was measured lately.
 
@@ -134,40 +131,53 @@ class Tally(Struct, frozen=True, gc=False):
     busy_ms: float = 0.0
 
 
-class History(Protocol):
+class History:
     """What has run on one accelerator."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def tally(self, model: str) -> Tally: ...
+    @abstractmethod
     def runs_since(self, model: str, since_ms: float) -> int:
         """Batches of the model that began at or after ``since_ms``, of the last 256."""
 
 
-class View(Protocol):
+class View:
     """One accelerator at one instant."""
 
+    __slots__ = ()
+
+    gpu: Gpu
+    history: History
+
     @property
-    def gpu(self) -> Gpu: ...
+    @abstractmethod
+    def plan(self) -> Plan:
+        """The plan that is in force, with its ``session_ms`` and ``elastic``."""
+
     @property
-    def plan(
-        self,
-    ) -> Plan: ...  #: the plan that is in force, with its ``session_ms`` and ``elastic``
-    @property
+    @abstractmethod
     def partitions(self) -> Sequence[PartitionView]: ...
-    @property
-    def history(self) -> History: ...
+    @abstractmethod
     def model(self, model: str) -> ModelView: ...
+    @abstractmethod
     def rows_per_s(self, model: str) -> float:
         """Rows per second that arrive, smoothed; the planned rate before any has arrived."""
 
+    @abstractmethod
     def queue(self, model: str) -> QueueView:
         """What can be launched: all that waits, or a row of staged inputs (E2bird section 5.1)."""
 
+    @abstractmethod
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         """Slots of a partition whose model may have something to launch: of many, few."""
 
+    @abstractmethod
     def slot(self, partition: PartitionView, model: str) -> Slot:
         """The slot of a model that the partition hosts or is lent to; of several the last."""
 
+    @abstractmethod
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,6 @@ from interlace.core.request import Batch, Request
 from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count
 from interlace.formats.arrays import NUMPY_TYPES, WORD, sample_shape
 from interlace.shm.arena import Arena
-
-
-def sample_dims(spec: TensorSpec, sizes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """``spec.dims`` with every -1 replaced by the stated size, batch dimension not included.
-
-    ``sizes`` gives, per input, either all dims or those of the free ones in order.
-    """
-    return sample_shape(spec, tuple(sizes.get(spec.name, ())))
 
 
 def content(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
@@ -109,7 +101,7 @@ class SampleInputs:
         signature = self._model.signature
         tensors: list[Tensor] = []
         for spec in signature.inputs:
-            dims = sample_dims(spec, self._model.sample)
+            dims = sample_shape(spec, self._model.sample)
             shape = (1, *dims) if signature.batched else dims
             nbytes = size_bytes(spec, shape)
             offset = self._arena.alloc(nbytes)

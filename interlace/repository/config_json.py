@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from interlace.core.model import Format, Model
 from interlace.core.tensor import TensorSpec
+from interlace.repository.folder import FILES, PROFILE_FILE
 from interlace.repository.model_config import DATA_TYPES, ModelConfig
 
 #: (platform, backend) of each format, Triton's own where it has one.
-PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
+_PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.ONNX: ("onnxruntime_onnx", "onnxruntime"),
     Format.TORCHSCRIPT: ("pytorch_libtorch", "pytorch"),
     Format.EXPORTED: ("pytorch_export", "pytorch"),
@@ -17,14 +18,7 @@ PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.FACTORY: ("python", "python"),
     Format.PROFILE: ("simulated", "simulated"),
 }
-_FILES: Final = {
-    Format.ONNX: "model.onnx",
-    Format.TORCHSCRIPT: "model.pt",
-    Format.EXPORTED: "model.pt2",
-    Format.HUGGINGFACE: "",
-    Format.FACTORY: "model.py",
-    Format.PROFILE: "profile.csv",
-}
+_FILES: Final = {**FILES, Format.PROFILE: PROFILE_FILE}
 #: Labels are part of the reply up to this size: about ten times those of ImageNet.
 _LABELS_LIMIT_CHARS: Final = 256_000
 _TYPES: Final = {datatype: name for name, datatype in DATA_TYPES.items()}
@@ -40,7 +34,7 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
     alphabet of a text recogniser.
     """
     signature = model.signature
-    platform, backend = PLATFORMS[model.format]
+    platform, backend = _PLATFORMS[model.format]
     values = config.values
     rendered: dict[str, Any] = {
         "name": model.name,
@@ -57,7 +51,7 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
         "instance_group": [
             {"name": f"{model.name}_0", "kind": "KIND_CPU", "count": 1, "gpus": [], "profile": []}
         ],
-        "default_model_filename": _FILES[model.format],
+        "default_model_filename": _FILES.get(model.format, ""),
         "cc_model_filenames": {},
         "metric_tags": {},
         "parameters": _parameters(model, config),

@@ -20,11 +20,12 @@ CONFIG_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
-_FILES: Final = {
-    "model.onnx": Format.ONNX,
-    "model.pt": Format.TORCHSCRIPT,
-    "model.pt2": Format.EXPORTED,
-    "model.py": Format.FACTORY,
+#: The one name that a model's file may have.
+FILES: Final[Mapping[Format, str]] = {
+    Format.ONNX: "model.onnx",
+    Format.TORCHSCRIPT: "model.pt",
+    Format.EXPORTED: "model.pt2",
+    Format.FACTORY: "model.py",
 }
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
 _HF_FILE: Final = "config.json"
@@ -182,7 +183,7 @@ def detect_format(folder: Path, config: ModelConfig) -> Format:
         RepositoryError: no model, several, one of an unsupported kind, or not the stated backend's.
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    formats = [_FILES[name] for name in names if name in _FILES]
+    formats = [format for format, name in FILES.items() if name in names]
     if _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
         formats.append(Format.HUGGINGFACE)
     if not formats and PROFILE_FILE in names:
@@ -216,7 +217,7 @@ def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
 
 def _check_filename(format: Format, config: ModelConfig) -> None:
     asked = config.values.get("default_model_filename", "")
-    standard = {kind: name for name, kind in _FILES.items()}.get(format)
+    standard = FILES.get(format)
     if asked and asked != standard:
         raise config.error(
             "default_model_filename", f"'{asked}'", f"'{standard or 'none'}', the only name served"

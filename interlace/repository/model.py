@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tables import did_you_mean
-from interlace.core.tensor import Signature, TensorSpec
+from interlace.core.tensor import FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature
 from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH
-
-#: Size of a free dimension in sample inputs, where the operator states none.
-DEFAULT_FREE_DIM: Final = 64
 
 
 def complete(draft: Draft, described: Signature | None, generation: int) -> Model:
@@ -31,18 +29,8 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     inputs = _join(draft, "input", _as_batched(draft, said.inputs, said.batched, batched))
     outputs = _join(draft, "output", _as_batched(draft, said.outputs, said.batched, batched))
     signature = Signature(inputs, outputs, batched, _max_batch(draft, said) if batched else 1)
-    return Model(
-        name=draft.name,
-        version=draft.version,
-        format=draft.format,
-        path=draft.path,
-        digest=draft.digest,
-        signature=signature,
-        terms=draft.terms,
-        sample=_sample(draft, inputs),
-        labels=draft.labels,
-        generation=generation,
-    )
+    sample = _sample(draft, inputs)
+    return replace(draft.provisional(), signature=signature, sample=sample, generation=generation)
 
 
 def _from_files(draft: Draft) -> Signature:
@@ -156,7 +144,7 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
         if given is not None and len(given) != len(free):
             given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
         if free:
-            sample[spec.name] = given or (DEFAULT_FREE_DIM,) * len(free)
+            sample[spec.name] = given or (FREE_DIM,) * len(free)
     return sample
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import Protocol
@@ -54,7 +54,7 @@ class SimClock:
         return self._now_ms
 
     def call_at(self, at_ms: float, call: Call) -> None:
-        heapq.heappush(self._heap, (max(at_ms, self._now_ms), next(self._sequence), call))
+        heappush(self._heap, (max(at_ms, self._now_ms), next(self._sequence), call))
 
     def call_soon(self, call: Call) -> None:
         self.call_at(self._now_ms, call)
@@ -62,7 +62,7 @@ class SimClock:
     def run(self, until_ms: float = inf) -> None:
         """Make every call due by ``until_ms``, in order; then it is ``until_ms``, if finite."""
         while self._heap and self._heap[0][0] <= until_ms:
-            self._now_ms, _, call = heapq.heappop(self._heap)
+            self._now_ms, _, call = heappop(self._heap)
             call()
         if until_ms != inf:
             self._now_ms = max(self._now_ms, until_ms)

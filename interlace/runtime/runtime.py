@@ -95,6 +95,7 @@ class Runtime:
         self._wake = Alarm(clock, lambda: self.deliver(Woke()))
         self._timeout = Alarm(clock, lambda: self.deliver(TimedOut()))
         self._epoch_ms = epoch_ms
+        self._deliver: Callable[[Event], None] = self.deliver  # bound once
         for device in devices.values():
             device.on_event(self.deliver)
 
@@ -159,12 +160,14 @@ class Runtime:
         # The usual by identity: ``isinstance`` is slow where a struct is of another type.
         for command in commands:
             if type(command) is not SendReply and isinstance(command, _WORK):
-                self._devices[command.gpu].do(command, self.deliver)
+                self._devices[command.gpu].do(command, self._deliver)
         for command in commands:
             if type(command) is SendReply:
                 reply = command.reply
-                self._on_timeouts.pop(reply.request.id, None)
-                self._on_replies.pop(reply.request.id)(reply)
+                request_id = reply.request.id
+                if request_id in self._on_timeouts:
+                    del self._on_timeouts[request_id]
+                self._on_replies.pop(request_id)(reply)
             elif type(command) is WakeAt:
                 self._wake.at(command.at_ms)
             elif not isinstance(command, _WORK):

@@ -20,7 +20,7 @@ NAME_CHARS: Final = 128
 class ServedModel:
     """One deployed version: the model, and the statistics of its replies.
 
-    ``config`` is the JSON of Triton's ModelConfig; empty means one made from the signature.
+    ``config`` is the JSON of Triton's ModelConfig.
     """
 
     model: Model

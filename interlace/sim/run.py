@@ -22,6 +22,7 @@ from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.pipeline.runner import PipelineRunner
+from interlace.sim.pipeline.served import AppServed
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import RunRecord
 from interlace.sim.recorder import Recorder
@@ -50,15 +51,29 @@ def simulate(
     observers: Sequence[Observer] = (),
     on_progress: OnProgress = lambda part: None,
     recorder: Recorder | None = None,
-    enough: Callable[[], bool] = lambda: False,
 ) -> RunRecord:
     """Play a scenario to its end, every request answered; equal scenarios give equal records.
 
-    A ``recorder`` of one's own may keep less, for runs of hours. ``enough`` is asked now and then:
-    where it is true the run ends, and what has no answer yet is not in the record.
+    A ``recorder`` of one's own may keep less, for runs of hours.
     """
     recorder = recorder or Recorder()
-    runtime, clock, _ = warmed(scenario, [recorder, *observers])
+    apps = play(scenario, [recorder, *observers], on_progress)
+    until_ms = scenario.warm_ms + scenario.arrivals.seconds * 1000.0
+    record = recorder.record(scenario.warm_ms, until_ms, [gpu.id for gpu in scenario.fleet.gpus])
+    return replace(record, apps=apps)
+
+
+def play(
+    scenario: Simulation,
+    observers: Sequence[Observer],
+    on_progress: OnProgress = lambda part: None,
+    enough: Callable[[], bool] = lambda: False,
+) -> tuple[AppServed, ...]:
+    """The same, seen by these observers alone; returns what became of requests of whole apps.
+
+    ``enough`` is asked now and then: where it is true the run ends, whoever has no answer yet.
+    """
+    runtime, clock, _ = warmed(scenario, observers)
     source = _Source(runtime, scenario)
     length_ms, ended = scenario.arrivals.seconds * 1000.0, False
     with gc_paused():
@@ -71,9 +86,7 @@ def simulate(
         longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
         while runtime.unanswered and not ended:
             clock.run(clock.now_ms() + longest_ms + 1.0)
-    gpus = [gpu.id for gpu in scenario.fleet.gpus]
-    record = recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)
-    return replace(record, apps=tuple(source.apps.served))
+    return tuple(source.apps.served)
 
 
 @contextmanager
@@ -118,10 +131,12 @@ class _Source:
         ]
         self.apps = PipelineRunner(runtime, scenario.pipelines)
         self._next = 0
+        self._send_next: Callable[[], None] = self._send  # bound once
+        self._on_reply: Callable[[Reply], None] = runtime.delivered
 
     def start(self) -> None:
         if self._times_ms:
-            self._runtime.clock.call_at(self._start_ms + self._times_ms[0], self._send)
+            self._runtime.clock.call_at(self._start_ms + self._times_ms[0], self._send_next)
 
     def _send(self) -> None:
         index = self._next
@@ -131,15 +146,14 @@ class _Source:
         # The next is asked for first: at equal times a source keeps its place before wakes.
         self._next = index + 1
         if self._next < len(self._times_ms):
-            self._runtime.clock.call_at(self._start_ms + self._times_ms[self._next], self._send)
+            self._runtime.clock.call_at(
+                self._start_ms + self._times_ms[self._next], self._send_next
+            )
         if self._is_app[which]:
             self.apps.begin(model)
             return
         request = Request(self._runtime.next_id(), model, now_ms, now_ms + slo_ms)
-        self._runtime.submit(request, self._answered)
-
-    def _answered(self, reply: Reply) -> None:
-        self._runtime.delivered(reply)
+        self._runtime.submit(request, self._on_reply)
 
 
 def _runtime(

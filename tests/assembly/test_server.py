@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import interlace
-from tests.serve.server import write_model
+from bench.attack.repository import write_model
 
 
 def served(tmp_path: Path, port: int = 0) -> interlace.Server:

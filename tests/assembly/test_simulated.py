@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import interlace
+from bench.attack.repository import write_model
 from interlace.device.simulated.answers import request_digest
-from tests.serve.server import write_model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
 CSV = "model,share_pct,batch,latency_ms,gpu_kind\nm,100,1,{ms},{kind}\nm,100,8,9,{kind}\n"

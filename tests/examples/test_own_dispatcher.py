@@ -10,7 +10,7 @@ from interlace.cli.main import build
 from interlace.core.messages import SolvePlan
 from interlace.core.plan import Demand, Plan
 from interlace.policy.catalog import resolve
-from interlace.runtime.plan_solver import solve_in_process, unsendable
+from interlace.runtime.plan_solver import PlanningProcess, unsendable
 from interlace.testing import laws_of
 from interlace.testing.worlds import line_profile, machine
 
@@ -66,9 +66,9 @@ def test_the_planning_process_loads_planners_from_the_folder_too(
     monkeypatch.chdir(tmp_path)
     demand = (Demand("m", 10.0, 50.0),)
     question = SolvePlan(1, demand, Plan(), {"m": line_profile("m")}, machine())
-    solved = solve_in_process(resolve("planner_of_a_test:SYSTEM"), question)
+    solved = PlanningProcess().solve(resolve("planner_of_a_test:SYSTEM"), question)
     assert solved.failure is None
     assert [p.id for p in solved.plan.partitions] == ["left"]
     closed = resolve("planner_of_a_test:CLOSED")
     assert "at the top level of a module" in str(unsendable(closed))
-    assert solve_in_process(closed, question).failure == unsendable(closed)
+    assert PlanningProcess().solve(closed, question).failure == unsendable(closed)

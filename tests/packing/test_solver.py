@@ -67,17 +67,6 @@ def test_what_cannot_be_is_not_feasible() -> None:
     assert not solve(LinearProgram([-1.0], [0.0], [inf], [False], [])).optimal, "unbounded"
 
 
-def test_a_start_is_kept_where_there_is_no_time_to_search() -> None:
-    weights = [(7919 * i) % 97 + 20 for i in range(60)]
-    values = [(104729 * i) % 89 + 20 for i in range(60)]
-    program = _knapsack(weights, values, sum(weights) // 2, True)
-    start = [1.0 if i < 5 else 0.0 for i in range(60)]
-    found = solve(program, nodes=0, start=start)
-    assert found.feasible
-    assert -found.objective >= sum(values[:5])
-    assert found.bound <= found.objective + 1e-6
-
-
 def test_a_wide_gap_is_enough_where_it_is_asked_for() -> None:
     weights = [(7919 * i) % 97 + 20 for i in range(40)]
     values = [(104729 * i) % 89 + 20 for i in range(40)]

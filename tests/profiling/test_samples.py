@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.profiling.samples import content, sample_dims, size_bytes
+from interlace.formats.arrays import sample_shape
+from interlace.profiling.samples import content, size_bytes
 
 
 @given(
@@ -46,10 +47,10 @@ def test_bytes_elements_carry_their_length() -> None:
 
 def test_free_dims_take_the_stated_sizes() -> None:
     spec = TensorSpec("x", "FP32", (3, -1, -1))
-    assert sample_dims(spec, {"x": (3, 32, 64)}) == (3, 32, 64)
-    assert sample_dims(spec, {"x": (32, 64)}) == (3, 32, 64)
-    assert sample_dims(TensorSpec("y", "FP32", (3, 4)), {}) == (3, 4)
+    assert sample_shape(spec, {"x": (3, 32, 64)}) == (3, 32, 64)
+    assert sample_shape(spec, {"x": (32, 64)}) == (3, 32, 64)
+    assert sample_shape(TensorSpec("y", "FP32", (3, 4)), {}) == (3, 4)
 
 
 def test_a_free_dim_without_a_size_is_moderate() -> None:
-    assert sample_dims(TensorSpec("x", "FP32", (3, -1)), {}) == (3, 64)
+    assert sample_shape(TensorSpec("x", "FP32", (3, -1)), {}) == (3, 64)

@@ -4,92 +4,29 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-TIMES = """
-import time
-import torch
+from bench.attack.stand import Stand
 
-INPUTS = {{"x": ("FP32", (4,))}}
-OUTPUTS = {{"y": ("FP32", (4,))}}
-OPTIMISE = False
-
-
-class Times(torch.nn.Module):
-    def forward(self, x):
-        {extra}
-        return x * {factor}
-
-
-def create_model():
-    return Times()
-"""
 #: Kills its own process for one poisonous input; samples never hold such a value.
 CRASH = "import os; (x.max() > 1e6) and os.kill(os.getpid(), 9)"
 SLEEP = "time.sleep(0.03)"
 
 
-def write_model(
-    root: Path, name: str, factor: float = 2.0, extra: str = "pass", slo_ms: float = 2_000.0
-) -> None:
-    """A Python-factory model that multiplies, in a repository."""
-    folder = root / name / "1"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.py").write_text(TIMES.format(factor=factor, extra=extra))
-    (root / name / "interlace.toml").write_text(f"slo_ms = {slo_ms}\nmax_batch = 4\n")
+class Server(Stand):
+    """`interlace serve` until ``stop``, with a client."""
 
-
-class Server:
-    """`interlace serve` until ``stop``; what it prints is kept. ``code`` is the command."""
-
-    code = "from interlace.cli.main import main; main()"
     answer_s = 30.0  #: how long a request may take
 
     def __init__(self, root: Path, cache: Path, *options: str) -> None:
-        argv = [sys.executable, "-c", self.code, "serve"]
-        ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-        self.process = subprocess.Popen(
-            [*argv, str(root), "--profiles", str(cache / "profiles"), *ports, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self.port = 0
-        self.grpc_port = 0
-
-    def wait_ready(self, limit_s: float = 90.0) -> Server:
-        found = self.wait_for(r"ready: HTTP on (\d+), gRPC on (\d+)", limit_s)
-        self.port, self.grpc_port = int(found[1]), int(found[2])
-        return self
-
-    def wait_for(self, pattern: str, limit_s: float = 90.0) -> re.Match[str]:
-        ends_s = time.monotonic() + limit_s
-        while time.monotonic() < ends_s:
-            found = re.search(pattern, self.text)
-            if found:
-                return found
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"{pattern!r} was not printed:\n{self.text}")
-
-    @property
-    def text(self) -> str:
-        return "".join(self.lines)
+        super().__init__(root, cache / "profiles", *options)
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.answer_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=self.answer_s)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data)
@@ -105,19 +42,11 @@ class Server:
         body: Mapping[str, object] = {"inputs": [tensor], "parameters": parameters}
         return self.call("POST", f"/v2/models/{model}/infer", body)
 
-    def workers(self) -> list[int]:
-        """Process ids of the partitions' workers: the children of the fork server."""
-        out = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True)
-        pairs = [tuple(map(int, line.split())) for line in out.stdout.splitlines()[1:]]
-        children = [pid for pid, parent in pairs if parent == self.process.pid]
-        return [pid for pid, parent in pairs if parent in children]
-
-    def stop(self, limit_s: float = 40.0) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(limit_s)
-        self._reader.join(10.0)
-        return code
+    def end(self, limit_s: float = 40.0) -> int:
+        """Its exit status; nothing of it is left."""
+        ended = self.stop(limit_s)
+        assert not ended["left_processes"], "a process of the server outlived it"
+        return int(ended["exit"])
 
     def kill(self) -> None:
         """However a test ended, nothing of the server stays."""
@@ -128,11 +57,6 @@ class Server:
         assert not self._reader.is_alive(), "a process of the server outlived it"
         if self.process.stdout is not None:
             self.process.stdout.close()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line)
 
 
 class Traffic:

@@ -9,9 +9,10 @@ from pathlib import Path
 import grpc
 import numpy as np
 
+from bench.attack.repository import write_model
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.serve.conftest import Start
-from tests.serve.server import Server, write_model
+from tests.serve.server import Server
 from tests.server.grpc.test_calls import raw
 from tests.server.grpc.test_server import arenas_of
 
@@ -99,6 +100,6 @@ def test_both_transports_on_one_core(root: Path, cache: Path) -> None:
         assert server.infer("m", 3.0)[0] == 200
         replaced(server.workers()[0], server.workers)
         assert infer(server, "m", 4.0) == [8.0] * 4
-        assert server.stop() == 0
+        assert server.end() == 0
     finally:
         server.kill()

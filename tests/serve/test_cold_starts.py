@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
 
+from bench.attack.repository import write_model
 from interlace.cli.top import read_metrics
 from interlace.formats.page_cache import cached_part
 from tests.serve.conftest import Start
-from tests.serve.server import Server, write_model
+from tests.serve.server import Server
 
 WIDTH = 512  # a model of three layers, 3 MB
 CODE = """
@@ -76,7 +77,7 @@ def test_any_model_answers_in_a_third_of_their_memory(root: Path, start: Start) 
         f"weights: {state}" for state in ("resident", "loading", "cold")
     }
     assert reasons["bare"] == ""
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_a_bound_serves_a_model_that_is_larger_than_the_memory(root: Path, start: Start) -> None:
@@ -89,7 +90,7 @@ def test_a_bound_serves_a_model_that_is_larger_than_the_memory(root: Path, start
     metrics = read_metrics(server.call("GET", "/metrics")[1])
     held_bytes = metrics.value("interlace_model_weights_held_bytes", model="part")
     assert 4.1e6 < held_bytes < 4.5e6  # one of its three layers
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_weights_that_leave_give_the_page_cache_back(root: Path, cache: Path, start: Start) -> None:
@@ -112,7 +113,7 @@ def test_weights_that_leave_give_the_page_cache_back(root: Path, cache: Path, st
     while (held := sum(cached_part(one) * one.stat().st_size for one in files)) > 7e6:
         assert monotonic() < end_s, f"{held / 1e6:.1f} MB of the weights are in the page cache"
         sleep(0.1)
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_cold_takes_memory(root: Path, start: Start) -> None:

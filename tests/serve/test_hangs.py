@@ -7,8 +7,8 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
+from bench.attack.repository import write_model
 from tests.serve.conftest import Start
-from tests.serve.server import write_model
 
 #: Hangs for one input; samples never hold such a value.
 HANG = "(x.max() > 1e6) and time.sleep(600.0)"
@@ -31,7 +31,7 @@ def test_a_hang_is_a_504_soon_after_the_deadline_and_costs_one_worker(
         time.sleep(0.1)
     assert len(set(server.workers()) & set(workers)) == len(workers) - 1, "one worker is replaced"
     assert server.infer("hangs")[1]["outputs"][0]["data"] == [2.0] * 4
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_over_grpc_too_and_the_memory_of_its_inputs_is_used_again(root: Path, start: Start) -> None:
@@ -56,4 +56,4 @@ def test_over_grpc_too_and_the_memory_of_its_inputs_is_used_again(root: Path, st
                 except InferenceServerException:
                     time.sleep(0.1)
             assert reply.as_numpy("y").tolist() == [[2.0] * 4]
-    assert server.stop() == 0
+    assert server.end() == 0

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.attack.repository import write_model
 from tests.serve.conftest import Start
-from tests.serve.server import CRASH, SLEEP, Server, Traffic, write_model
+from tests.serve.server import CRASH, SLEEP, Server, Traffic
 
 
 def _metric(server: Server, name: str) -> list[str]:
@@ -164,7 +165,7 @@ def test_sigterm_answers_everything_in_flight(root: Path, start: Start) -> None:
     server.process.send_signal(signal.SIGTERM)
     for thread in threads:
         thread.join(30.0)
-    assert server.stop() == 0
+    assert server.end() == 0
     # Those that arrived after the signal are told so; none hangs, none is cut off.
     assert len(answers) == 32 and set(answers) <= {200, 503}
     assert answers.count(200) >= 4
@@ -185,7 +186,7 @@ def test_sigterm_while_models_are_opened_blames_none_of_them(
             break
         time.sleep(0.02)
     assert opening.exists(), server.text
-    assert server.stop() == 0
+    assert server.end() == 0
     assert "stopping" in server.text
     assert "ERROR" not in server.text and "Traceback" not in server.text
 
@@ -193,10 +194,10 @@ def test_sigterm_while_models_are_opened_blames_none_of_them(
 def test_a_busy_port_is_a_plain_error(root: Path, cache: Path, start: Start) -> None:
     write_model(root, "m")
     server = start().wait_ready()
-    argv = Server(root, cache, "--http-port", str(server.port))
+    argv = Server(root, cache, "--http-port", str(server.http_port))
     try:
         assert argv.process.wait(60.0) == 1
-        argv.wait_for(rf"error: cannot listen for HTTP on 127.0.0.1:{server.port}", 5.0)
+        argv.wait_for(rf"error: cannot listen for HTTP on 127.0.0.1:{server.http_port}", 5.0)
         assert "Traceback" not in argv.text
     finally:
         argv.kill()
@@ -217,7 +218,7 @@ def test_after_sigterm_connections_are_told_to_close_and_served_until_then(
     server = start("--drain-delay-s", "30").wait_ready()
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0] * 4}
     body = json.dumps({"inputs": [tensor]})
-    kept = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(5)]
+    kept = [http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30) for _ in range(5)]
 
     def ask(connection: http.client.HTTPConnection) -> tuple[int, str | None]:
         connection.request("POST", "/v2/models/m/infer", body)
@@ -231,4 +232,4 @@ def test_after_sigterm_connections_are_told_to_close_and_served_until_then(
     assert server.call("GET", "/v2/health/ready")[0] == 503
     assert [ask(connection) for connection in kept] == [(200, "close")] * 5
     assert server.infer("m")[0] == 200
-    assert server.stop() == 0, "a second signal ends the wait"
+    assert server.end() == 0, "a second signal ends the wait"

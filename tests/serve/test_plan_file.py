@@ -5,9 +5,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from bench.attack.repository import write_model
 from interlace.cli.main import build
 from tests.serve.conftest import Start
-from tests.serve.server import write_model
 
 
 def command(name: str, root: Path, cache: Path, *options: str) -> None:
@@ -33,7 +33,7 @@ def test_a_kept_plan_is_followed_and_extended(
     assert "has no model 'gone'" in server.text
     assert server.infer("one")[0] == 200
     assert server.infer("two")[0] == 200, "a model that the file does not know is served too"
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_a_plan_for_other_hardware_ends_the_start_in_words(

@@ -4,8 +4,9 @@ import os
 import time
 from pathlib import Path
 
+from bench.attack.repository import write_model
 from tests.serve.conftest import Start
-from tests.serve.server import Server, Traffic, write_model
+from tests.serve.server import Server, Traffic
 
 SLEEPS = "import time\ntime.sleep(600.0)\n"
 
@@ -46,7 +47,7 @@ def test_hostile_folders_keep_nobody_from_serving(root: Path, start: Start) -> N
         assert status == 500 and word in error
     assert "Traceback" not in server.text
     assert server.infer("good")[0] == 200
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_names_without_a_folder_are_404_and_remembered_nowhere(root: Path, start: Start) -> None:
@@ -99,7 +100,7 @@ def test_an_empty_repository_is_served_and_ended_in_peace(root: Path, start: Sta
     write_model(root, "first")
     assert _load(server, "first")[0] == 200
     assert server.infer("first")[0] == 200
-    assert server.stop() == 0
+    assert server.end() == 0
     assert "Traceback" not in server.text
 
 
@@ -114,5 +115,5 @@ def test_a_model_whose_import_hangs_holds_up_nobody(root: Path, start: Start) ->
     assert time.monotonic() - began < 100.0
     assert server.infer("good")[0] == 200
     assert _index(server)["hangs-1"][0] == "LOADING"
-    assert server.stop() == 0
+    assert server.end() == 0
     assert "Traceback" not in server.text

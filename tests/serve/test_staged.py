@@ -3,8 +3,9 @@
 import threading
 from pathlib import Path
 
+from bench.attack.repository import write_model
 from tests.serve.conftest import Start
-from tests.serve.server import SLEEP, Server, Traffic, write_model
+from tests.serve.server import SLEEP, Server, Traffic
 
 
 def _value(server: Server, model: str, value: float) -> float:
@@ -38,7 +39,7 @@ def test_everybody_gets_his_own_answer_from_workers_side_by_side(root: Path, sta
     values = [float(number) for number in range(1, 41)]
     assert _ask_all(server, "m", values) == {value: 2.0 * value for value in values}
     assert _ask_all(server, "n", values) == {value: 3.0 * value for value in values}
-    assert server.stop() == 0
+    assert server.end() == 0
 
 
 def test_requests_of_several_rows_take_several_slots(root: Path, start: Start) -> None:

@@ -4,8 +4,9 @@ import os
 import time
 from pathlib import Path
 
+from bench.attack.repository import write_model
 from tests.serve.conftest import Start
-from tests.serve.server import Server, write_model
+from tests.serve.server import Server
 
 #: Keeps 150 MB more with each request of such a value; samples hold none.
 LEAK = (
@@ -69,5 +70,5 @@ def test_a_home_that_cannot_be_written_to_is_no_obstacle(
     assert server.infer("good")[0] == 200
     assert "--profiles names another folder" in server.text
     assert "the profile of good could not be kept" in server.text
-    assert server.stop() == 0
+    assert server.end() == 0
     assert "Traceback" not in server.text

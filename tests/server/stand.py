@@ -9,6 +9,7 @@ from typing import Any
 import uvloop
 
 from interlace.core.model import Model
+from interlace.repository import ModelConfig, config_json
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
@@ -89,7 +90,7 @@ class Parts:
 
     def publish(self, *models: Model) -> None:
         for model in models:
-            self.table.publish(ServedModel(model))
+            self.table.publish(ServedModel(model, config=config_json(model, ModelConfig())))
 
 
 class Stand(LoopThread):

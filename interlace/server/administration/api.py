@@ -11,7 +11,7 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.core.version import __version__
 from interlace.runtime.clock import Clock
-from interlace.server.administration.model_metadata import model_config, model_metadata
+from interlace.server.administration.model_metadata import model_metadata
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_control import ModelControl
 from interlace.server.model_table import ModelTable, ServedModel
@@ -135,7 +135,8 @@ class AdminApi:
         return model_metadata(served, self._table.versions(name))
 
     def model_config(self, name: str, version: str = "") -> dict[str, object]:
-        return model_config(self._table.resolve(name, version))
+        """Triton's ModelConfig as JSON."""
+        return dict(self._table.resolve(name, version).config)
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, object]:
         """Statistics of one version, of all versions of a name, or of everything."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from bench.attack.repository import write_model
 from tests.device.cuda.mps_control import control_program
-from tests.serve.server import Server, Traffic, write_model
+from tests.serve.server import Server, Traffic
 
 #: A process with torch may take long to start where others do, too.
 RESTART_S = 120.0
@@ -50,7 +51,7 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuServer]:
     try:
         server.wait_ready()
         yield server
-        assert server.stop() == 0, server.text
+        assert server.end() == 0, server.text
         assert "Traceback" not in server.text
     finally:
         server.kill()
@@ -87,7 +88,7 @@ def test_two_models_are_served_under_mps(tmp_path: Path, monkeypatch: pytest.Mon
     server = GpuServer(models(tmp_path), tmp_path, "--device", "mps")
     try:
         serves_both(server.wait_ready())
-        assert server.stop() == 0, server.text
+        assert server.end() == 0, server.text
     finally:
         server.kill()
     assert "Traceback" not in server.text
@@ -104,7 +105,7 @@ def test_lanes_that_overlap_are_served(tmp_path: Path) -> None:
         serves_both(server.wait_ready())
         shares = [int(share) for share in re.findall(r"(\d+) %", server.text)]
         assert sum(shares) > 100, server.text
-        assert server.stop() == 0, server.text
+        assert server.end() == 0, server.text
     finally:
         server.kill()
     assert "Traceback" not in server.text

@@ -23,10 +23,7 @@ def most_rows(signature: Signature) -> int:
 
 def sample_dims(model: Model, signature: Signature) -> dict[str, tuple[int, ...]]:
     """Dims of one row by input name, free ones as the operator states them."""
-    return {
-        spec.name: sample_shape(spec, tuple(model.sample.get(spec.name, ())))
-        for spec in signature.inputs
-    }
+    return {spec.name: sample_shape(spec, model.sample) for spec in signature.inputs}
 
 
 def sample_inputs(
