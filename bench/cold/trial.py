@@ -231,7 +231,7 @@ class _Trial:
 
     def _told(self, *command: object) -> str:
         words = [sys.executable, "-m", "interlace", *map(str, command)]
-        told = subprocess.run(words, capture_output=True, text=True)
+        told = subprocess.run(words, capture_output=True, text=True, check=False)
         return told.stdout if told.returncode == 0 else f"{told.stdout}{told.stderr}"
 
     def _tell(self, path: str) -> tuple[int, str]:
