@@ -231,7 +231,8 @@ class _Trial:
 
     def _told(self, *command: object) -> str:
         words = [sys.executable, "-m", "interlace", *map(str, command)]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        told = subprocess.run(words, capture_output=True, text=True, check=False)
+        return told.stdout if told.returncode == 0 else f"{told.stdout}{told.stderr}"
 
     def _tell(self, path: str) -> tuple[int, str]:
         status, body = self._call(f"/v2/repository/models/{path}", {})

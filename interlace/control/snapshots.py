@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +58,11 @@ class SnapshotSource:
     def snapshot(self) -> ServerSnapshot:
         """Everything that the metrics page shows besides counters."""
         engine = self._engine()
+        places: defaultdict[str, list[Placement]] = defaultdict(list)
+        for place in placements(engine):
+            places[place.model].append(place)
         return ServerSnapshot(
-            models={key: _gauges(key, engine) for key in engine.models},
+            models={key: _gauges(key, places[key], engine) for key in engine.models},
             ready=self._registry.ready(),
             headroom_ratio=engine.target.headroom,
             workers=len(engine.partitions),
@@ -89,8 +93,7 @@ def _resident_bytes(key: str, engine: EngineSnapshot) -> int | None:
     return sum(held) if held else None
 
 
-def _gauges(key: str, engine: EngineSnapshot) -> ModelGauges:
-    here = [place for place in placements(engine) if place.model == key]
+def _gauges(key: str, here: Sequence[Placement], engine: EngineSnapshot) -> ModelGauges:
     planned_rows_per_s = sum(place.rows_per_s for place in here)
     return ModelGauges(
         share_pct=float(sum(place.share_pct for place in here)),

@@ -140,6 +140,7 @@ def _standing(plan: Plan) -> dict[str, LivePartition]:
             part.share_pct,
             PartitionState.READY,
             model_states={slot.model: ModelState.LOADED for slot in part.slots},
+            slots=part.slots,
         )
         for part in plan.partitions
     }

@@ -73,6 +73,7 @@ class LivePartition(PartitionView):
     model_states: dict[str, ModelState] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
     load_ms: dict[str, float] = field(default_factory=dict)  #: how long each model took to load
+    loads_ms: float = 0.0  #: all of those, which each launch asks for
     loads_begun_ms: dict[str, float] = field(default_factory=dict)
     load_ended_ms: float = -inf  #: the last one
     slots: Sequence[Slot] = ()
@@ -188,12 +189,14 @@ class LivePartition(PartitionView):
             return
         self.model_states[model] = ModelState.LOADED
         self.resident_bytes[model] = resident_bytes
+        self.loads_ms += now_ms - begun_ms - self.load_ms.get(model, 0.0)
         self.load_ms[model] = now_ms - begun_ms
 
     def unload(self, model: str) -> None:
         """A model is there no more."""
-        for known in (self.model_states, self.resident_bytes, self.load_ms):
-            known.pop(model, None)
+        self.model_states.pop(model, None)
+        self.resident_bytes.pop(model, None)
+        self.loads_ms -= self.load_ms.pop(model, 0.0)
 
     def loaded(self, model: str) -> bool:
         return self.model_states.get(model) is ModelState.LOADED

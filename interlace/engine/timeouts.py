@@ -31,7 +31,7 @@ def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
     loaded again, too, by what profiles say, since partitions of a process load in turn.
     """
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
-        return max(_LEAST_MS, sum(live.load_ms.values()), _TIMES * run_ms)
+        return max(_LEAST_MS, live.loads_ms, _TIMES * run_ms)
     there = [one for one in state.partitions.values() if one.gpu == live.gpu]
     models = [model for one in there for model in one.model_states if model in state.models]
     load_ms = sum(state.models[model].profile.load_ms for model in models)

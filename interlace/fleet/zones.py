@@ -6,13 +6,19 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
 from interlace.engine.fleet_planner import matched
 from interlace.fleet.fleet_gpus import node_of, own_models_of
 from interlace.policy.base import Planner
+
+#: So many swaps that part replicas are compared by what they cost.
+_TRIES: Final = 32
+_NOTHING: Final = Plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +27,8 @@ class ZonePlanner:
 
     What stands in one zone alone is doubled where an accelerator is left.
     ``zones`` are by node; a node without one is a zone by itself. What is planned for an
-    accelerator stays together, so neither shares nor rates change. Accelerators are swapped for
-    what stands there before replicas are parted, and then within zones alone.
+    accelerator stays together, so neither shares nor rates change. What is swapped for what stands
+    there may come together again, and is parted once more.
     """
 
     planner: Planner
@@ -31,30 +37,9 @@ class ZonePlanner:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        plan = matched(self.planner(demand, fleet, profiles, current), current, fleet)
+        plan = self.planner(demand, fleet, profiles, current)
         apart = spread(doubled(plan, fleet, self.zones), fleet, self.zones)
-        return _matched_within(apart, current, fleet, self.zones)
-
-
-def _matched_within(plan: Plan, current: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
-    """The plan with equal accelerators of a zone swapped so that it resembles ``current``."""
-    zone, gpus = _zones(fleet, zones), defaultdict[str, list[Gpu]](list)
-    for gpu in fleet.gpus:
-        gpus[zone[gpu.id]].append(gpu)
-    wanted, there = _by_zone(plan, zone), _by_zone(current, zone)
-    made = [
-        matched(Plan(tuple(wanted[name])), Plan(tuple(there[name])), Fleet(tuple(own)))
-        for name, own in gpus.items()
-    ]
-    return replace(plan, partitions=tuple(part for one in made for part in one.partitions))
-
-
-def _by_zone(plan: Plan, zone: Mapping[str, str]) -> defaultdict[str, list[Partition]]:
-    found: defaultdict[str, list[Partition]] = defaultdict(list)
-    for part in plan.partitions:
-        if part.gpu in zone:  # what stands may have been lost
-            found[zone[part.gpu]].append(part)
-    return found
+        return spread(matched(apart, current, fleet), fleet, self.zones, current)
 
 
 def doubled(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
@@ -99,12 +84,13 @@ def _zones(fleet: Fleet, zones: Mapping[str, str]) -> dict[str, str]:
     return {gpu.id: zones.get(node_of(gpu.id)) or f"node {node_of(gpu.id)}" for gpu in fleet.gpus}
 
 
-def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
+def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str], current: Plan = _NOTHING) -> Plan:
     """The plan with accelerators of one kind swapped until no swap parts more replicas.
 
     Guests are no replicas: they are lent what is left.
     Each swap lowers the number of models that have two replicas or more, all in one zone; so it
-    ends. The first swap that does is taken, in order of names.
+    ends. Of the first that do, in order of names, the one is taken that parts models over the
+    fewest nodes, then which loads the least beside what stands (``current``).
     """
     zone = _zones(fleet, zones)
     kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
@@ -112,7 +98,9 @@ def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
     for part in plan.partitions:
         held[part.gpu].update(own_models_of([part]))
     replicas = _Replicas(held, zone)
+    nodes = _Replicas(held, {gpu: node_of(gpu) for gpu in zone})
     place = {gpu: gpu for gpu in held}  # where what was planned for an accelerator goes
+    loads = _Loads(plan, current, place)
     names = sorted(held)
     swapped = True
     while swapped:
@@ -120,14 +108,41 @@ def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
         for one in names:
             if not any(map(replicas.gathered, held[one])):
                 continue
-            for other in names:
-                if kinds[one] != kinds[other] or not replicas.swap(one, other):
-                    continue
-                place[one], place[other] = place[other], place[one]
-                swapped = True
-                break
+            alike = (other for other in names if kinds[other] == kinds[one])
+            found = list(islice((o for o in alike if replicas.parts(one, o)), _TRIES))
+            if not found:
+                continue
+            other = min(found, key=lambda o: (nodes.added(one, o), loads.added(one, o)))
+            replicas.change(one, other)
+            nodes.change(one, other)
+            place[one], place[other] = place[other], place[one]
+            swapped = True
     moved = tuple(replace(p, gpu=place[p.gpu]) for p in plan.partitions)
     return replace(plan, partitions=moved)
+
+
+class _Loads:
+    """What is loaded anew of accelerators' parts of a plan, each of which has its ``place``."""
+
+    def __init__(self, plan: Plan, current: Plan, place: Mapping[str, str]) -> None:
+        self._wanted, self._there, self._place = _contents(plan), _contents(current), place
+
+    def added(self, one: str, other: str) -> int:
+        """How many models more if two parts change places."""
+        here, there = self._place[one], self._place[other]
+        before = self._anew(one, here) + self._anew(other, there)
+        return self._anew(one, there) + self._anew(other, here) - before
+
+    def _anew(self, part: str, gpu: str) -> int:
+        return (self._wanted[part] - self._there[gpu]).total()
+
+
+def _contents(plan: Plan) -> defaultdict[str, Counter[tuple[int, str]]]:
+    """What each accelerator holds: shares, and models in partitions of those."""
+    found: defaultdict[str, Counter[tuple[int, str]]] = defaultdict(Counter)
+    for part in plan.partitions:
+        found[part.gpu].update((part.share_pct, slot.model) for slot in part.slots)
+    return found
 
 
 class _Replicas:
@@ -146,20 +161,28 @@ class _Replicas:
         counts = self._zones[model]
         return len(counts) == 1 and counts.total() > 1
 
-    def swap(self, one: str, other: str) -> bool:
-        """Let two accelerators change zones, if that parts more replicas than it gathers."""
-        here, there = self._zone[one], self._zone[other]
-        if here == there:
+    def parts(self, one: str, other: str) -> bool:
+        """Whether it parts more replicas than it gathers to let two accelerators change zones."""
+        if self._zone[one] == self._zone[other]:
             return False
         moving = self._held[one] ^ self._held[other]
         before = sum(map(self.gathered, moving))
-        self._change(one, other)
-        if sum(map(self.gathered, moving)) < before:
-            return True
-        self._change(one, other)
-        return False
+        self.change(one, other)
+        after = sum(map(self.gathered, moving))
+        self.change(one, other)
+        return after < before
 
-    def _change(self, one: str, other: str) -> None:
+    def added(self, one: str, other: str) -> int:
+        """In how many zones more their models are if two accelerators change theirs."""
+        moving = self._held[one] ^ self._held[other]
+        before = sum(len(self._zones[model]) for model in moving)
+        self.change(one, other)
+        after = sum(len(self._zones[model]) for model in moving)
+        self.change(one, other)
+        return after - before
+
+    def change(self, one: str, other: str) -> None:
+        """Let two accelerators change zones."""
         here, there = self._zone[one], self._zone[other]
         self._move(self._held[one] - self._held[other], here, there)
         self._move(self._held[other] - self._held[one], there, here)

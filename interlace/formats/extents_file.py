@@ -107,10 +107,10 @@ class ExtentsFile:
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def forget_use(self, index: int) -> None:
-        """The same of one use's, if the file is open."""
+        """The same of one use's, if the file is open; of the first with what lies before it."""
         if self._open is not None:
             begin, nbytes = self.extents[index]
-            first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+            first = begin // mmap.PAGESIZE * mmap.PAGESIZE if index else 0
             self._open.mapped.madvise(mmap.MADV_DONTNEED, first, begin + nbytes - first)
 
     def drop(self) -> None:

@@ -197,6 +197,27 @@ def test_a_node_that_joins_brings_its_zone() -> None:
     assert "d" in replicas(told.controller.plan)["m"]
 
 
+def test_equal_accelerators_keep_what_stands_there_wherever_the_planner_puts_it() -> None:
+    turns: list[int] = []
+
+    def by_turns(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+        turns.append(0)
+        gpus = [gpu.id for gpu in fleet.gpus][:: (-1) ** len(turns)]
+        return Plan(
+            tuple(
+                Partition(gpu, gpu, 100, (Slot(one.model, 8, 10.0),))
+                for gpu, one in zip(gpus, demand, strict=True)
+            )
+        )
+
+    told = Told("a", "b", system=replace(resolve("interlace"), planner=by_turns), gpus=1)
+    told.deploy(m=10.0, k=10.0)
+    stands = told.controller.plan.partitions
+    told.controller.deploy({})
+    told.run(200.0)
+    assert len(turns) == 2 and told.controller.plan.partitions == stands
+
+
 def test_what_stands_does_not_gather_replicas_in_a_zone() -> None:
     def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
         first, second, *_ = ids = [gpu.id for gpu in fleet.gpus]

@@ -42,6 +42,17 @@ def test_two_replicas_come_into_two_zones() -> None:
     assert zones_of(found, zones)["m"] == {"left", "right"}
 
 
+def test_replicas_are_parted_where_the_least_is_loaded_and_parted_for_it() -> None:
+    zones = {"n0": "left", "n1": "left", "n2": "right", "n3": "right"}
+    one_other = plan({"n0/g0": ["m"], "n1/g0": ["m"], "n2/g0": ["k"]})
+    pool = plan({"n0/g0": ["m"], "n1/g0": ["m"], "n1/g1": ["k"], "n2/g0": ["k"], "n2/g1": ["k"]})
+    for planned, current in ((one_other, one_other), (pool, Plan())):
+        found = spread(planned, fleet(4, 2), zones, current)
+        assert zones_of(found, zones)["m"] == {"left", "right"}
+        where = {p.gpu for p in found.partitions if p.slots[0].model == "k"}
+        assert where == {p.gpu for p in planned.partitions if p.slots[0].model == "k"}
+
+
 def test_a_guest_in_another_zone_is_no_replica() -> None:
     zones = {"n0": "left", "n1": "left", "n2": "right"}
     planned = plan({"n0/g0": ["m"], "n1/g0": ["m"], "n2/g0": ["k"]})

@@ -13,6 +13,7 @@ from torch import nn
 from interlace.formats.arriving import ArrivingWeights
 from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.extents_file import WeightUse
+from interlace.formats.page_cache import cached_part, drop_cached
 from interlace.formats.runner import Arrived
 from interlace.formats.tensor_file import ALIGNMENT_BYTES
 from interlace.formats.weights_file import WeightsFile, write_weights
@@ -170,6 +171,20 @@ def test_what_lies_on_disk_only_is_told(stand: Stand) -> None:
     stand.fetch([0])
     stand.run()
     assert stand.ended.get().disk_bytes == stand.file.extents[0].nbytes
+
+
+def test_nothing_of_a_file_that_is_left_stays_in_the_page_cache(tmp_path: Path) -> None:
+    """Not its head either, which was read to open it: pages around it would stay, too."""
+    path = tmp_path / "weights"
+    use = WeightUse("linear", ("weight",))
+    write_weights(path, {"weight": torch.zeros(1 << 16)}, [use], architecture="a" * 20_000)
+    drop_cached(path)
+    if cached_part(path):
+        pytest.skip("this file system keeps its pages: it is one of memory")
+    file = WeightsFile(path)
+    file.forget_use(0)
+    file.drop()
+    assert cached_part(path) == 0.0
 
 
 def test_uses_name_each_weight_once() -> None:

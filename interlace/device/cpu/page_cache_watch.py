@@ -23,7 +23,7 @@ class PageCacheWatch:
     A model is taken to be in the page cache until it is seen not to be. With ``most_bytes`` the
     files of those that ran longest ago leave it, until so much of them is there at most (but for
     the one that ran last); ``give_up`` has others let go of a model's file before. Between two
-    looks whose model has run is taken to be there whole.
+    looks whose model has run, or is let in, is taken to be there whole.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class PageCacheWatch:
         self._files: dict[str, Path] = {}
         self._on_disk: set[str] = set()
         self._cached: dict[str, _Cached] = {}
+        self._touched: set[str] = set()  #: since the last look; the next may not have seen that
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
 
@@ -50,32 +51,46 @@ class PageCacheWatch:
             self._timer = self._loop.call_later(0.0, self._begin)
 
     def used(self, model: str) -> None:
-        """It runs: others leave before."""
-        if self._most_bytes is None or model not in self._files:
-            return
-        self._files[model] = self._files.pop(model)
-        seen = self._cached.get(model)
-        if seen is not None and seen.nbytes < seen.file_bytes:
-            self._cached[model] = seen._replace(nbytes=seen.file_bytes)
-            self._give_back(self._most_bytes)
+        """It runs: others leave."""
+        self._let_in(model, lambda: None)
 
     def read(self, model: str) -> None:
         """Its file was just read: it is in the page cache."""
         self._on_disk.discard(model)
         self.used(model)
 
-    def read_ahead(self, model: str) -> None:
-        """Have its file come into the page cache, if it was seen not to be there."""
-        if model in self._on_disk:
+    def read_ahead(self, model: str, then: Callable[[], None]) -> None:
+        """Have its file come into the page cache, if it was seen not to be there.
+
+        ``then`` is called once those that leave for it have left.
+        """
+        self._let_in(model, partial(self._read_ahead, model, then))
+
+    def _read_ahead(self, model: str, then: Callable[[], None]) -> None:
+        if model in self._on_disk and model in self._files:
             self._on_disk.discard(model)
             self._loop.run_in_executor(None, _read_ahead, self._files[model])
+        then()
+
+    def _let_in(self, model: str, then: Callable[[], None]) -> None:
+        if self._most_bytes is None or model not in self._files:
+            then()
+            return
+        self._files[model] = self._files.pop(model)
+        self._touched.add(model)
+        seen = self._cached.get(model)
+        if seen is not None and seen.nbytes < seen.file_bytes:
+            self._cached[model] = seen._replace(nbytes=seen.file_bytes)
+            self._give_back(self._most_bytes, then)
+        else:
+            then()
 
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
         path = self._files.pop(model, None)
         self._cached.pop(model, None)
         if path is not None and self._most_bytes is not None:
-            self._drop(path)
+            self._loop.run_in_executor(None, _drop, path)
         self._on_disk.discard(model)
 
     def close(self) -> None:
@@ -96,28 +111,61 @@ class PageCacheWatch:
         if found.cancelled() or not self._files:
             return
         cached, took_s = found.result()
-        self._cached = {model: one for model, one in cached.items() if model in self._files}
-        for model, one in self._cached.items():
+        unseen = self._touched | (cached.keys() - self._files.keys())
+        cached = {model: one for model, one in cached.items() if model not in unseen}
+        self._cached = {m: one for m, one in self._cached.items() if m in self._touched} | cached
+        self._touched.clear()
+        for model, one in cached.items():
             if one.on_disk != (model in self._on_disk):
                 (self._on_disk.add if one.on_disk else self._on_disk.discard)(model)
                 self._moved(model, one.on_disk)
         if self._most_bytes is not None:
-            self._give_back(self._most_bytes)
+            self._give_back(self._most_bytes, lambda: None)
         self._timer = self._loop.call_later(max(_PERIOD_S, _PART * took_s), self._begin)
 
-    def _give_back(self, most_bytes: int) -> None:
+    def _give_back(
+        self, most_bytes: int, then: Callable[[], None], passed: frozenset[str] = frozenset()
+    ) -> None:
+        """Have files leave until so much is there at most, and go on when they have left.
+
+        What of one stays, as others have it mapped, is made up for by those that ran later.
+        """
         over_bytes = sum(one.nbytes for one in self._cached.values()) - most_bytes
+        leaving: list[str] = []
         for model in list(self._files)[:-1]:
             if over_bytes <= 0:
-                return
+                break
             seen = self._cached.get(model)
-            if seen is not None and seen.nbytes:
+            if seen is not None and seen.nbytes and model not in passed:
                 over_bytes -= seen.nbytes
                 self._cached[model] = seen._replace(nbytes=0)
-                self._give_up(model, partial(self._drop, self._files[model]))
+                self._touched.add(model)
+                leaving.append(model)
+        left = len(leaving)
 
-    def _drop(self, path: Path) -> None:
-        self._loop.run_in_executor(None, _drop, path)
+        def gone(model: str, dropped: asyncio.Future[int] | None = None) -> None:
+            nonlocal left
+            left -= 1
+            seen = self._cached.get(model)
+            if dropped and not dropped.cancelled() and seen and not seen.nbytes:
+                seen = self._cached[model] = seen._replace(nbytes=dropped.result())
+            if seen is not None and not seen.nbytes and model not in self._on_disk:
+                self._on_disk.add(model)
+                self._moved(model, True)
+            if not left:
+                self._give_back(most_bytes, then, passed | {*leaving})
+
+        def drop(model: str) -> None:
+            if model in self._files:
+                dropped = self._loop.run_in_executor(None, _drop, self._files[model])
+                dropped.add_done_callback(partial(gone, model))
+            else:
+                gone(model)
+
+        if not leaving:
+            then()
+        for model in leaving:
+            self._give_up(model, partial(drop, model))
 
 
 class _Cached(NamedTuple):
@@ -128,9 +176,12 @@ class _Cached(NamedTuple):
     on_disk: bool
 
 
-def _drop(path: Path) -> None:
-    with suppress(OSError):  # it is replaced, or being cleaned away
+def _drop(path: Path) -> int:
+    """Have a file leave the page cache; what of it is still there, as others have it mapped."""
+    with suppress(OSError, ValueError):  # it is replaced, or being cleaned away
         drop_cached(path)
+        return int(cached_part(path) * path.stat().st_size)
+    return 0
 
 
 def _read_ahead(path: Path) -> None:

@@ -137,11 +137,23 @@ class BudgetedWeights:
             )
         wanted = [index for index in work.plan.brought if index not in held.offsets]
         offsets = self._take(held.layer_bytes, wanted)
-        self._page_cache.read_ahead(work.model)
+        if offsets:
+            self._copying[work.model] = partition
+        copy = partial(self._copy, work, done, held, partition, offsets)
+        self._page_cache.read_ahead(work.model, copy)
+
+    def _copy(
+        self,
+        work: Fetch,
+        done: Done,
+        held: _HeldWeights,
+        partition: CpuPartition,
+        offsets: Mapping[int, int],
+    ) -> None:
+        """There is room in the page cache for what is read."""
         if not offsets:
             self._loop.call_soon(done, WorkFinished(work))
             return
-        self._copying[work.model] = partition
         frame = CopyWeights(work.model, tuple(offsets), tuple(offsets.values()))
         partition.copy(frame, partial(self._copied, work, done, held, offsets))
 
@@ -175,6 +187,7 @@ class BudgetedWeights:
         """Have no worker hold pages of the model's file, unless it is on its way from there."""
         held = self._models.get(model)
         if held is None or model in self._copying:
+            self._loop.call_soon(then)
             return
         layers = {layer for layer, nbytes in enumerate(held.layer_bytes) if nbytes}
         hosts = [(held.hosts[name], layers - told) for name, told in held.told.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Final
 
@@ -14,6 +15,7 @@ from interlace.server.statistics.model_statistics import BUCKETS_US, Duration, M
 from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ServerSnapshot
 
 Labels = Mapping[str, str]
+_BOUND: Final = "\0"  #: stands for the bound in what a histogram's lines have in common
 
 
 class MetricsPage:
@@ -35,9 +37,9 @@ class MetricsPage:
     ) -> None:
         """One histogram; ``unit_us`` is the family's unit in us."""
         lines = self._families[name]
-        bounds = [number(bound / unit_us) for bound in BUCKETS_US]
-        for bound, count in zip([*bounds, "+Inf"], accumulate(duration.buckets), strict=True):
-            lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {count}")
+        begin, end = f"{name}_bucket{_labels({**labels, 'le': _BOUND})}".split(_BOUND)
+        for bound, count in zip(_bounds(unit_us), accumulate(duration.buckets), strict=True):
+            lines.append(f"{begin}{bound}{end} {count}")
         lines.append(f"{name}_sum{_labels(labels)} {number(duration.sum_us / unit_us)}")
         lines.append(f"{name}_count{_labels(labels)} {duration.count}")
 
@@ -45,6 +47,11 @@ class MetricsPage:
         """The page; families without samples are left out."""
         filled: Sequence[list[str]] = [f for f in self._families.values() if len(f) > 2]
         return "".join(f"{line}\n" for family in filled for line in family)
+
+
+@cache
+def _bounds(unit_us: float) -> tuple[str, ...]:
+    return (*(number(bound / unit_us) for bound in BUCKETS_US), "+Inf")
 
 
 def number(value: float) -> str:

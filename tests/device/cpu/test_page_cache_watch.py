@@ -55,7 +55,7 @@ def test_what_is_read_ahead_comes_into_the_page_cache(tmp_path: Path) -> None:
         watch = PageCacheWatch(asyncio.get_running_loop(), lambda *_: told.set())
         watch.watch("there", dropped)
         await told.wait()
-        watch.read_ahead("there")
+        watch.read_ahead("there", lambda: None)
         while cached_part(dropped) < 1.0:
             await asyncio.sleep(0.01)
         watch.close()
@@ -126,3 +126,38 @@ def test_what_runs_between_two_looks_has_others_leave_at_once(tmp_path: Path) ->
     seen, let_go, _ = asyncio.run(asyncio.wait_for(watched(), 60.0))
     assert seen == ["", "", "", "b", "b a"], "two files are the most; who ran longest ago leaves"
     assert let_go == ["b", "a"]
+
+
+def test_what_is_let_in_waits_until_others_have_left(tmp_path: Path) -> None:
+    """So that there is never more than the bound; and who left is told to be on disk at once."""
+    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
+    holding: list[Callable[[], None]] = []
+
+    async def watched() -> tuple[list[float], list[tuple[str, bool]]]:
+        told: list[tuple[str, bool]] = []
+        loop = asyncio.get_running_loop()
+        watch = PageCacheWatch(
+            loop, lambda *one: told.append(one), 9 << 20, lambda model, then: holding.append(then)
+        )
+        for model, path in files.items():
+            watch.watch(model, path)
+        while len(told) < 3:
+            await asyncio.sleep(0.01)
+        for model in ("a", "b"):
+            files[model].read_bytes()
+            watch.read(model)
+        let_in = loop.create_future()
+        told.clear()
+        watch.read_ahead(
+            "c", lambda: let_in.set_result([cached_part(one) for one in files.values()])
+        )
+        await asyncio.sleep(0.1)
+        assert len(holding) == 1 and not let_in.done(), "a worker still has the file of one"
+        holding[0]()
+        parts = await let_in
+        watch.close()
+        return parts, told
+
+    parts, told = asyncio.run(asyncio.wait_for(watched(), 60.0))
+    assert parts[:2] == [0.0, 1.0]
+    assert ("a", True) in told
