@@ -45,7 +45,7 @@ from interlace.core.request import Reply, Request
 from interlace.device.base import Device
 from interlace.runtime.clock import Alarm, Clock
 from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
-from interlace.runtime.plan_solver import PlanSolver
+from interlace.runtime.plan_solver import GiveUp, PlanSolver
 
 _log = logging.getLogger(__name__)
 #: ``messages.Work``, as ``isinstance`` has it fastest: the usual first.
@@ -83,6 +83,7 @@ class Runtime:
         self._engine = engine
         self._devices = dict(devices)
         self._solver = solver
+        self._give_up: GiveUp = lambda: None
         self._scaling = scaling or FixedGpuProvider()
         self._observers = list(observers)
         self._on_replies: dict[int, OnReply] = {}
@@ -215,7 +216,8 @@ class Runtime:
                 if give_up is not None:
                     give_up(error)
             case SolvePlan():
-                self._solver(command, self.deliver)
+                self._give_up()  # of two questions only the later is waited for
+                self._give_up = self._solver(command, self.deliver)
             case ReportStatus() | ReportSettled():
                 self.on_status(command)
             case ScaleFleet(gpus=gpus):

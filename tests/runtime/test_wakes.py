@@ -34,7 +34,7 @@ class Alarm:
 
 def test_a_clock_that_is_early_loses_no_wake() -> None:
     clock, alarm = EarlyClock(), Alarm(30.0)
-    runtime = Runtime(alarm, clock, {}, lambda question, done: None)
+    runtime = Runtime(alarm, clock, {}, lambda question, done: lambda: None)
     runtime.deliver(EpochEnded())
     clock.run(100.0)
     assert alarm.woken_ms == [30.0]
@@ -42,7 +42,7 @@ def test_a_clock_that_is_early_loses_no_wake() -> None:
 
 def test_a_later_wake_survives_an_earlier_one() -> None:
     clock, alarm = SimClock(), Alarm(30.0)
-    runtime = Runtime(alarm, clock, {}, lambda question, done: None)
+    runtime = Runtime(alarm, clock, {}, lambda question, done: lambda: None)
     runtime.deliver(EpochEnded())
     alarm.at_ms = 10.0
     runtime.deliver(EpochEnded())
