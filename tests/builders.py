@@ -24,7 +24,7 @@ from interlace.engine.state import EngineState
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_solver import solve
+from interlace.runtime.plan_solver import GiveUp, solve
 from interlace.runtime.runtime import Runtime
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.testing.worlds import OVERLAP, line_profile, machine
@@ -116,9 +116,10 @@ class World:
         self.replies.append((self.clock.now_ms(), reply))
         self.runtime.delivered(reply)
 
-    def _solve(self, question: SolvePlan, done: object) -> None:
+    def _solve(self, question: SolvePlan, done: object) -> GiveUp:
         answer = solve(self.system, question)
         self.clock.call_soon(lambda: done(answer))  # type: ignore[operator]
+        return lambda: None
 
 
 __all__ = ["OVERLAP", "SendReply", "World", "line_profile", "machine"]

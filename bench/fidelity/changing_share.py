@@ -20,7 +20,7 @@ from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome, Reply
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
-from interlace.runtime.plan_solver import OnPlanned
+from interlace.runtime.plan_solver import GiveUp, OnPlanned
 from interlace.runtime.runtime import Observer, Runtime
 
 _PATIENT_MS: Final = 60_000.0
@@ -85,10 +85,11 @@ class ChangingShare:
         """Requests without a good answer."""
         return self.sent - sum(reply.outcome is Outcome.OK for _, reply in self.replies)
 
-    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
+    def _solve(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
         slot = Slot(self._opened.model.key, self.rows, 100.0)
         plan = Plan((Partition("p", self._gpu.id, self._share_pct, (slot,)),))
         self._stand.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
+        return lambda: None
 
     def _stands(self) -> bool:
         engine = self._engine.snapshot()

@@ -22,7 +22,7 @@ from interlace.engine.engine import Engine
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
-from interlace.runtime.plan_solver import OnPlanned
+from interlace.runtime.plan_solver import GiveUp, OnPlanned
 from interlace.runtime.runtime import Runtime
 from tests.builders import line_profile
 from tests.device.cpu.rig import Rig, settings
@@ -88,10 +88,11 @@ def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> Non
     ]
     asked: list[SolvePlan] = []
 
-    def solve(question: SolvePlan, done: OnPlanned) -> None:
+    def solve(question: SolvePlan, done: OnPlanned) -> GiveUp:
         asked.append(question)
         answer = PlanSolved(question.ticket, plans[len(asked) % len(plans)])
         runtime.clock.call_soon(lambda: done(answer))
+        return lambda: None
 
     fleet = Fleet((rig.device.gpu,))
     row = replace(resolve("interlace"), admission=admit_all)

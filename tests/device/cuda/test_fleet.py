@@ -26,7 +26,7 @@ from interlace.engine.engine import Engine
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
-from interlace.runtime.plan_solver import OnPlanned
+from interlace.runtime.plan_solver import GiveUp, OnPlanned
 from interlace.runtime.runtime import Runtime
 from tests.builders import line_profile
 from tests.device.cpu.rig import Rig
@@ -63,9 +63,10 @@ def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) ->
     devices = {"gpu0": rig.device, "gpu1": second}
     fleets: list[int] = []
 
-    def solve(question: SolvePlan, done: OnPlanned) -> None:
+    def solve(question: SolvePlan, done: OnPlanned) -> GiveUp:
         fleets.append(len(question.fleet.gpus))
         runtime.clock.call_soon(lambda: done(PlanSolved(question.ticket, _everywhere(question))))
+        return lambda: None
 
     changes: list[object] = []
     row = replace(resolve("interlace"), admission=admit_all)
