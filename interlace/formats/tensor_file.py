@@ -141,7 +141,8 @@ def _contents(header: bytes, stored: Iterable[torch.Tensor]) -> Iterator[memoryv
     for tensor in stored:
         yield memoryview(bytes(pad))
         if tensor.numel():
-            yield memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+            flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+            yield memoryview(flat)
         pad = -tensor.nbytes % ALIGNMENT_BYTES
 
 
@@ -159,7 +160,8 @@ def _in_pieces(contents: Iterable[memoryview]) -> Iterator[bytearray]:
 def _in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...] | None]:
     if tensor.is_contiguous():
         return tensor, None
-    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+    strides = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
     permuted = tensor.permute(order)
     return (permuted, order) if permuted.is_contiguous() else (tensor.contiguous(), None)
 
