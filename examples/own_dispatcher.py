@@ -13,7 +13,8 @@ from dataclasses import replace
 from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.batching import rows_in_time
 from interlace.policy.catalog import resolve
-from interlace.policy.view import Dispatch, Launch, PartitionView, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import PartitionView, View
 
 
 def shortest_slack(view: View, now_ms: float) -> Dispatch:

@@ -8,7 +8,7 @@ from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
 from interlace.engine.state import DeployedModel
-from interlace.policy.view import Refusal
+from interlace.policy.decision import Refusal
 
 
 def unknown(request: Request) -> ServeError:

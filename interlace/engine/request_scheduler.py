@@ -31,8 +31,8 @@ from interlace.engine.retries import AFTER_MS
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
 from interlace.policy.base import System
+from interlace.policy.decision import Drop, Launch
 from interlace.policy.outlook import outlook
-from interlace.policy.view import Drop, Launch
 
 _OK: Final = Outcome.OK  # an enumeration's member is looked up each time
 _LATE: Final = Outcome.LATE

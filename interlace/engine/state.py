@@ -21,7 +21,8 @@ from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.residency import GpuWeights, ModelWeights
 from interlace.engine.service_tags import ServiceTags
-from interlace.policy.view import ModelView, Tally
+from interlace.policy.decision import Tally
+from interlace.policy.view import ModelView
 
 #: Batch starts remembered per model and accelerator.
 _STARTS: Final = 256

@@ -13,7 +13,8 @@ from interlace.engine.input_staging import InputStaging
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
-from interlace.policy.view import History, PartitionView, Tally, View
+from interlace.policy.decision import Tally
+from interlace.policy.view import History, PartitionView, View
 
 #: The queue of a model whose weights are not there.
 _EMPTY: Final = RequestQueue(0)

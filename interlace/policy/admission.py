@@ -9,8 +9,9 @@ from typing import Final
 from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.batching import limit_rows
+from interlace.policy.decision import Refusal
 from interlace.policy.fairness import planned_rows_per_s
-from interlace.policy.view import PartitionView, Refusal, View
+from interlace.policy.view import PartitionView, View
 
 #: Sums of parts that are equal on paper differ by less.
 _ROUNDING: Final = 1e-9

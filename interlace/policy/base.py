@@ -13,8 +13,9 @@ from interlace.core.request import Request
 from interlace.policy.admission import admit_all
 from interlace.policy.cold_policy import ColdPolicy
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from interlace.policy.decision import Dispatch, Refusal
 from interlace.policy.scaling import fixed
-from interlace.policy.view import Dispatch, Refusal, View
+from interlace.policy.view import View
 
 
 class Planner(Protocol):

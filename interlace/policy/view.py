@@ -1,4 +1,4 @@
-"""What policies see of one accelerator at one instant, and what they answer.
+"""What policies see of one accelerator at one instant.
 
 ``View`` leads to four kinds of facts: the plan that is in force, each model, each queue and each
 partition. All of it is live and read-only, and must not be kept after the call.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from math import inf
-
-from msgspec import Struct
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan, Slot
 from interlace.core.request import Batch, Request
+from interlace.policy.decision import Tally
 
 
 class PartitionView:
@@ -124,13 +122,6 @@ class ModelView:
         """
 
 
-class Tally(Struct, frozen=True, gc=False):
-    """What a model has had on one accelerator: last start, and accelerator time so far, in ms."""
-
-    last_start_ms: float = -inf
-    busy_ms: float = 0.0
-
-
 class History:
     """What has run on one accelerator."""
 
@@ -180,41 +171,3 @@ class View:
     @abstractmethod
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
-
-
-class Launch(Struct, frozen=True, gc=False):
-    """Start a batch of up to ``rows`` rows now; ``padded_rows`` are executed, if they are more."""
-
-    partition: str
-    model: str
-    rows: int
-    padded_rows: int = 0
-
-
-class Drop(Struct, frozen=True, gc=False):
-    """Give up a model's ``requests`` most urgent requests, so that those behind them make it."""
-
-    model: str
-    requests: int
-
-
-class Dispatch(Struct, frozen=True, gc=False):
-    """What starts now, what is given up before, and when to ask again if nothing else happens."""
-
-    launches: tuple[Launch, ...] = ()
-    wake_ms: float | None = None
-    drops: tuple[Drop, ...] = ()
-
-
-class Refusal(Struct, frozen=True, gc=False):
-    """Why a request may not come in: predicted lateness, and when trying again may succeed.
-
-    ``retry_after_ms`` is ``None`` where waiting cannot help.
-    ``full`` marks a queue at its bound, whatever the deadline. ``cold_ms`` is how long the model's
-    weights are waited for.
-    """
-
-    late_ms: float
-    retry_after_ms: float | None
-    full: bool = False
-    cold_ms: float = 0.0

@@ -15,7 +15,8 @@ from interlace.core.messages import Run
 from interlace.core.plan import Demand, Plan
 from interlace.core.request import Request
 from interlace.policy.base import Admission, Dispatcher, System
-from interlace.policy.view import Dispatch, Refusal, View
+from interlace.policy.decision import Dispatch, Refusal
+from interlace.policy.view import View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

@@ -16,8 +16,9 @@ from interlace.core.request import Outcome
 from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission, Dispatcher, System
 from interlace.policy.catalog import resolve as row
+from interlace.policy.decision import Dispatch
 from interlace.policy.fairness import BATCHES, overdue_ms, planned_rows_per_s
-from interlace.policy.view import Dispatch, PartitionView, View
+from interlace.policy.view import PartitionView, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

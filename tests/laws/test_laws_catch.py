@@ -16,8 +16,9 @@ from interlace.core.request import Request
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.policy.cold_policy import Holding, LoadChoice, WaitingLoad
+from interlace.policy.decision import Dispatch, Drop, Launch, Refusal
 from interlace.policy.eviction import least_recently_used
-from interlace.policy.view import Dispatch, Drop, Launch, Refusal, View
+from interlace.policy.view import View
 from interlace.testing import Law, check_system, laws_of
 
 GOOD = resolve("gpulet")

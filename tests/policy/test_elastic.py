@@ -15,10 +15,10 @@ from interlace.core.request import Batch, Request
 from interlace.perf.worker_sizes import naive
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve as row
+from interlace.policy.decision import Dispatch
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.dispatchers.elastic import alive_sizes, elastic, naive_elastic
 from interlace.policy.planners.elastic_workers import naive_engine, searched_engine
-from interlace.policy.view import Dispatch
 from tests.builders import World, line_profile
 
 #: Table 4 as sizes, largest first.

@@ -16,8 +16,9 @@ from interlace.perf.memory import holds
 from interlace.policy import admission
 from interlace.policy.admission import DeadlineAdmission
 from interlace.policy.catalog import resolve
+from interlace.policy.decision import Refusal
 from interlace.policy.planners.overcommitted import Overcommitted
-from interlace.policy.view import Refusal, View
+from interlace.policy.view import View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

@@ -16,8 +16,9 @@ from interlace.device.simulated.contention import RunningBatch
 from interlace.device.simulated.physics import Physics
 from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import resolve
+from interlace.policy.decision import Dispatch, Launch
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
-from interlace.policy.view import Dispatch, Launch, View
+from interlace.policy.view import View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.workload.spacing import Steady

@@ -12,7 +12,8 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.policy.catalog import resolve
-from interlace.policy.view import Dispatch, Launch, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import View
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.graph import Pipeline
 from interlace.sim.record import RunRecord

@@ -30,6 +30,7 @@ from interlace.shm.arena import Arena
 
 #: Models opened at once, at least: one whose import hangs must not hold up the others.
 _AT_ONCE: Final = 4
+_CLOSED: Final = "the device is closed"
 
 
 class _Opener(NamedTuple):
@@ -61,6 +62,7 @@ class Describer:
         self._links: set[CpuWorkerLink] = set()
         self._wanted: Counter[Hashable] = Counter()  #: models to be opened, by the code they run
         self._free: dict[Hashable, list[_Opener]] = {}
+        self._closed = False
 
     async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
         """What a model says of itself, read by loading it in another process.
@@ -82,9 +84,10 @@ class Describer:
                     self._end(opener)
 
     def close(self) -> None:
-        """Fail what is under way."""
+        """Fail what is under way, and what has not begun."""
+        self._closed = True
         for link in list(self._links):
-            link.close("the device is closed")
+            link.close(_CLOSED)
 
     async def _answer(self, model: Model, code: Hashable, limit_s: float) -> WorkerAnswer | Failure:
         if free := self._free.get(code):
@@ -124,6 +127,8 @@ class Describer:
                 self._end(opener)
 
     def _begin(self, question: PendingRequest[WorkerAnswer]) -> _Opener:
+        if self._closed:
+            raise ServeError(Reason.BACKEND, _CLOSED)
         arena = Arena.create(1 << 12)
         setup = self._settings.setup("describe", self._settings.cores, arena, background=True)
         protocol = FrameProtocol(decode_from_worker, _line)

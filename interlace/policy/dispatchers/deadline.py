@@ -9,8 +9,9 @@ from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.batching import BatchSizes, given_up, kept_rows, rows_in_time, sizes
+from interlace.policy.decision import Dispatch, Drop, Launch
 from interlace.policy.fairness import owed_ms
-from interlace.policy.view import Dispatch, Drop, Launch, ModelView, PartitionView, View
+from interlace.policy.view import ModelView, PartitionView, View
 
 
 class _Claim(NamedTuple):

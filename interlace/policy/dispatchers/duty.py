@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from interlace.policy.availability import available_partitions
-from interlace.policy.view import Dispatch, Launch, PartitionView, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import PartitionView, View
 
 
 def duty(view: View, now_ms: float) -> Dispatch:

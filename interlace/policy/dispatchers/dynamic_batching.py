@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.view import Dispatch, Launch, PartitionView, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import PartitionView, View
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.plan import ElasticBatching
-from interlace.policy.view import Dispatch, Launch, PartitionView, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import PartitionView, View
 
 #: Workers that are kept for the lowest loads (section 7.3.2).
 _LEAST: Final = (2, 1)

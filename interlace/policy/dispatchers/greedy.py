@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from interlace.policy.availability import available_partitions
-from interlace.policy.view import Dispatch, Launch, PartitionView, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import PartitionView, View
 
 
 class _Choice(NamedTuple):

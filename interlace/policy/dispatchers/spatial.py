@@ -11,8 +11,9 @@ from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import start_ms
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
+from interlace.policy.decision import Dispatch, Drop, Launch
 from interlace.policy.fairness import overdue_ms, owed_ms
-from interlace.policy.view import Dispatch, Drop, Launch, PartitionView, View
+from interlace.policy.view import PartitionView, View
 
 
 class _Use(NamedTuple):

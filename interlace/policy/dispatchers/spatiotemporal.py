@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from interlace.core.request import Request
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.view import Dispatch, Launch, PartitionView, View
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import PartitionView, View
 
 
 class _Candidate(NamedTuple):

@@ -110,13 +110,15 @@ def test_giving_up_ends_the_process(make_rig: MakeRig) -> None:
     assert rig.device.workers() == {}
 
 
-def test_closing_the_device_ends_it_too(make_rig: MakeRig) -> None:
+@pytest.mark.parametrize("after_s", [0.0, 0.3])
+def test_closing_the_device_ends_it_too(make_rig: MakeRig, after_s: float) -> None:
+    """What has not begun, too."""
     before = children()
     rig = make_rig()
 
     async def close_meanwhile() -> None:
         waiting = asyncio.ensure_future(rig.device.describe(model("late")))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(after_s)
         rig.device.close()
         with pytest.raises(ServeError, match="the device is closed"):
             await waiting
