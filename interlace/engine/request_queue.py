@@ -5,14 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from math import inf
-from typing import Final
 
-from interlace.core.request import Request
+from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.view import QueueView
 
 #: Order of service: priority, deadline, arrival.
-QueueKey = tuple[float, float, int]
-_UNSTATED: Final = inf  # a constant of machine code, where ``inf`` is a name that is looked up
+QueueKey = tuple[int, float, int]
 
 
 def queue_key(request: Request) -> QueueKey:
@@ -20,12 +18,12 @@ def queue_key(request: Request) -> QueueKey:
     return (queue_level(request), request.deadline_ms, request.id)
 
 
-def queue_level(request: Request) -> float:
+def queue_level(request: Request) -> int:
     """Its stated priority; one without comes after all of those."""
-    return float(request.priority) if request.priority else _UNSTATED
+    return request.priority or UNSTATED_PRIORITY
 
 
-def _after(level: float, deadline_ms: float, key: QueueKey) -> bool:
+def _after(level: int, deadline_ms: float, key: QueueKey) -> bool:
     """True if a request is surely served after the one of that key; most arrive so."""
     key_level, key_ms, _ = key
     return level == key_level and deadline_ms > key_ms
