@@ -46,7 +46,6 @@ _GATHER_S: Final = 3.0
 _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
 
-
 #: Makes a controller of a term, for the nodes that are there, and what they were told before.
 MakeController = Callable[
     [int, Mapping[str, NodeDescription], Mapping[str, Assignment]], Controller
