@@ -229,8 +229,7 @@ class FleetService:
     def _remarks(self, node: str, described: NodeDescription | None) -> Iterator[str]:
         """What is odd: models that were not measured on its accelerators, no price, its clock."""
         kind = "" if described is None else described.gpus[0].kind
-        if models := ", ".join(self._models.lacking(kind)):
-            yield f"no profile on {kind} of {models}: measure or add one"
+        yield self._models.remark(kind)
         if self.controller is not None:
             yield self.controller.prices.remark(kind)
         yield self.remarks.get(node, "")
