@@ -140,8 +140,7 @@ def serve(
     MODELS_DIR holds what the fleet is to serve; what changes there is taken up. Nodes are servers
     that wait to be told (interlace serve --assigned), and fetch models from here; those that are
     started with a folder of models have to have the same files. What a node that is lost served
-    stands elsewhere at once; without this command nodes go on with what they were told. With
-    prices, models stand where they cost least as long as there is room.
+    stands elsewhere at once; without this command nodes go on with what they were told.
 
     \b
     Examples:
@@ -154,7 +153,6 @@ def serve(
       interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
     """
     positive({"--request-memory-mb": request_memory_mb})
-    prices = KindPrices(numbers("--price", price or []))
     show_logs(out := console(stderr=True), log_level)
     made = token_hex() if local else ""  # nodes of our own: nobody else has to know it
     keys = read_key(admin_key_file, "--admin-key-file") or made, read_key(api_key_file) or ""
@@ -165,9 +163,13 @@ def serve(
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
     run_fleet(
-        FleetSettings(router, models_dir, system_of(system), keys[0], lease, prices),
+        FleetSettings(router, models_dir, system_of(system), keys[0], lease, _prices(price)),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
+
+
+def _prices(texts: list[str] | None) -> KindPrices:
+    return KindPrices(numbers("--price", texts or []))
 
 
 def _found(

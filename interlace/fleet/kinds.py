@@ -186,19 +186,19 @@ class _Shares:
         answer = solve(
             LinearProgram([*costs, 1.0, _NO_MEMORY], lower, [inf] * size, [False] * size, rows)
         )
-        self._full = {
-            kind: sum(
-                part * self._taken[kind][model]
-                for (model, on), part in zip(pairs, answer.values, strict=False)
-                if on == kind
-            ) / self._room[kind]
-            for kind in self._kinds
-        }  # fmt: skip
+        self._full = self._filled(dict(zip(pairs, answer.values, strict=False)))
         parts: dict[str, dict[str, float]] = {}
         for (model, kind), part in zip(pairs, answer.values, strict=False):
             if part >= _LEAST_PART or not answer.feasible:
                 parts.setdefault(model, {})[kind] = part
         return {model: _whole(kinds) for model, kinds in parts.items()}
+
+    def _filled(self, parts: Mapping[tuple[str, str], float]) -> dict[str, float]:
+        """How full each kind is with these parts of rates."""
+        full = dict.fromkeys(self._kinds, 0.0)
+        for (model, kind), part in parts.items():
+            full[kind] += part * self._taken[kind][model] / self._room[kind]
+        return full
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, float]:
