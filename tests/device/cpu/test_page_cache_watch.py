@@ -52,17 +52,18 @@ def test_each_change_of_tier_is_told_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_read_ahead_comes_into_the_page_cache(tmp_path: Path) -> None:
     dropped = _dropped(tmp_path)
 
-    async def read() -> None:
-        told = asyncio.Event()
+    async def read() -> bool:
+        told, left = asyncio.Event(), asyncio.Event()
         watch = PageCacheWatch(asyncio.get_running_loop(), lambda *_: told.set())
         watch.watch("there", dropped)
         await told.wait()
-        watch.read_ahead("there", lambda: None)
+        watch.read_ahead("there", left.set)
         while cached_part(dropped) < 1.0:
             await asyncio.sleep(0.01)
         watch.close()
+        return left.is_set()
 
-    asyncio.run(asyncio.wait_for(read(), 60.0))
+    assert asyncio.run(asyncio.wait_for(read(), 60.0))
 
 
 def test_files_of_those_that_ran_longest_ago_leave_the_page_cache(
