@@ -59,11 +59,14 @@ def write_model(
     root: Path,
     name: str,
     factor: float = 2.0,
-    slo_ms: float = 2_000.0,
+    slo_ms: float = 30_000.0,
     extra: str = "pass",
     numbers: int = 4,
 ) -> None:
-    """A model that multiplies rows of so many FP32, with an SLO; ``extra`` is done before."""
+    """A model that multiplies rows of so many FP32, with an SLO; ``extra`` is done before.
+
+    The SLO is one that no loaded machine misses, whatever begins or dies meanwhile.
+    """
     folder = root / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
     text = _MULTIPLIES.format(factor=factor, extra=extra, numbers=numbers)

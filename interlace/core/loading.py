@@ -18,6 +18,9 @@ class WeightPath(Enum):
     PEER = "peer"  #: copied to another accelerator over its link, and from there
 
 
+OVER_LINKS: Final = (WeightPath.COPY, WeightPath.PEER)
+
+
 @dataclass(frozen=True, slots=True)
 class HostLinks:
     """What weights can come over: the accelerator's own link, and those of ``peers`` others.
@@ -92,5 +95,4 @@ class LoadPlan:
     @cached_property
     def brought(self) -> tuple[int, ...]:
         """The layers whose weights it copies, over whatever link."""
-        over = (WeightPath.COPY, WeightPath.PEER)
-        return tuple(index for index, step in enumerate(self.steps) if step.via in over)
+        return tuple(index for index, step in enumerate(self.steps) if step.via in OVER_LINKS)

@@ -42,7 +42,8 @@ class LayerProfile:
     made of: a module's class ("Linear"), or an operator ("linear"); empty in older files.
     The ``copy_ms`` of a first layer without weights is what beginning a load takes of the cores.
     ``copy_disk_ms`` and ``run_disk_ms`` are the copy, and the run with weights left in their file,
-    where the host has that on its disk only; 0 where that was not measured.
+    where the host has that on its disk only; 0 where that was not measured. ``core_ms`` is what a
+    copy that is made while layers run takes of the cores that run them, beside waiting for a link.
     """
 
     name: str
@@ -53,6 +54,7 @@ class LayerProfile:
     kind: str = ""
     copy_disk_ms: float = 0.0
     run_disk_ms: float = 0.0
+    core_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

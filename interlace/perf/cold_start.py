@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
-from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath, link_of
+from interlace.core.loading import OVER_LINKS, HostLinks, LoadPlan, LoadStep, WeightPath, link_of
 from interlace.core.model import ServiceTerms
 from interlace.core.profile import LayerProfile, Profile
 
@@ -37,9 +37,12 @@ def layer_times(
     if links.takes_cores:
         return _one_after_the_other(layers, steps)
     arrivals = _arrivals_ms(layers, steps, links)
-    ready_ms = 0.0 if overlapped else max(arrivals, default=0.0)
-    if links.carries_reads:
-        ready_ms += _begun_ms(layers, steps)
+    ready_ms = _begun_ms(layers, steps) if links.carries_reads else 0.0
+    if not overlapped:
+        for layer, step, arrives_ms in zip(layers, steps, arrivals, strict=True):
+            if step.via in OVER_LINKS:
+                ready_ms = max(ready_ms, arrives_ms) + layer.core_ms
+        layers = [replace(layer, core_ms=0.0) for layer in layers]
     times: list[LayerTimes] = []
     for layer, step, arrives_ms in zip(layers, steps, arrivals, strict=True):
         begins_ms = max(ready_ms, arrives_ms)
@@ -70,8 +73,10 @@ def begin_ms(layers: Sequence[LayerProfile]) -> float:
 
 
 def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
-    """How long a layer runs with its weights there, or on the host."""
-    return layer.run_host_ms if via is WeightPath.HOST else layer.run_ms
+    """How long a layer runs with its weights there, copied meanwhile, or on the host."""
+    if via is WeightPath.HOST:
+        return layer.run_host_ms
+    return layer.run_ms if via is WeightPath.KEEP else layer.run_ms + layer.core_ms
 
 
 def read_ms(layer: LayerProfile) -> float:
@@ -79,12 +84,22 @@ def read_ms(layer: LayerProfile) -> float:
     return max(0.0, layer.run_host_ms - layer.run_ms)
 
 
+def added_ms(layer: LayerProfile) -> float:
+    """The same beside an execution while its weights are copied."""
+    return layer.run_host_ms - executes_ms(layer, WeightPath.COPY)
+
+
+def shortest_ms(layer: LayerProfile) -> float:
+    """How long a layer runs at least whose weights are not there."""
+    return min(layer.run_host_ms, executes_ms(layer, WeightPath.COPY))
+
+
 def reads_too_long(layer: LayerProfile) -> bool:
     """Whether it is not to be read from the host, for what that takes more than it saves.
 
     The bound is DeepPlan's released planner's: one and a half times the copy.
     """
-    return layer.run_host_ms > layer.run_ms + _MOST_COPIES * layer.copy_ms
+    return layer.run_host_ms > executes_ms(layer, WeightPath.COPY) + _MOST_COPIES * layer.copy_ms
 
 
 def brought_within(
@@ -153,7 +168,7 @@ def _arrivals_ms(
     arrivals: list[float] = []
     for layer, step in zip(layers, steps, strict=True):
         arrives_ms = 0.0
-        if step.via in (WeightPath.COPY, WeightPath.PEER):
+        if step.via in OVER_LINKS:
             link_ms[step.link] += layer.copy_ms
             arrives_ms = link_ms[step.link]
         if step.via is WeightPath.PEER:
@@ -203,29 +218,28 @@ def bound_ms(
             for index, one in enumerate(layers)
         )
     least_ms = [
-        layer.run_ms if index in kept else min(layer.run_ms, layer.run_host_ms)
-        for index, layer in enumerate(layers)
+        layer.run_ms if index in kept else shortest_ms(layer) for index, layer in enumerate(layers)
     ]
     crossing = [
-        (layer.run_host_ms - layer.run_ms, layer.copy_ms / (links.peers + 1))
+        (added_ms(layer), layer.copy_ms / (links.peers + 1))
         for index, layer in enumerate(layers)
-        if index not in kept and layer.weights_bytes and layer.run_host_ms > layer.run_ms
+        if index not in kept and layer.weights_bytes and added_ms(layer) > 0
     ]
     if not crossing:
         return sum(least_ms)
     last = max(
         index
         for index, layer in enumerate(layers)
-        if index not in kept and layer.weights_bytes and layer.run_host_ms > layer.run_ms
+        if index not in kept and layer.weights_bytes and added_ms(layer) > 0
     )
     run_ms = sum(least_ms)
     links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
     # What the disk had read already when it was to be copied takes no link.
-    for added_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1] if one[1] else inf):
+    for longer_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1] if one[1] else inf):
         if links_ms <= run_ms:
             break
-        part = min(1.0, (links_ms - run_ms) / (added_ms + copy_ms))
-        run_ms += part * added_ms
+        part = min(1.0, (links_ms - run_ms) / (longer_ms + copy_ms))
+        run_ms += part * longer_ms
         links_ms -= part * copy_ms
     # Of each layer the copy or the read is on a link that carries both.
     carried_ms = sum(map(min, crossing)) if links.carries_reads else 0.0

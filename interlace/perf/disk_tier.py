@@ -19,10 +19,9 @@ def on_disk(
 ) -> tuple[LayerProfile, ...]:
     """Copies and reads as long as they were measured from disk, or as the ``host``'s disk takes.
 
-    Empty if neither is known. Where copies ``takes_cores``, layers run for so much longer, and the
-    disk has brought a layer before cores copy it; those are not to be asked of layers that are
-    there. A disk that is told by its rate alone reads all of a layer, and a copy follows it as it
-    reads.
+    Empty if neither is known. Where copies ``takes_cores``, that is a part of its own
+    (``core_ms``), and the disk has brought a layer before cores copy it. A disk that is told by its
+    rate alone reads all of a layer, and a copy follows it as it reads.
     """
     if host is not None:
         return tuple(_at_rate(layer, host.read_ms(layer.weights_bytes)) for layer in layers)
@@ -41,7 +40,7 @@ def on_disk(
     copies_ms = [layer.copy_ms if layer.weights_bytes else 0.0 for layer in layers]
     return tuple(
         # It was measured by copies, each after the other, while the disk read on.
-        replace(one, copy_ms=one.copy_ms - own_ms + before_ms, run_ms=one.run_ms + own_ms)
+        replace(one, copy_ms=one.copy_ms - own_ms + before_ms, core_ms=own_ms)
         for one, own_ms, before_ms in zip(found, copies_ms, [0.0, *copies_ms], strict=False)
     )
 

@@ -24,7 +24,6 @@ _POINTS: Final = 24
 _LINK_WEIGHT: Final = 4.0
 #: Plans that are remembered: those along the curve, and some of what else a device may hold.
 _REMEMBERED: Final = 256
-_OVER_LINKS: Final = (WeightPath.COPY, WeightPath.PEER)
 
 
 class ColdStart(Protocol):
@@ -91,7 +90,7 @@ class ColdCurve:
         self._from_disk: dict[frozenset[int], LoadPlan] = {}
         self._cold_start = cold_start
         self._cold = cold_start(self.layers, links)
-        self._lasting = copied_layers(self._cold) + tuple(
+        self._lasting = self._cold.brought + tuple(
             index
             for index, layer in enumerate(self.layers)
             if layer.weights_bytes and reads_too_long(layer)
@@ -132,8 +131,9 @@ class ColdCurve:
             found = self._from_disk[held] = self._cold_start(layers, DISK_LINK, held)
         if self.nbytes(found.brought) <= room_bytes:
             return found
-        steps = [replace(step, link=0) for step in self.plan(held).steps]
-        return planned(layers, steps, DISK_LINK, kept=held)
+        found = self.plan(held)
+        steps = [replace(step, link=0) for step in found.steps]
+        return planned(layers, steps, DISK_LINK, found.overlapped, held)
 
     def _planned(self, held: frozenset[int]) -> LoadPlan:
         if held.issuperset(self._lasting):
@@ -142,7 +142,7 @@ class ColdCurve:
 
     def copied(self, held: frozenset[int] = frozenset()) -> tuple[int, ...]:
         """The layers that are then brought; none where the model is warm."""
-        return copied_layers(self.plan(held))
+        return self.plan(held).brought
 
     def nbytes(self, layers: Sequence[int]) -> int:
         """The weights of these layers."""
@@ -175,7 +175,7 @@ class ColdCurve:
         return left, planned(self.layers, steps, self.links, kept=held)
 
     def _read_meanwhile(self, held: frozenset[int]) -> CurvePart | None:
-        if not held.issuperset(copied_layers(self._cold)):
+        if not held.issuperset(self._cold.brought):
             return None
         read = tuple(index for index in self._lasting if index not in held)
         if not read:
@@ -246,10 +246,9 @@ class ColdCurve:
 
     def _point(self, kept: frozenset[int]) -> ColdPoint:
         plan = self.plan(kept)
-        copied = copied_layers(plan)
-        copy_ms = sum(self.layers[index].copy_ms for index in copied)
+        copy_ms = sum(self.layers[index].copy_ms for index in plan.brought)
         kept_bytes = self.nbytes(sorted(kept))
-        return ColdPoint(kept_bytes, self.nbytes(copied), copy_ms, plan.end_ms)
+        return ColdPoint(kept_bytes, self.nbytes(plan.brought), copy_ms, plan.end_ms)
 
     def _whole(self) -> ColdPoint:
         every = range(len(self.layers))
@@ -260,11 +259,6 @@ def _alone(brought: bool, nbytes: int) -> WeightPath:
     if brought:
         return WeightPath.COPY
     return WeightPath.HOST if nbytes else WeightPath.KEEP
-
-
-def copied_layers(plan: LoadPlan) -> tuple[int, ...]:
-    """Layers whose weights a plan brings over links, in the order of execution."""
-    return tuple(index for index, step in enumerate(plan.steps) if step.via in _OVER_LINKS)
 
 
 def hull(points: Sequence[ColdPoint]) -> Iterator[tuple[int, int]]:

@@ -243,7 +243,7 @@ def test_what_a_plan_needs_of_models_is_told_before_they_are_loaded(tmp_path: Pa
             found = msgspec.msgpack.decode(reply.read(), type=dict[str, NodeModel])
         assert set(found) == {"bert", "detector", "mobilenet", "resnet50", "tagger"}
         bert = found["bert"]
-        assert bert.demand == Demand("bert", 1500.0, 5000.0, 32)
+        assert bert.demand == Demand("bert", 1500.0, 30000.0, 32)
         assert bert.digest == read(root, "bert", 1).digest
         assert bert.profile.model == "bert" and bert.profile.gpu_kind == "h100"
         declared = read_profiles(root / "bert" / "1" / "profile.csv", "h100").profiles["bert"]

@@ -27,6 +27,7 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 8 ] } ]
 def declare(root: Path, name: str, config: str = CONFIG, ms: object = 2, kind: str = "t4") -> None:
     (root / name / "1").mkdir(parents=True)
     (root / name / "config.pbtxt").write_text(config)
+    (root / name / "interlace.toml").write_text("slo_ms = 30000\n")
     (root / name / "1" / "profile.csv").write_text(CSV.format(ms=ms, kind=kind))
 
 
@@ -34,7 +35,7 @@ def patient_example(folder: Path) -> Path:
     """The example with SLOs that hold on a machine that is busy with other things."""
     made = shutil.copytree(EXAMPLE, folder / "example")
     for settings in made.glob("*/interlace.toml"):
-        settings.write_text(re.sub("slo_ms = .*", "slo_ms = 5000", settings.read_text()))
+        settings.write_text(re.sub("slo_ms = .*", "slo_ms = 30000", settings.read_text()))
     return made
 
 

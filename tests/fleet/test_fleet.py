@@ -28,7 +28,7 @@ def copied(folder: Path) -> Path:
     for name in ("tagger", "bert"):
         made = Path(shutil.copytree(EXAMPLE / name, models / name))
         text = (made / "interlace.toml").read_text()
-        (made / "interlace.toml").write_text(re.sub("slo_ms = .*", "slo_ms = 5000", text))
+        (made / "interlace.toml").write_text(re.sub("slo_ms = .*", "slo_ms = 30000", text))
     return models
 
 
@@ -103,7 +103,7 @@ def mixed(tmp_path: Path) -> Iterator[FleetStand]:
         "def create_model():\n"
         "    return Double()\n"
     )
-    (models / "double" / "interlace.toml").write_text("slo_ms = 5000\nmax_batch = 2\n")
+    (models / "double" / "interlace.toml").write_text("slo_ms = 30000\nmax_batch = 2\n")
     with closing(FleetStand(tmp_path, models, {"a": "cpu", "b": "h100"})) as stand:
         yield stand
 

@@ -47,7 +47,7 @@ class RayStand(FleetStand):
         (folder / "key").write_text(KEY)
         model = folder / "models" / "tagger"
         shutil.copytree(ROOT / "examples" / "fleet" / "tagger", model)
-        settings = re.sub("slo_ms = .*", "slo_ms = 5000", (model / "interlace.toml").read_text())
+        settings = re.sub("slo_ms = .*", "slo_ms = 30000", (model / "interlace.toml").read_text())
         (model / "interlace.toml").write_text(settings)
         self.port = free_ports(2)
         head = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False, "_system_config": QUICK}

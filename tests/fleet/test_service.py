@@ -259,6 +259,7 @@ def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:
         hasty = Demand("m", 2000.0, slo_ms=0.01)
         stand.nodes.models = {"m": replace(MODELS["m"], demand=hasty)}
         await stand.until(lambda: stand.nodes.without_room.keys() == {"m"})
+        assert "0.01 ms" in stand.nodes.without_room["m"]
 
     run(tmp_path, work, a=node("a", 1))
 

@@ -11,7 +11,7 @@ from bench.papers.deepplan.v100 import layers
 from interlace.core.loading import HostLinks, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import layer_times
-from interlace.policy.cold_curve import ColdCurve, copied_layers
+from interlace.policy.cold_curve import ColdCurve
 from interlace.policy.cold_policy import Holding
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import lasting
@@ -31,7 +31,7 @@ def test_a_few_loads_make_it_warm_and_it_stays_so(
     curve = ColdCurve(data.draw(rows), layers, links)
     held = data.draw(st.frozensets(st.integers(0, len(layers) - 1)))
     for _ in layers:  # a plan that has less to copy may copy what a longer one leaves
-        brought = copied_layers(curve.plan(held))
+        brought = curve.plan(held).brought
         if not brought:
             break
         assert not held.intersection(brought)
@@ -53,7 +53,7 @@ def test_parts_leave_in_the_order_in_which_they_save_least(
     missing = curve.missing(held)
     if missing is not None:
         part, plan = missing
-        assert copied_layers(plan) == tuple(sorted(part.layers))
+        assert plan.brought == tuple(sorted(part.layers))
         assert not held.intersection(part.layers)
         assert all((plan.steps[index].via is WeightPath.KEEP) for index in held)
 
@@ -75,7 +75,7 @@ def test_the_hottest_comes_while_there_is_room_and_for_what_is_worth_far_less() 
     other = Held("other", blocks(), frozenset(), rate_rps=2.0)
     asked = hottest_missing(100, [other, cold], 0.0)
     assert asked is not None and asked[0] == "cold"
-    assert copied_layers(asked[1]) == (0,)
+    assert asked[1].brought == (0,)
     assert hottest_missing(0, [cold, whole("resident", 2.0)], 0.0) is None
     for_less = hottest_missing(0, [cold, whole("resident", 0.5)], 0.0)
     assert for_less is not None and for_less[0] == "cold"
@@ -91,7 +91,7 @@ def test_what_is_fetched_unasked_is_not_there_and_not_on_its_way(
     asked = hottest_missing(free_bytes, holdings, 9.0)
     if asked is not None:
         one = next(holding for holding in holdings if holding.model == asked[0])
-        assert not one.held.intersection(copied_layers(asked[1]))
+        assert not one.held.intersection(asked[1].brought)
 
 
 @pytest.mark.parametrize("model", ["bert_base", "resnet50", "gpt2"])

@@ -15,12 +15,14 @@ from bench.attack.stand import Stand
 #: Kills its own process for one poisonous input; samples never hold such a value.
 CRASH = "import os; (x.max() > 1e6) and os.kill(os.getpid(), 9)"
 SLEEP = "time.sleep(0.03)"
+#: Between a caller's requests: what is to happen meanwhile needs the cores, too.
+PAUSE_S = 0.005
 
 
 class Server(Stand):
     """`interlace serve` until ``stop``, with a client."""
 
-    answer_s = 30.0  #: how long a request may take
+    answer_s = 100.0  #: how long a request may take
 
     def __init__(self, root: Path, cache: Path, *options: str) -> None:
         super().__init__(root, cache / "profiles", *options)
@@ -60,7 +62,7 @@ class Server(Stand):
 
 
 class Traffic:
-    """Threads that call one model without a pause; ``stop`` gives every (status, body)."""
+    """Threads that call one model again and again; ``stop`` gives every (status, body)."""
 
     def __init__(self, call: Callable[[], tuple[int, Any]], threads: int = 4) -> None:
         self.seen: list[tuple[int, Any]] = []
@@ -70,14 +72,14 @@ class Traffic:
         for thread in self._threads:
             thread.start()
 
-    def wait_for(self, count: int, limit_s: float = 30.0) -> None:
+    def wait_for(self, count: int, limit_s: float = 100.0) -> None:
         """Until that many more answers have come."""
         goal, ends_s = len(self.seen) + count, time.monotonic() + limit_s
         while len(self.seen) < goal:
             assert time.monotonic() < ends_s, f"only {len(self.seen)} of {goal} answers came"
             time.sleep(0.005)
 
-    def stop(self, limit_s: float = 35.0) -> list[tuple[int, Any]]:
+    def stop(self, limit_s: float = 110.0) -> list[tuple[int, Any]]:
         self._on = False
         for thread in self._threads:
             thread.join(limit_s)
@@ -87,3 +89,4 @@ class Traffic:
     def _run(self) -> None:
         while self._on:
             self.seen.append(self._call())
+            time.sleep(PAUSE_S)

@@ -38,7 +38,7 @@ MODELS = {f"m{factor}": float(factor) for factor in range(2, 8)}
 def _write(root: Path, name: str, factor: float, width: int = WIDTH) -> None:
     (root / name / "1").mkdir(parents=True, exist_ok=True)
     (root / name / "1" / "model.py").write_text(CODE.format(width=width, factor=factor))
-    (root / name / "interlace.toml").write_text("slo_ms = 5000\nmax_batch = 4\n")
+    (root / name / "interlace.toml").write_text("slo_ms = 30000\nmax_batch = 4\n")
 
 
 def _ask(server: Server, name: str) -> tuple[str, int, list[float]]:
@@ -50,7 +50,7 @@ def _ask(server: Server, name: str) -> tuple[str, int, list[float]]:
 def test_any_model_answers_in_a_third_of_their_memory(root: Path, start: Start) -> None:
     for name, factor in MODELS.items():
         _write(root, name, factor)
-    (root / "m2" / "interlace.toml").write_text("slo_ms = 5000\n[memory]\nresident = true\n")
+    (root / "m2" / "interlace.toml").write_text("slo_ms = 30000\n[memory]\nresident = true\n")
     _write(root, "huge", 2.0, width=2 * WIDTH)
     write_model(root, "bare")  # it has no weights
     server = start("--memory", "8MB", "--cold", "copy").wait_ready(180.0)
@@ -82,7 +82,7 @@ def test_any_model_answers_in_a_third_of_their_memory(root: Path, start: Start) 
 
 def test_a_bound_serves_a_model_that_is_larger_than_the_memory(root: Path, start: Start) -> None:
     _write(root, "part", 9.0, width=2 * WIDTH)
-    said = "slo_ms = 5000\nmax_batch = 1\n[memory]\nmax_mb = 4.5\n"
+    said = "slo_ms = 30000\nmax_batch = 1\n[memory]\nmax_mb = 4.5\n"
     (root / "part" / "interlace.toml").write_text(said)
     server = start("--memory", "8MB", "--cold", "copy").wait_ready(100.0)
     for _ in range(3):

@@ -66,8 +66,7 @@ def test_a_model_that_kills_its_worker_is_quarantined_and_the_rest_serves(
     assert server.call("GET", "/v2/models/bomb/ready")[0] != 200
     assert 'interlace_model_ready{model="bomb",version="1"} 0' in _metric(server, "interlace_model")
     assert "quarantined bomb/1: it crashed its worker 3 times" in server.text
-    # 504: a worker begins in longer than the SLO where a machine has much else to do.
-    assert calm[-1][0] == 200 and {s for s, _ in calm} <= {200, 500, 504}
+    assert calm[-1][0] == 200 and {s for s, _ in calm} <= {200, 500}
     _, index = server.call("POST", "/v2/repository/index", {})
     (entry,) = [e for e in index if e["name"] == "bomb"]
     assert entry["state"] == "UNAVAILABLE" and "crashed" in entry["reason"]
@@ -82,13 +81,13 @@ def test_a_model_that_kills_its_worker_is_quarantined_and_the_rest_serves(
 def _until_aside(server: Server, poison: float) -> dict[str, Any]:
     """Poison the model until it is quarantined; what its next caller is told.
 
-    On a slow machine a deadline may pass before the second try, which alone is the model's doing.
+    Not every death of a worker on a slow machine is counted as the model's doing.
     """
     for turn in range(9):
         assert server.infer("bomb", poison + turn * 1e6)[0] != 200
         status, body = server.infer("bomb")
         if status == 503:
-            return body
+            return dict(body)
     raise AssertionError("nine poisoned requests, and it is not quarantined")
 
 
@@ -153,7 +152,7 @@ def test_hot_load_and_unload_under_traffic(root: Path, start: Start) -> None:
 
 
 def test_sigterm_answers_everything_in_flight(root: Path, start: Start) -> None:
-    write_model(root, "m", extra=SLEEP, slo_ms=20_000.0)
+    write_model(root, "m", extra=SLEEP)
     server = start().wait_ready()
     answers: list[int] = []
     threads = [

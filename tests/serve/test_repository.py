@@ -71,7 +71,7 @@ def test_names_without_a_folder_are_404_and_remembered_nowhere(root: Path, start
 
 
 def test_a_large_folder_is_digested_beside_what_is_served(root: Path, start: Start) -> None:
-    write_model(root, "good", slo_ms=500.0)
+    write_model(root, "good")
     server = start().wait_ready()
     write_model(root, "large")
     with (root / "large/1/weights.data").open("wb") as file:

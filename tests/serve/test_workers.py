@@ -27,7 +27,7 @@ def _import(root: Path, name: str, module: str) -> None:
 def test_a_worker_that_holds_too_much_is_replaced_and_its_requests_answered(
     root: Path, start: Start
 ) -> None:
-    write_model(root, "leaks", extra=LEAK, slo_ms=30_000.0)
+    write_model(root, "leaks", extra=LEAK)
     _import(root, "leaks", "os")
     server = start().wait_ready()
     statuses = []
@@ -40,7 +40,7 @@ def test_a_worker_that_holds_too_much_is_replaced_and_its_requests_answered(
 
 
 def test_a_stated_limit_holds_while_serving(root: Path, start: Start) -> None:
-    write_model(root, "leaks", extra=LEAK, slo_ms=30_000.0)
+    write_model(root, "leaks", extra=LEAK)
     _import(root, "leaks", "os")
     file = root / "leaks/interlace.toml"
     file.write_text(file.read_text() + 'memory_limit = "200MiB"\n')
@@ -51,7 +51,7 @@ def test_a_stated_limit_holds_while_serving(root: Path, start: Start) -> None:
 
 
 def test_threads_that_a_model_leaves_behind_are_told_of(root: Path, start: Start) -> None:
-    write_model(root, "spins", extra=SPIN, slo_ms=30_000.0)
+    write_model(root, "spins", extra=SPIN)
     _import(root, "spins", "threading")
     server = start("--cores", str(min(os.sched_getaffinity(0)))).wait_ready()
     time.sleep(8.0)

@@ -31,7 +31,7 @@ from bench.papers.deepplan.published import (
     STALLED_OTHERS,
     TABLE_4,
 )
-from interlace.core.loading import HostLinks, LoadStep, WeightPath
+from interlace.core.loading import OVER_LINKS, HostLinks, LoadStep
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import layer_times
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
@@ -147,9 +147,8 @@ def planned(name: str, found: Sequence[LayerProfile], links: HostLinks) -> tuple
 
 def waiting(found: Sequence[LayerProfile], steps: Sequence[LoadStep]) -> list[LayerProfile]:
     """The layers with what waiting for copies adds."""
-    copied = (WeightPath.COPY, WeightPath.PEER)
     return [
-        replace(one, run_ms=one.run_ms + _WAIT_MS) if step.via in copied else one
+        replace(one, run_ms=one.run_ms + _WAIT_MS) if step.via in OVER_LINKS else one
         for one, step in zip(found, steps, strict=True)
     ]
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned, reads_too_long
+from interlace.perf.cold_start import added_ms, executes_ms, planned, reads_too_long
 
 #: Kinds of layers that the initial choice leaves on the host, whatever was measured.
 _LEFT_ON_HOST: Final = ("batchnorm", "embedding")
@@ -114,25 +114,21 @@ def _left_on_host(kind: str) -> bool:
     return any(word in plain for word in _LEFT_ON_HOST)
 
 
-def _added_ms(layer: LayerProfile) -> float:
-    return layer.run_host_ms - layer.run_ms
-
-
 def _remove(
     stall_ms: float, layers: Sequence[LayerProfile], stalled: int, on_host: list[bool]
 ) -> bool:
     """Change layers up to the stalled one, it included, to the host; whether the stall is gone."""
     earlier = sorted(
-        range(stalled + 1), key=lambda one: (_added_ms(layers[one]), -layers[one].copy_ms)
+        range(stalled + 1), key=lambda one: (added_ms(layers[one]), -layers[one].copy_ms)
     )
     for index in earlier:
         layer = layers[index]
         if on_host[index]:
             continue
-        if reads_too_long(layer) or stall_ms < _added_ms(layer):
+        if reads_too_long(layer) or stall_ms < added_ms(layer):
             return False
         on_host[index] = True
-        stall_ms = stall_ms - layer.copy_ms - _added_ms(layer)
+        stall_ms = stall_ms - layer.copy_ms - added_ms(layer)
         if stall_ms <= 0:
             return True
     return False
@@ -154,6 +150,6 @@ def _stalls_ms(layers: Sequence[LayerProfile], on_host: Sequence[bool]) -> list[
             ahead_ms -= layer.copy_ms
             if ahead_ms < 0:
                 stall_ms, ahead_ms = -ahead_ms, 0.0
-            ahead_ms += layer.run_ms
+            ahead_ms += executes_ms(layer, WeightPath.COPY)
         stalls.append(stall_ms)
     return stalls

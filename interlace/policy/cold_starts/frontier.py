@@ -18,7 +18,14 @@ from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import begin_ms, planned, read_ms, reads_too_long
+from interlace.perf.cold_start import (
+    begin_ms,
+    executes_ms,
+    planned,
+    read_ms,
+    reads_too_long,
+    shortest_ms,
+)
 from interlace.policy.cold_starts import deepplan
 from interlace.policy.cold_starts.whole import left, pipeswitch
 
@@ -89,9 +96,7 @@ def lasting(
 
 def moved_bytes(layers: Sequence[LayerProfile], plan: LoadPlan) -> int:
     """Bytes that a plan copies over links from the host."""
-    over = (WeightPath.COPY, WeightPath.PEER)
-    pairs = zip(layers, plan.steps, strict=True)
-    return sum(layer.weights_bytes for layer, step in pairs if step.via in over)
+    return sum(layers[index].weights_bytes for index in plan.brought)
 
 
 def _search(
@@ -129,7 +134,7 @@ def _shortest_rest_ms(layers: Sequence[LayerProfile], kept: frozenset[int]) -> l
     for index in range(len(layers) - 1, -1, -1):
         layer = layers[index]
         alone = index in kept or layer.weights_bytes == 0
-        run_ms = layer.run_ms if alone else min(layer.run_ms, layer.run_host_ms)
+        run_ms = layer.run_ms if alone else shortest_ms(layer)
         rest_ms.append(rest_ms[-1] + run_ms)
     return rest_ms[::-1]
 
@@ -165,7 +170,7 @@ def _after(
             times[passing] = arrives_ms
         end_ms, free_ms = max(end_ms, arrives_ms), tuple(times)
         moved += layer.weights_bytes
-    return _PartialPlan(end_ms + layer.run_ms, free_ms, moved, step, state)
+    return _PartialPlan(end_ms + executes_ms(layer, step.via), free_ms, moved, step, state)
 
 
 def _undominated(states: list[_PartialPlan]) -> list[_PartialPlan]:

@@ -171,9 +171,9 @@ def test_from_disk_reading_hides_behind_execution_where_a_copy_by_cores_would_no
     assert not curve.plan().brought
     plan = curve.plan_from_disk(frozenset(), 10_000)
     assert plan.brought == tuple(range(1, 11))
-    # The first is waited for until the disk has read it, while the table was copied when that was
-    # measured; of the others only what their copies take of the cores shows.
-    assert plan.end_ms == pytest.approx((2.0 - 0.25 + 1.0) + 10 * (2.0 + 0.25))
+    # The first is waited for until the disk has read it behind a row of the table, which was copied
+    # when that was measured; of the others only what their copies take of the cores shows.
+    assert plan.end_ms == pytest.approx(0.3 + (2.0 - 0.25 + 1.0) + 10 * (2.0 + 0.25))
     unmeasured = [replace(one, copy_disk_ms=0.0, run_disk_ms=0.0) for one in layers]
     curve = ColdCurve(lasting, unmeasured, HostLinks(takes_cores=True))
     assert curve.plan_from_disk(frozenset(), 10_000) == curve.plan()
@@ -213,6 +213,13 @@ def test_on_cores_a_copy_from_disk_is_counted_once(
         read_ms += one.copy_disk_ms
         free_ms = max(free_ms + one.copy_ms, read_ms) + one.run_ms
     assert curve.plan_from_disk(frozenset(), 1 << 40).end_ms == pytest.approx(free_ms)
+    first = ColdCurve(copy, layers, HostLinks(takes_cores=True))
+    copied_ms, read_ms = begin_ms, 0.0
+    for one in layers[1:]:
+        read_ms += one.copy_disk_ms
+        copied_ms = max(copied_ms + one.copy_ms, read_ms)
+    whole_ms = copied_ms + sum(one.run_ms for one in layers)
+    assert first.plan_from_disk(frozenset(), 1 << 40).end_ms == pytest.approx(whole_ms)
 
 
 @given(st.lists(_FROM_DISK, min_size=1, max_size=20), st.integers(0, 9))

@@ -83,11 +83,15 @@ def test_streams_of_all_sms_take_what_green_ones_refuse() -> None:
 
 def test_a_context_made_later_gets_threads_and_handles_of_its_own() -> None:
     with bench(handle_context="green", open_model=opened_as(convolves)) as gpu:
+        found = []
         for share_pct in (24, 48, 24):
             lane = gpu.carve("a", share_pct)
-            two_ways(gpu, lane)
+            found.append(two_ways(gpu, lane))
             gpu.lanes.release("a")
             gpu.lanes.retire(lane)
+    for again in found[1:]:
+        for one, other in zip(found[0], again, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_loading_on_a_lane_does_not_hold_up_what_runs_there_eagerly() -> None:
