@@ -45,7 +45,6 @@ _Times = dict[str, list[float]]
 _WAYS: Final = ("copy", "pipeswitch", "deepplan-dha", "interlace")
 _LEFT: Final = "all left in the file"
 _FLUSHED: Final = "interlace, flushed"
-_PIECE_BYTES: Final = 1 << 20
 _CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -131,7 +130,7 @@ def _rounds(
             taken = {"warm": took_ms(opened.run)}
             if disk:
                 cold_again()
-                taken["read"] = took_ms(lambda: _read(file.path))
+                taken["read"] = took_ms(lambda: read_ahead(file.path))
             else:
                 flush()
                 taken["warm, flushed"] = took_ms(opened.run)
@@ -145,15 +144,6 @@ def _rounds(
             for way, took in taken.items():
                 times.setdefault(way, []).append(took)
     return {way: plan.end_ms for way, plan in plans.items()}, times
-
-
-def _read(path: Path) -> None:
-    """A file's bytes as fast as its disk has them: asked for at once, and not kept."""
-    read_ahead(path)
-    piece = bytearray(_PIECE_BYTES)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(piece):
-            pass
 
 
 def _drop(folder: Path) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import BinaryIO, Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 #: Of the page cache; each is mapped at once.
 LARGE_PAGE_BYTES: Final = 2 << 20
+#: Of what is read ahead at a time.
+_PIECE_BYTES: Final = 16 << 20
+#: ``MADV_POPULATE_READ``, which Linux has since 5.14 and the mmap module does not.
+_POPULATE_READ: Final = 22
 #: Pages of a file that are looked at, evenly over it.
 _SAMPLES: Final = 64
 
@@ -47,13 +53,39 @@ def cached_pages(mapped: mmap.mmap, begin: int, nbytes: int) -> list[bool]:
 
 
 def read_ahead(path: Path) -> None:
-    """Have a file come into the page cache; the disk reads it while others go on.
+    """Have a file come into the page cache, in large pages; this returns when it is there.
+
+    To be called in a thread of its own: the disk reads while others go on. ``POSIX_FADV_WILLNEED``
+    would do neither: it stops after the disk's ``read_ahead_kb``, and brings small pages.
 
     Raises:
-        OSError: it is gone.
+        OSError: it is gone, or cannot be read.
+        ValueError: it is too short to be one of tensors.
     """
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+    with path.open("rb", buffering=0) as file, map_file(file) as mapped:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        for begin in range(0, len(mapped), _PIECE_BYTES):
+            nbytes = min(_PIECE_BYTES, len(mapped) - begin)
+            place = ctypes.c_void_p(start + begin), ctypes.c_size_t(nbytes)
+            if _LIBC.madvise(*place, _POPULATE_READ):
+                os.posix_fadvise(file.fileno(), begin, nbytes, os.POSIX_FADV_WILLNEED)
+            mapped.madvise(mmap.MADV_DONTNEED, begin, nbytes)  # pages that nobody has may leave
+
+
+@contextmanager
+def reading_ahead(path: Path) -> Iterator[None]:
+    """The same in a thread, within; who executes from a file is told that it cannot be read."""
+
+    def read() -> None:
+        with suppress(OSError, ValueError):
+            read_ahead(path)
+
+    thread = Thread(target=read, name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def cached_part(path: Path) -> float:

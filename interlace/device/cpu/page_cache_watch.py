@@ -240,7 +240,7 @@ def _drop(path: Path) -> int:
 
 
 def _read_ahead(path: Path) -> None:
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         read_ahead(path)
 
 

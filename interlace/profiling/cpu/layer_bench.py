@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.formats.page_cache import read_ahead
+from interlace.formats.page_cache import reading_ahead
 from interlace.formats.runner import Arrived, ComingWeights
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
@@ -59,7 +59,7 @@ class LayeredModel(Protocol):
         """The same with all weights left in the file, its pages found anew each time."""
 
     def from_disk_ms(self) -> list[float]:
-        """One execution of these, the file read ahead from the disk when it begins."""
+        """One execution of these, the file on its way from the disk."""
 
 
 class LayerBench:
@@ -146,11 +146,11 @@ class LayerBench:
         copies, mapped, left_ms = [], [], []
         for _ in range(_DISK_TAKES):
             self._drop()
-            read_ahead(self._cold.file.path)
-            copies.append(self._copies_ms())
+            with reading_ahead(self._cold.file.path):
+                copies.append(self._copies_ms())
             self._drop()
-            read_ahead(self._cold.file.path)
-            mapped.append(self._model.from_disk_ms())
+            with reading_ahead(self._cold.file.path):
+                mapped.append(self._model.from_disk_ms())
             left_ms.append(self.start_ms((), cached=False))
         copy_ms, run_ms = (
             [median(one) for one in zip(*rows, strict=True)] for rows in (copies, mapped)
@@ -230,8 +230,6 @@ class LayerBench:
         ended: SimpleQueue[Arrived] = SimpleQueue()
 
         def start() -> None:
-            if not cached:
-                read_ahead(cold.file.path)
             if copied:
                 cold.fetch(self.places(copied), self.memory, ended.put)
                 if not overlapped:
@@ -239,7 +237,8 @@ class LayerBench:
             with cold.arrivals():
                 self._model.run()
 
-        taken_ms = took_ms(start)
+        with nullcontext() if cached else reading_ahead(cold.file.path):
+            taken_ms = took_ms(start)
         if copied and (failure := ended.get().failure):
             raise OSError(failure)
         return taken_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from typing import Any
 from interlace.core.model import Model
 from interlace.formats.arrays import sample_inputs
 from interlace.formats.onnx import OnnxRunner, open_runner
-from interlace.formats.page_cache import read_ahead
+from interlace.formats.page_cache import reading_ahead
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.session_weights import SessionWeights
 
@@ -52,19 +52,20 @@ class OnnxLayers:
         def ready(cold: SessionWeights) -> None:
             cold.place(places, memory)
 
-        return self._told_ms(ready, lambda cold: None, takes)
+        return self._told_ms(ready, lambda cold: nullcontext(), takes)
 
     def mapped_ms(self, takes: int) -> list[list[float]]:
-        def again(cold: SessionWeights) -> None:
+        def again(cold: SessionWeights) -> AbstractContextManager[None]:
             cold.leave(range(len(cold.file.uses)))
+            return nullcontext()
 
         return self._told_ms(lambda cold: None, again, takes)
 
     def from_disk_ms(self) -> list[float]:
-        def again(cold: SessionWeights) -> None:
+        def again(cold: SessionWeights) -> AbstractContextManager[None]:
             cold.leave(range(len(cold.file.uses)))
             cold.file.drop()
-            read_ahead(cold.file.path)
+            return reading_ahead(cold.file.path)
 
         (parts_ms,) = self._told_ms(lambda cold: None, again, 1)
         return parts_ms
@@ -72,7 +73,7 @@ class OnnxLayers:
     def _told_ms(
         self,
         ready: Callable[[SessionWeights], None],
-        before: Callable[[SessionWeights], None],
+        before: Callable[[SessionWeights], AbstractContextManager[None]],
         takes: int,
     ) -> list[list[float]]:
         with TemporaryDirectory() as folder, closing(self._open(f"{folder}/nodes")) as runner:
@@ -82,8 +83,8 @@ class OnnxLayers:
             for _ in range(WARM_RUNS):
                 runner.run(self.inputs)
             for _ in range(takes):
-                before(cold)
-                runner.run(self.inputs)
+                with before(cold):
+                    runner.run(self.inputs)
             events = json.loads(Path(runner.end_profiling()).read_bytes())
         return [self._by_use_ms(nodes) for nodes in _runs(events)[-takes:]]
 
