@@ -26,6 +26,7 @@ from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.orders import fleet_routes
+from interlace.fleet.prices import NO_PRICES, KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
@@ -44,6 +45,7 @@ class FleetSettings:
 
     ``admin_key`` is shown to nodes with orders. Controllers that share the folder ``lease`` take
     turns; without, the one that began last commands.
+    ``prices`` say where work costs least.
     """
 
     router: RouterSettings
@@ -51,6 +53,7 @@ class FleetSettings:
     system: System
     admin_key: str = ""
     lease: Path | None = None
+    prices: KindPrices = NO_PRICES
 
 
 def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
@@ -153,8 +156,10 @@ class _FleetParts:
         def solver(system: System) -> ProcessPlanSolver:
             return ProcessPlanSolver(system, self._clock, self._solver_executor, self._warm)
 
-        system = self._settings.system
-        return Controller(self._clock, system, solver, term, nodes, standing=standing)
+        asked = self._settings
+        return Controller(
+            self._clock, asked.system, solver, term, nodes, standing=standing, prices=asked.prices
+        )
 
     async def _end(self) -> str:
         """As SIGTERM does, once the answer has been sent; nodes that we have started end before."""

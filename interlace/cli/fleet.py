@@ -22,6 +22,7 @@ from interlace.cli.options import (
     Json,
     KeyFile,
     Level,
+    Price,
     Requests,
     Root,
     SystemName,
@@ -36,6 +37,7 @@ from interlace.core.user_errors import InputError
 from interlace.fleet.local_nodes import LocalNodes
 from interlace.fleet.membership import Membership, membership
 from interlace.fleet.node_keeper import NodeLaunch
+from interlace.fleet.prices import KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
@@ -121,6 +123,7 @@ def serve(
     local: _Local = None,
     node_options: _NodeOptions = "",
     max_machines: _Most = None,
+    price: Price = None,
     host: Host = "127.0.0.1",
     http_port: Http = 8000,
     grpc_port: Grpc = 8001,
@@ -144,6 +147,7 @@ def serve(
       interlace fleet serve models/ --local 3 --node-options="--device simulated --gpu h100"
       interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
       interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
+      interlace fleet serve models/ --nodes a=...,b=... --price h100=4 --price l4=0.8
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
       interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
       interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
@@ -159,9 +163,13 @@ def serve(
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
     run_fleet(
-        FleetSettings(router, models_dir, system_of(system), keys[0], lease),
+        FleetSettings(router, models_dir, system_of(system), keys[0], lease, _prices(price)),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
+
+
+def _prices(texts: list[str] | None) -> KindPrices:
+    return KindPrices(numbers("--price", texts or []))
 
 
 def _found(

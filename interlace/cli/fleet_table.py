@@ -9,6 +9,7 @@ from rich.console import Console
 
 from interlace.cli.screen import table
 from interlace.fleet.planned_fleet import PlannedFleet
+from interlace.fleet.prices import FleetCost
 from interlace.fleet.status import FleetStatus, NodeStatus
 
 
@@ -20,6 +21,7 @@ def show_fleet(out: Console, text: str) -> None:
         made.add_row(*_line(name, node, status.files))
     out.print(made)
     _show_unserved(out, status.unserved_rows_per_s, status.reasons)
+    _show_cost(out, status.cost)
     if status.failure:
         out.print(f"no newer plan: {status.failure}")
     if status.planning:
@@ -52,6 +54,15 @@ def show_planned(out: Console, found: object) -> None:
     _show_unserved(out, planned.unserved_rows_per_s, planned.reasons)
     if planned.headroom is not None:
         out.print(f"all rates may be {planned.headroom:.2f} times what they are")
+    _show_cost(out, planned.cost)
+
+
+def _show_cost(out: Console, cost: FleetCost | None) -> None:
+    if cost is not None:
+        out.print(
+            f"accelerators cost {cost.all_per_hour:.2f} an hour, those in use "
+            f"{cost.used_per_hour:.2f}"
+        )
 
 
 def _show_unserved(out: Console, rows_per_s: Mapping[str, float], why: Mapping[str, str]) -> None:

@@ -46,6 +46,10 @@ SystemName = Annotated[
         help=f"Who plans and schedules: {', '.join(CATALOG)}; or your own, as module:attribute."
     ),
 ]
+Price = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KIND=USD", help="What one accelerator of a kind costs an hour."),
+]
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
 Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]

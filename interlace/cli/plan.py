@@ -14,6 +14,7 @@ from interlace.cli.options import (
     Device,
     Gpus,
     Json,
+    Price,
     Profiles,
     SystemName,
     numbers,
@@ -42,10 +43,6 @@ _Kind = Annotated[
         metavar="KIND[,KIND]",
         help=f"Scenario: plan for {', '.join(GPU_KINDS)}; with commas, for the cheapest mix.",
     ),
-]
-_Price = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KIND=USD", help="Scenario: cost of one such GPU an hour."),
 ]
 _Explain = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Scenario: why that model got this.")
@@ -78,7 +75,7 @@ def plan(
     slo: _Slo = None,
     system: SystemName = "interlace",
     gpu: _Kind = None,
-    price: _Price = None,
+    price: Price = None,
     explain: _Explain = None,
     draw: _Draw = None,
     what_if: _WhatIf = None,

@@ -33,6 +33,7 @@ from interlace.fleet.handover import NodePart, handed_over
 from interlace.fleet.kinds import KindsPlanner
 from interlace.fleet.parted_pools import PartedPools
 from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
+from interlace.fleet.prices import NO_PRICES, FleetCost, KindPrices
 from interlace.fleet.rehoming import rehomed
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
@@ -72,6 +73,7 @@ class Controller:
         nodes: Mapping[str, NodeDescription],
         epoch_ms: float = 1000.0,
         standing: Mapping[str, Assignment] | None = None,
+        prices: KindPrices = NO_PRICES,
     ) -> None:
         """``nodes`` are there from the beginning, so that the first plan is for all of them.
 
@@ -87,6 +89,7 @@ class Controller:
         self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler)
         self._system, self._solver = system, solver
         self._term = term
+        self.prices = prices
         self._number = 0
         self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
@@ -201,9 +204,22 @@ class Controller:
         def solved(answer: PlanSolved) -> None:
             there = {name: one.gpus for name, one in self._nodes.items()}
             after = self._target if answer.failure else self._planner.aligned(answer.plan, fleet)
-            done(planned_fleet(self._target, after, there, answer.failure or ""))
+            planned = planned_fleet(self._target, after, there, answer.failure or "")
+            done(replace(planned, cost=self._cost(after, fleet.gpus)))
 
         self._solver(self._planning())(question, solved)
+
+    @property
+    def cost(self) -> FleetCost | None:
+        """Of all accelerators, and of those in use; ``None`` without prices."""
+        return self._cost(self._target, [g for one in self._nodes.values() for g in one.gpus])
+
+    def _cost(self, plan: Plan, gpus: Sequence[Gpu]) -> FleetCost | None:
+        return self.prices.cost(gpus, {part.gpu for part in plan.partitions})
+
+    def node_price(self, node: str) -> float:
+        """What a node's accelerators cost an hour; their number without prices."""
+        return self.prices.total(self._nodes[node].gpus)
 
     def _without(self, node: str, gone: int) -> Plan:
         """What stands without a node, whose models have turns on what is left.
@@ -243,7 +259,7 @@ class Controller:
         """The system, for the kinds and the zones of the nodes that are there now."""
         zones = {name: member.zone for name, member in self._nodes.items()}
         profiles = {kind: dict(models) for kind, models in self._profiles.items()}
-        zoned = ZonePlanner(KindsPlanner(self._system.planner, profiles), zones)
+        zoned = ZonePlanner(KindsPlanner(self._system.planner, profiles, self.prices), zones)
         return replace(self._system, planner=PartedPools(zoned, profiles))
 
     def _forget_profiles(self, model: str) -> None:

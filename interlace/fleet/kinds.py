@@ -11,6 +11,8 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.fleet.fleet_gpus import models_of
+from interlace.fleet.machine_scaling import HIGH_LOAD, TARGET_LOAD
+from interlace.fleet.prices import NO_PRICES, KindPrices
 from interlace.packing.bounds.area import area
 from interlace.packing.bounds.rates import highest_rates
 from interlace.packing.lending import with_guests
@@ -39,10 +41,14 @@ class KindsPlanner:
     each rate, of which all but as many as there are kinds are 0 or 1), so a model goes where it
     costs least beside what others would cost there. Where a kind's plan is fuller than that says,
     the rest is shared out again.
+
+    With ``prices`` a model goes where it costs least money, until what is cheap is as full as a
+    fleet is sized for; what is left is shared out as above.
     """
 
     planner: Planner
     profiles: Mapping[str, Profiles]
+    prices: KindPrices = NO_PRICES
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -51,7 +57,7 @@ class KindsPlanner:
         if len(fleets) < 2:
             known = [self.profiles.get(kind, {}) for kind in fleets]
             return self.planner(demand, fleet, known[0] if known else profiles, current)
-        shares = _Shares(demand, fleets, self.profiles, current)
+        shares = _Shares(demand, fleets, self.profiles, current, self.prices)
         best: Plan | None = None
         for _ in range(_ROUNDS):
             asked = shares.demand_by_kind()
@@ -61,9 +67,9 @@ class KindsPlanner:
                 if asked[kind]
             }
             made = _together(self._lent(plans, fleets, demand))
-            if best is None or _served(made) > _served(best):
+            if best is None or _worth(made) > _worth(best):
                 best = made
-            if not made.underserved:
+            if not made.underserved and not (shares.saving and _short(made)):
                 break
             shares.learn(asked, plans)
         assert best is not None
@@ -92,12 +98,16 @@ class _Shares:
         fleets: Mapping[str, Fleet],
         profiles: Mapping[str, Profiles],
         current: Plan,
+        prices: KindPrices,
     ) -> None:
         self._demand = demand
         self._kinds = list(fleets)
         self._room = {kind: float(len(one.gpus)) for kind, one in fleets.items()}
         self._bytes = {kind: sum(map(room_bytes, one.gpus)) for kind, one in fleets.items()}
-        self._fullest = 1.0  #: of a kind, by what is believed
+        dearest = max(map(prices.of, fleets))
+        self._price = {kind: prices.of(kind) / dearest for kind in fleets}
+        self._saved_at = TARGET_LOAD if prices else 0.0  #: how full a kind is before money yields
+        self._full: dict[str, float] = {}  #: each kind, by what is believed
         #: accelerators, and part of the memory, that all of a model takes of a kind which serves it
         self._taken: dict[str, dict[str, float]] = {}
         self._held: dict[str, dict[str, int]] = {}
@@ -108,6 +118,11 @@ class _Shares:
             self._held[kind] = {
                 model: needed_bytes([model], known, one.gpus[0]) for model in self._taken[kind]
             }
+
+    @property
+    def saving(self) -> bool:
+        """Whether all is where it costs least, so that there may be room elsewhere."""
+        return max(self._full.values(), default=1.0) <= self._saved_at * (1.0 + 1e-6)
 
     def demand_by_kind(self) -> dict[str, list[Demand]]:
         """What is asked of each kind. What none serves in time is asked of one, to hear why."""
@@ -129,14 +144,16 @@ class _Shares:
                     and sum(one.model in t for t in self._taken.values()) > 1
                 ):
                     self._taken[kind].pop(one.model, None)
-            if plan.headroom:
-                self._room[kind] *= plan.headroom * self._fullest
+            if plan.headroom and self._full.get(kind):
+                self._room[kind] *= plan.headroom * self._full[kind]
 
     def _parts(self) -> dict[str, dict[str, float]]:
         """By model: the parts of its rate by kind, as the program has them.
 
         min u with sum_m y_mk g_mk <= u n_k for each kind k, sum_k y_mk = 1 for each model m, and
-        sum_m y_mk bytes_mk <= memory_k: g accelerators for all of a model, n of them there.
+        sum_m y_mk bytes_mk <= memory_k: g accelerators for all of a model, n of them there. Of
+        answers with the same u the cheapest; with prices, u is what the fleet is sized for at
+        least.
         """
         pairs = [
             (one.model, kind)
@@ -161,19 +178,27 @@ class _Shares:
             held = tuple(self._held[kind][model] / self._bytes[kind] for _, model in here)
             rows.append(Constraint((*places, fullest), (*taken, -self._room[kind]), -inf, 0.0))
             rows.append(Constraint((*places, short), (*held, -1.0), -inf, 1.0))
-        cost = [_USED * self._taken[kind][model] / most for model, kind in pairs]
+        costs = [
+            _USED * self._price[kind] * self._taken[kind][model] / most for model, kind in pairs
+        ]
         size = len(pairs) + 2
+        lower = [*[0.0] * len(pairs), self._saved_at, 0.0]
         answer = solve(
-            LinearProgram(
-                [*cost, 1.0, _NO_MEMORY], [0.0] * size, [inf] * size, [False] * size, rows
-            )
+            LinearProgram([*costs, 1.0, _NO_MEMORY], lower, [inf] * size, [False] * size, rows)
         )
-        self._fullest = max(answer.values[fullest], 1e-9) if answer.feasible else 1.0
+        self._full = self._filled(dict(zip(pairs, answer.values, strict=False)))
         parts: dict[str, dict[str, float]] = {}
         for (model, kind), part in zip(pairs, answer.values, strict=False):
             if part >= _LEAST_PART or not answer.feasible:
                 parts.setdefault(model, {})[kind] = part
         return {model: _whole(kinds) for model, kinds in parts.items()}
+
+    def _filled(self, parts: Mapping[tuple[str, str], float]) -> dict[str, float]:
+        """How full each kind is with these parts of rates."""
+        full = dict.fromkeys(self._kinds, 0.0)
+        for (model, kind), part in parts.items():
+            full[kind] += part * self._taken[kind][model] / self._room[kind]
+        return full
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, float]:
@@ -233,6 +258,12 @@ def _together(plans: Mapping[str, Plan]) -> Plan:
     )
 
 
-def _served(plan: Plan) -> tuple[int, float]:
-    """What a plan is better by: models that stand, then rows/s that it serves of what is asked."""
-    return len(models_of(plan.partitions)), -sum(plan.unserved_rows_per_s.values())
+def _short(plan: Plan) -> bool:
+    """Whether a plan is fuller than a fleet may be."""
+    return plan.headroom is not None and plan.headroom * HIGH_LOAD < 1.0
+
+
+def _worth(plan: Plan) -> tuple[int, float, bool]:
+    """What a plan is better by: models that stand, rows/s that it serves of those asked, room."""
+    left = sum(plan.unserved_rows_per_s.values())
+    return len(models_of(plan.partitions)), -left, not _short(plan)

@@ -69,7 +69,9 @@ class MachineScaler:
         controller = self._service.controller
         if controller is None or list(controller.nodes) != nodes or not planned.headroom:
             return
-        wanted = self._scaling.wanted(1.0 / planned.headroom, len(nodes), now_ms)
+        used = sum(planned.nodes[name].used > 0 for name in nodes)
+        load = used / len(nodes) / planned.headroom  # what nothing is planned for bears none
+        wanted = self._scaling.wanted(load, len(nodes), now_ms)
         if wanted > len(nodes):
             self._pool.want(wanted)
             self._leaving = None
@@ -78,12 +80,32 @@ class MachineScaler:
                     self._service.undrain(node)
             self._emptied.clear()
         elif wanted < len(nodes) and self._leaving is None:
-            self._leaving = min(nodes, key=lambda name: (_models(controller, name), name))
-            _LOG.info("fewer machines do: node %s is drained", self._leaving)
-            self._emptied.add(self._leaving)
-            self._service.drain(self._leaving)
+            self._empty_one(sorted(nodes, key=lambda name: _worth(controller, name)))
+
+    def _empty_one(self, nodes: Sequence[str]) -> None:
+        """Take the first of these nodes out of service that the others can do without."""
+        controller = self._service.controller
+        if controller is None or not nodes:
+            return
+        first, *others = nodes
+
+        def seen(planned: PlannedFleet) -> None:
+            if controller is not self._service.controller or first not in controller.nodes:
+                return
+            room = planned.headroom or 0.0
+            if planned.unserved_rows_per_s or not room or self._scaling.short(1.0 / room):
+                self._empty_one(others)
+                return
+            _LOG.info("fewer machines do: node %s is drained", first)
+            self._leaving = first
+            self._emptied.add(first)
+            self._service.drain(first)
+
+        controller.would_plan({}, (first,), seen)
 
 
-def _models(controller: Controller, node: str) -> int:
+def _worth(controller: Controller, node: str) -> tuple[int, float, str]:
+    """What it is to have a node: those with fewest models go first, of these the dearest."""
     assignment = controller.assignment(node)
-    return 0 if assignment is None else len(assignment.models)
+    models = 0 if assignment is None else len(assignment.models)
+    return models, -controller.node_price(node), node

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from math import ceil, inf
+from typing import Final
+
+#: The part of what accelerators can serve that a fleet is sized for.
+TARGET_LOAD: Final = 0.7
+#: Above that it is short of them.
+HIGH_LOAD: Final = 0.8
 
 
 class MachineScaling:
@@ -16,8 +22,8 @@ class MachineScaling:
     def __init__(
         self,
         most: int,
-        target: float = 0.7,
-        high: float = 0.8,
+        target: float = TARGET_LOAD,
+        high: float = HIGH_LOAD,
         grow_after_ms: float = 15_000.0,
         shrink_after_ms: float = 60_000.0,
     ) -> None:
@@ -27,10 +33,14 @@ class MachineScaling:
         self._grow_after_ms, self._shrink_after_ms = grow_after_ms, shrink_after_ms
         self._high_since_ms = self._low_since_ms = inf
 
+    def short(self, load: float) -> bool:
+        """Whether a fleet at this load has too few machines."""
+        return load > self._high
+
     def wanted(self, load: float, machines: int, now_ms: float) -> int:
         """Machines to have from now on, where ``machines`` serve at a ``load`` of 1 if full."""
         fit = max(1, min(ceil(machines * load / self._target - 1e-9), self._most))
-        grows = load > self._high and fit > machines
+        grows = self.short(load) and fit > machines
         self._high_since_ms = min(self._high_since_ms, now_ms) if grows else inf
         self._low_since_ms = min(self._low_since_ms, now_ms) if fit < machines else inf
         if now_ms - self._high_since_ms >= self._grow_after_ms:

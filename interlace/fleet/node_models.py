@@ -33,11 +33,12 @@ class NodeModels:
         self._known = {}
         self._read_of = ()
 
-    def lacking(self, kind: str) -> list[str]:
-        """Models that other kinds have a profile of, and this one has none."""
+    def remark(self, kind: str) -> str:
+        """Which models other kinds have a profile of and this one has none of; "" if none."""
         if kind not in self._known:
-            return []  # it was not asked yet
-        return sorted(_by_name(self._known).keys() - self._known[kind].keys())
+            return ""  # it was not asked yet
+        models = ", ".join(sorted(_by_name(self._known).keys() - self._known[kind].keys()))
+        return f"no profile on {kind} of {models}: measure or add one" if models else ""
 
     async def bring_up(
         self, controller: Controller, nodes: Mapping[str, NodeDescription], files: str

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Plan
 from interlace.fleet.fleet_gpus import plans_by_node
+from interlace.fleet.prices import FleetCost
 from interlace.planning.moves import PlanMoves, moves
 
 
@@ -32,7 +33,7 @@ class PlannedFleet:
 
     ``loads`` are models that would be loaded into partitions which do not hold them now;
     ``headroom`` is the largest factor on all rates that still fits, if the planner says so;
-    ``failure`` says why there is no such plan.
+    ``failure`` says why there is no such plan; ``cost`` is ``None`` without prices.
     """
 
     nodes: dict[str, PlannedNode]
@@ -42,6 +43,7 @@ class PlannedFleet:
     reasons: dict[str, str]
     headroom: float | None
     failure: str
+    cost: FleetCost | None = None
 
 
 def planned_fleet(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -45,7 +45,6 @@ _LOOK_S: Final = 0.05
 _GATHER_S: Final = 3.0
 _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
-
 
 #: Makes a controller of a term, for the nodes that are there, and what they were told before.
 MakeController = Callable[
@@ -210,9 +209,7 @@ class FleetService:
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
-                remark="; ".join(
-                    filter(None, (self._lacks(described), self.remarks.get(node.name)))
-                ),
+                remark="; ".join(filter(None, self._remarks(node.name, described))),
                 drained=node.name in self._changes.now.drained,
             )
             for node in self._directory.nodes
@@ -226,13 +223,16 @@ class FleetService:
             {} if controller is None else dict(controller.reasons),
             "" if controller is None else controller.failure,
             controller is not None and controller.planning,
+            None if controller is None else controller.cost,
         )
 
-    def _lacks(self, described: NodeDescription | None) -> str:
-        """Which models a node cannot have, since they were not measured on its accelerators."""
+    def _remarks(self, node: str, described: NodeDescription | None) -> Iterator[str]:
+        """What is odd: models that were not measured on its accelerators, no price, its clock."""
         kind = "" if described is None else described.gpus[0].kind
-        models = ", ".join(self._models.lacking(kind))
-        return f"no profile on {kind} of {models}: measure or add one" if models else ""
+        yield self._models.remark(kind)
+        if self.controller is not None:
+            yield self.controller.prices.remark(kind)
+        yield self.remarks.get(node, "")
 
     async def _command(self) -> None:
         """Take the lease, and give up what was planned when it is lost."""

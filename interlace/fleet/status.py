@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.core.node import Assignment, NodeState
+from interlace.fleet.prices import FleetCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +35,4 @@ class FleetStatus:
     reasons: dict[str, str]
     failure: str  #: why there is no newer plan
     planning: bool = False  #: another plan than what nodes were told is being made
+    cost: FleetCost | None = None  #: without prices it is not known

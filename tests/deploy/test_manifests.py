@@ -26,6 +26,7 @@ ALL: Mapping[str, Any] = {
         "nodeSelector": {"gpu": "h100"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
     },
+    "controller": {"prices": {"h100": 4, "l4": 0.8}},
     "routers": {"autoscaling": {"enabled": True}, "service": {"annotations": {"a": "b"}}},
     "monitoring": {"serviceMonitor": True, "alerts": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {

@@ -12,6 +12,7 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.fleet.fleet_gpus import models_of
 from interlace.fleet.kinds import KindsPlanner
+from interlace.fleet.prices import NO_PRICES, FleetCost, KindPrices
 from interlace.policy.catalog import resolve
 from interlace.testing.worlds import FREE, line_profile
 
@@ -47,8 +48,13 @@ BASE = {name: line_profile(name, 2.0, 1.0) for name in ("m", "k", "l")}
 PROFILES = {"fast": BASE, "slow": {name: slower(one, 3.0) for name, one in BASE.items()}}
 
 
-def planned(demand: list[Demand], there: Fleet, current: Plan | None = None) -> Plan:
-    planner = KindsPlanner(OURS, PROFILES)
+def planned(
+    demand: list[Demand],
+    there: Fleet,
+    current: Plan | None = None,
+    prices: KindPrices = NO_PRICES,
+) -> Plan:
+    planner = KindsPlanner(OURS, PROFILES, prices)
     return planner(demand, there, {}, current or Plan())
 
 
@@ -88,6 +94,49 @@ def test_a_small_change_of_rates_moves_no_model_to_another_kind() -> None:
     for factor in (0.97, 1.03):
         moved = [replace(demand[0], rows_per_s=factor * demand[0].rows_per_s), *demand[1:]]
         assert kinds_of(planned(moved, fleet(1, 2), before)) == kinds_of(before)
+
+
+def test_what_is_cheap_for_the_work_is_used_first() -> None:
+    patient = [Demand(name, 100.0, 100.0) for name in ("m", "k")]
+    for dear, cheap in ("fast", "slow"), ("slow", "fast"):
+        prices = KindPrices({dear: 4.0, cheap: 1.0})
+        assert kinds_of(planned(patient, fleet(1, 1), None, prices)) == {
+            "m": {cheap},
+            "k": {cheap},
+        }
+
+
+def test_price_per_work_decides_not_price() -> None:
+    patient, prices = [Demand("m", 100.0, 100.0)], KindPrices({"fast": 2.0, "slow": 1.0})
+    plan = planned(patient, fleet(1, 1), None, prices)
+    assert kinds_of(plan) == {"m": {"fast"}}, "the slow one takes three times as long"
+
+
+def test_what_only_the_dear_kind_serves_in_time_stands_there() -> None:
+    urgent, patient = Demand("m", 100.0, 6.0), Demand("k", 100.0, 100.0)
+    plan = planned([urgent, patient], fleet(1, 1), None, KindPrices({"fast": 9.0, "slow": 1.0}))
+    assert kinds_of(plan) == {"m": {"fast"}, "k": {"slow"}}
+
+
+def test_what_is_dear_takes_what_would_fill_the_cheap() -> None:
+    there, prices = fleet(1, 1), KindPrices({"fast": 9.0, "slow": 1.0})
+    room = planned([Demand("m", 100.0, 50.0)], fleet(0, 1)).headroom
+    assert room is not None
+    some = planned([Demand("m", 50.0 * room, 50.0)], there, None, prices)
+    assert kinds_of(some) == {"m": {"slow"}}
+    more = planned([Demand("m", 95.0 * room, 50.0)], there, None, prices)
+    assert kinds_of(more) == {"m": {"fast", "slow"}}
+    assert more.headroom is not None and more.headroom > 1.2
+
+
+def test_accelerators_cost_what_their_kinds_do() -> None:
+    gpus = fleet(1, 2).gpus
+    prices = KindPrices({"fast": 9.0, "slow": 1.0})
+    assert prices.cost(gpus, {"slow0/gpu0"}) == FleetCost(1.0, 11.0)
+    assert NO_PRICES.cost(gpus, {"slow0/gpu0"}) is None
+    assert KindPrices({"slow": 2.0}).of("fast") == 2.0, "the dearest, for all that is known"
+    assert "--price fast=" in KindPrices({"slow": 2.0}).remark("fast")
+    assert not NO_PRICES.remark("fast") and not prices.remark("fast")
 
 
 def test_memory_counts_beside_time() -> None:

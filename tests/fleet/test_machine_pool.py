@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,29 +13,35 @@ from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.machine_pool import MachineScaler
 from interlace.fleet.machine_scaling import MachineScaling
+from interlace.fleet.prices import KindPrices
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from tests.fleet.test_controller import PROFILES, described
 
+PRICES = {"cheap": 1.0, "dear": 4.0, "dearest": 5.0}
+
 
 class Cloud:
     """A pool that brings machines at once, and a service whose nodes are empty when drained."""
 
-    def __init__(self, machines: int) -> None:
+    def __init__(self, machines: int, kinds: Sequence[str] = ()) -> None:
         self.clock = SimClock()
         nodes = {f"n{i}": described(f"n{i}", gpus=1) for i in range(machines)}
+        for node, kind in zip(nodes, kinds, strict=False):
+            gpus = tuple(replace(gpu, kind=kind) for gpu in nodes[node].gpus)
+            nodes[node] = replace(nodes[node], gpus=gpus)
         self.controller = Controller(
             self.clock,
             resolve("interlace"),
             lambda system: InlinePlanSolver(system, self.clock, 50.0),
             1,
             nodes,
+            prices=KindPrices(PRICES if kinds else {}),
         )
         self.controller.start()
-        self.controller.deploy(
-            {"m": {"k": NodeModel(Demand("m", 10.0, 50.0), "digest", PROFILES["m"])}}
-        )
+        model = NodeModel(Demand("m", 10.0, 50.0), "digest", PROFILES["m"])
+        self.controller.deploy({"m": dict.fromkeys(kinds or ["k"], model)})
         self.there = set(nodes)
         self.emptied: set[str] = set()
         self.given_back: list[str] = []
@@ -95,6 +102,21 @@ def test_load_brings_machines_and_its_end_gives_them_back_empty() -> None:
     assert len(cloud.given_back) == most - 1
     assert len(cloud.controller.nodes) == 1 == cloud.asked[-1]
     assert cloud.controller.plan.partitions
+
+
+def test_the_dearest_idle_machine_is_given_back_first() -> None:
+    cloud = Cloud(4, ["cheap", "dear", "dearest", "cheap"])
+    cloud.run(300, 1)
+    assert cloud.given_back[:2] == ["n2", "n1"]
+    assert len(cloud.controller.nodes) == 1
+
+
+def test_a_machine_without_which_a_model_is_not_served_stays() -> None:
+    cloud = Cloud(3, ["cheap", "dear", "cheap"])
+    only = NodeModel(Demand("k", 1.0, 50.0), "digest", replace(PROFILES["m"], model="k"))
+    cloud.controller.deploy({"k": {"dear": only}})
+    cloud.run(600, 1)
+    assert "n1" in cloud.controller.nodes and cloud.given_back
 
 
 def test_a_load_that_comes_back_keeps_the_machine_that_is_being_emptied() -> None:
