@@ -86,7 +86,12 @@ def _show(found: Summary, again: Replay) -> None:
         f"{found.events} events in {seconds:.1f} s, decided by {header.system}; "
         f"{found.requests} requests"
     )
-    if header.checkpoint:
+    if header.lost_events:
+        typer.echo(
+            f"before it {header.lost_events} events, from {header.lost_from_ms:.1f} ms on, "
+            f"could not be written"
+        )
+    elif header.checkpoint:
         typer.echo(f"it goes on from {found.first_ms:.1f} ms, where the log before it ends")
     if again.log.cut_bytes:
         typer.echo(f"its last entry is not whole: {again.log.cut_bytes} bytes are passed over")

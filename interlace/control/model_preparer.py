@@ -86,6 +86,7 @@ class ModelPreparer:
         self._kept = SignatureStore(store.folder / "signatures")
         self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
         self._measuring = asyncio.Lock()
+        self._told_cached: set[str] = set()
 
     async def names(self) -> list[str]:
         """What may be model folders.
@@ -158,14 +159,19 @@ class ModelPreparer:
                 await self._rig.close()
 
     def _warn_of_cached(self, known: Sequence[Model], found: FillResult) -> None:
-        """Say of whose layers the kept times are those from the page cache alone."""
+        """Say once of whose layers the kept times are those from the page cache alone.
+
+        Where the weights lie in memory, all are, however often they are measured.
+        """
         cached = [
             model.name
             for model in known
             if link_of(self._rig.gpu.kind).takes_cores
+            and model.name not in self._told_cached
             and (layers := found.profiles[model.key].layers)
             and not any(layer.copy_disk_ms for layer in layers)
         ]
+        self._told_cached.update(cached)
         if cached:
             _log.warning(
                 "%d profiles (the first: %s) have no times from disk: cold starts are planned as "

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from interlace.control.deployments import Deployments
@@ -32,6 +33,8 @@ _SETTLE_S: Final = 60.0
 _PATIENCE_S: Final = 20.0
 #: While models are opened it is told this often how many are.
 _TELL_S: Final = 5.0
+#: So many models are open before the pace at which they are is looked at, and the same for a look.
+_STARTING: Final = 8
 #: Folders read at a time: more would only wait for storage.
 _READ_AT_ONCE: Final = 16
 #: Waits for other changes of a name, and lets them wait: ``ModelLifecycle.locked``.
@@ -45,6 +48,28 @@ class _Opened:
 
 
 _Opening = asyncio.Task[_Opened | None]
+
+
+class _Pace:
+    """How many of so many models are open, and how long the others will take at that pace.
+
+    The first of them start processes, which import what the others find there: they tell nothing.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._ready, self._since_s = 0, inf
+
+    def text(self, ready: int, now_s: float) -> str:
+        """Asked each time that some have been opened."""
+        if self._ready < _STARTING <= ready:
+            self._ready, self._since_s = ready, now_s
+        told = f"{ready} of {self._total} models are open"
+        more = ready - self._ready
+        if not self._ready or more < _STARTING:
+            return told
+        left_s = (now_s - self._since_s) / more * (self._total - ready)
+        return f"{told}, about {left_s:.0f} s left"
 
 
 class Startup:
@@ -121,7 +146,7 @@ class Startup:
         tasks = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
         pending: set[_Opening] = set(tasks)
         loop = asyncio.get_running_loop()
-        began_s = told_s = loop.time()
+        told_s, pace = loop.time(), _Pace(len(tasks))
         try:
             while pending:
                 done, pending = await asyncio.wait(
@@ -129,11 +154,10 @@ class Startup:
                 )
                 if not done and len(pending) < len(tasks):
                     break
-                if pending and (now_s := loop.time()) - told_s > _TELL_S:
-                    told_s, ready = now_s, len(tasks) - len(pending)
-                    left_s = (now_s - began_s) / max(1, ready) * len(pending)
-                    text = "%d of %d models are open, about %.0f s left"
-                    _log.info(text, ready, len(tasks), left_s)
+                text = pace.text(len(tasks) - len(pending), now_s := loop.time())
+                if pending and now_s - told_s > _TELL_S:
+                    told_s = now_s
+                    _log.info(text)
         except asyncio.CancelledError:
             for task in pending:
                 task.cancel()

@@ -13,14 +13,14 @@ from interlace.core.model import Model
 from interlace.formats.extents_file import Extent
 from interlace.formats.machine import machine_key
 from interlace.formats.onnx_layout import lay_out
-from interlace.formats.onnx_weights_file import GRAPH, WEIGHTS, OnnxWeightsFile, write_uses
+from interlace.formats.onnx_weights_file import GRAPH, USES, WEIGHTS, OnnxWeightsFile, write_uses
 from interlace.formats.session_weights import SessionWeights, mapped_pieces
 from interlace.formats.weights_folder import publish
 
 #: Smaller constants stay inside the graph file: each other one is a mapping in each session.
 _EXTERNAL_FROM_BYTES: Final = 16 << 10
 #: To be raised when the files are written in another way, so that old ones are not looked at.
-_REVISION: Final = "3"
+_REVISION: Final = "4"
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 
 
@@ -72,7 +72,7 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
     It is one folder: the graph, and beside it the constants both as the graph has them and as the
     kernels pack them, so that onnxruntime maps either and copies neither. It holds for this
     processor and this onnxruntime only, and is named so. Without a usable ``weights_dir`` the
-    model's own file is what to open, and ``warnings`` say why.
+    model's own file is what to open, and ``warnings`` say why. One that is not whole is made anew.
     """
     own = OptimisedModel(source, _model_bytes(source))
     if weights_dir is None:
@@ -80,7 +80,8 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
     name = f"{model.digest}-{machine_key(ort.__version__, _REVISION)}.onnx"
     folder = Path(weights_dir) / name
     try:
-        if not folder.is_dir():
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
             publish(folder, lambda draft: _write(source, draft))
     except OSError as error:
         warning = f"weights of {model.name} are private, not shared: {error}"
@@ -88,6 +89,17 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
     if not (folder / WEIGHTS).exists():  # a graph with no constants worth sharing
         return own
     return OptimisedModel(folder / GRAPH, own.total_bytes, own.total_bytes)
+
+
+def _is_whole(folder: Path) -> bool:
+    if not (folder / GRAPH).exists():
+        return False
+    try:
+        OnnxWeightsFile(folder)
+    except (FileNotFoundError, ValueError):
+        # A graph with no constants worth sharing has neither weights nor uses.
+        return not any((folder / name).exists() for name in (WEIGHTS, USES))
+    return True
 
 
 def _write(source: Path, folder: Path) -> None:

@@ -13,7 +13,7 @@ from interlace.formats.onnx_layout import StoredPiece
 
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "weights.bin"
-_USES: Final = "uses.json"
+USES: Final = "uses.json"
 #: Weights smaller than this come together with those before them: each piece costs a system call.
 _LEAST_BYTES: Final = 1 << 16
 
@@ -28,17 +28,27 @@ class _NodeWeights(msgspec.Struct, array_like=True):
     nbytes: int
 
 
+class _Uses(msgspec.Struct):
+    """All of them, and the size of the whole file."""
+
+    file_bytes: int
+    uses: list[_NodeWeights]
+
+
 class OnnxWeightsFile(ExtentsFile):
     """The weights of an optimised model's folder; ``nodes`` are the first readers of its uses.
 
     Raises:
         OSError: it cannot be opened.
-        ValueError: its list of uses is not one.
+        ValueError: its list of uses is not one, or it was cut short.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / WEIGHTS)
-        told = msgspec.json.decode((folder / _USES).read_bytes(), type=list[_NodeWeights])
+        written = msgspec.json.decode((folder / USES).read_bytes(), type=_Uses)
+        if self.nbytes != written.file_bytes:
+            raise ValueError(f"{self.path}: {self.nbytes} bytes, not {written.file_bytes}")
+        told = written.uses
         self.uses = tuple(WeightUse(one.operator, tuple(one.weights)) for one in told)
         self.extents = tuple(Extent(one.begin, one.nbytes) for one in told)
         self.weights_bytes = tuple(one.nbytes for one in told)
@@ -62,4 +72,5 @@ def write_uses(folder: Path, pieces: Iterable[StoredPiece], kept: Iterable[Exten
             last.nbytes += nbytes
         else:
             uses.append(_NodeWeights(node, operator, [weight], begin, nbytes))
-    (folder / _USES).write_bytes(msgspec.json.encode(uses))
+    found = _Uses((folder / WEIGHTS).stat().st_size, uses)
+    (folder / USES).write_bytes(msgspec.json.encode(found))

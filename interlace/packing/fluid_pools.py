@@ -58,7 +58,6 @@ class _Filling(NamedTuple):
     hosts: Sequence[int]
     busy: Floats  #: pools x models, in hosts
     layouts: Sequence[Layout]
-    part: float  #: of the rates, weighted, that there is time for
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class FluidPools:
     current: Plan
 
     def plan(self, weight: Mapping[str, float]) -> Plan | None:
-        """The cut with time for the largest part of the rates, each times its ``weight``.
+        """The cut with time for all rates, and the largest part of each times its ``weight``.
 
         ``None`` if there is no time for all rates, or no memory for all models of a pool.
         """
@@ -83,11 +82,13 @@ class FluidPools:
         homes, lost = place(patterns, self.fleet.gpus, filling.layouts, known)
         if lost:
             return None
+        rates = [one.rows_per_s for one in self.demand]
+        pace = np.array([pool.rows_per_s for pool in self._pools])
+        part = ((pace * filling.busy).sum(axis=0) / rates).min()
         said = (
             f"{len(self.fleet.gpus)} accelerators in {len(patterns)} pools of alike partitions: "
-            f"without queues there is time for {filling.part:.0%} of the rates"
+            f"without queues there is time for {part:.0%} of the rates"
         )
-        rates = [one.rows_per_s for one in self.demand]
         return Plan(partitions(homes, self.demand, rates, self.current), notes=(said,))
 
     def _patterns(self, filling: _Filling) -> Iterable[tuple[Pattern, int]]:
@@ -106,15 +107,17 @@ class FluidPools:
         hosts, cuts = len(able), len(able) + len(pools)
         part = cuts + len(shapes)
         opened, gpus = part + 1, float(len(self.fleet.gpus))
-        most, every = gpus * max(map(len, shapes)), opened + len(pools)
+        every = opened + len(pools)
         rows = []
         for model, one in enumerate(self.demand):
             at = [i for i, (_, m) in enumerate(able) if m == model]
             given = [pools[able[i][0]].rows_per_s[model] / one.rows_per_s for i in at]
             rows.append(Constraint((*at, part), (*given, -weight[model]), 0.0, inf))
+            rows.append(Constraint(tuple(at), tuple(given), 1.0, inf))
         for pool, known in enumerate(pools):
             at = [i for i, (p, _) in enumerate(able) if p == pool]
             there = hosts + pool, opened + pool
+            most = gpus * max(one.count(known.share_pct) for one in shapes)
             rows.append(Constraint((*at, *there), (*[1.0] * len(at), -1.0, known.idle), -inf, 0.0))
             rows.append(Constraint(there, (1.0, -most), -inf, 0.0))
         for share in self._options:
@@ -128,14 +131,11 @@ class FluidPools:
             [*[_NOTHING] * part, -1.0, *[0.0] * len(pools)],
             [0.0] * every,
             [*[inf] * opened, *[1.0] * len(pools)],
-            [False] * every,
+            [hosts <= i < part or i >= opened for i in range(every)],
             rows,
         )
-        if solve(program).values[part] < 1.0:
-            return None  # nor is there time with parts of partitions
-        integer = [hosts <= i < part or i >= opened for i in range(every)]
-        found = solve(replace(program, integer=integer), nodes=_NODES, gap=_GAP, presolve=False)
-        if found.values[part] < 1.0:
+        found = solve(program, nodes=_NODES, gap=_GAP)
+        if not found.feasible:
             return None
         busy = np.zeros((len(pools), len(self.demand)))
         for (pool, model), value in zip(able, found.values[:hosts], strict=True):
@@ -143,7 +143,7 @@ class FluidPools:
         whole = [round(value) for value in found.values[hosts:part]]
         chosen = zip(shapes, whole[len(pools) :], strict=True)
         layouts = [one for one, times in chosen for _ in range(times)]
-        return _Filling(whole[: len(pools)], busy, layouts, found.values[part])
+        return _Filling(whole[: len(pools)], busy, layouts)
 
     @cached_property
     def _pools(self) -> list[_PoolKind]:

@@ -55,19 +55,16 @@ def solve(
     time_limit_s: float = 10.0,
     nodes: int | None = None,
     gap: float = 1e-4,
-    presolve: bool = True,
 ) -> Solution:
     """The optimum, or the best found within the limits; on one thread with a fixed seed.
 
     The same program has the same answer unless ``time_limit_s`` cuts the search short; ``nodes``
     limits branch and bound alike on every machine. The search ends within a part
-    ``gap`` of the optimum. Where few nodes are allowed, ``presolve`` may take longer than they do.
+    ``gap`` of the optimum.
     """
     highs = _highs()
     highs.setOptionValue("time_limit", time_limit_s)
     highs.setOptionValue("mip_rel_gap", gap)
-    if not presolve:
-        highs.setOptionValue("presolve", "off")
     if nodes is not None:
         highs.setOptionValue("mip_max_nodes", nodes)
     highs.passModel(_model(program))

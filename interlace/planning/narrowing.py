@@ -11,6 +11,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.packing.fluid_pools import FluidPools
+from interlace.planning.trial import enough
 from interlace.planning.tried_plan import PlanTrials, TriedPlan
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
@@ -21,6 +22,8 @@ _LIKELY: Final = (3, 6, _STEPS)
 _MORE: Final = 1.05
 #: Attempts at a cut into pools, then by the packer.
 _POOLED, _PACKED = 4, 12
+#: So many attempts one after the other that each break in this part of a trial are no near miss.
+_HOPELESS, _SOON = 3, 1 / 3
 
 #: Proposes a cut in which models count for so much; ``None`` if they do not fit.
 Proposal = Callable[[Mapping[str, float]], Plan | None]
@@ -81,6 +84,7 @@ class Narrowing:
         weight = {one.model: 1.0 for one in self._wanted}
         often = dict.fromkeys(weight, 0)
         seen: dict[Hashable, frozenset[str]] = {}
+        soon, hopeless = _SOON * enough(self.trials.scenario), 0
         for _ in range(attempts):
             proposed = proposal(weight) if weight else None
             if proposed is None:
@@ -89,9 +93,10 @@ class Narrowing:
             alike = _alike(plan)
             if alike not in seen:
                 found = self.trials.likely(plan, fleet)
+                hopeless = hopeless + 1 if found.missed and found.trial.requests < soon else 0
                 seen[alike] = found.missed or (yield found)
             short = seen[alike]
-            if len(short) > max(2, len(weight) / 2):
+            if len(short) > max(2, len(weight) / 2) or hopeless == _HOPELESS:
                 return  # it is not one model or another that has too little
             for model in short:
                 often[model] += 1
@@ -181,12 +186,8 @@ def _first(likely: Sequence[int], fits: Callable[[int], bool]) -> int | None:
 
 
 def _alike(plan: Plan) -> Hashable:
-    """What is the same of plans that differ in their rates by a few per cent alone."""
+    """What is the same of plans that differ in their rates alone: who is served is the engine's."""
     return tuple(
-        (
-            part.gpu,
-            part.share_pct,
-            tuple((s.model, s.batch, s.guest, f"{s.rows_per_s:.2g}") for s in part.slots),
-        )
+        (part.gpu, part.share_pct, tuple((s.model, s.batch, s.guest) for s in part.slots))
         for part in plan.partitions
     )

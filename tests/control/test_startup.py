@@ -33,3 +33,13 @@ def test_how_many_models_are_open_is_told_meanwhile(
         "1 of 3 models are open",
         "2 of 3 models are open",
     ]
+
+
+def test_processes_that_start_are_not_taken_for_the_pace_at_which_models_open() -> None:
+    """Four import a library for 40 s; then twenty models a second are opened."""
+    pace = startup._Pace(2000)
+    told = [pace.text(ready, 40.0) for ready in range(1, 9)]
+    told += [pace.text(8 + more, 40.0 + more / 20) for more in range(1, 400)]
+    assert not any("left" in text for text in told[:15])
+    assert told[15] == "16 of 2000 models are open, about 99 s left"
+    assert told[-1] == "407 of 2000 models are open, about 80 s left"

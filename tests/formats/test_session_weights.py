@@ -110,6 +110,30 @@ def test_memory_of_what_left_is_given_back(stand: Stand) -> None:
     assert process_memory().anonymous_bytes - anonymous < 0.2 * whole
 
 
+@pytest.mark.parametrize("missing", ["weights.bin", "uses.json", "model.onnx", "a part"])
+def test_what_is_not_whole_is_laid_out_anew_by_who_opens_it_next(
+    missing: str, tmp_path: Path
+) -> None:
+    model = a_model(Format.ONNX, layers_onnx(tmp_path / "net", SIZES))
+    first = open_model(model, 1, str(tmp_path / "weights"))
+    wanted = first.run(X)["r4"]
+    first.close()
+    (folder,) = (tmp_path / "weights").glob("*.onnx")
+    written = (folder / "weights.bin").stat()
+    if missing == "a part":
+        os.truncate(folder / "weights.bin", written.st_size - mmap.PAGESIZE)
+    else:
+        (folder / missing).unlink()
+    for _ in range(2):
+        again = open_model(model, 1, str(tmp_path / "weights"))
+        assert isinstance(again, OnnxRunner)
+        assert again.cold is not None and not again.warnings
+        assert np.array_equal(again.run(X)["r4"], wanted)
+        again.close()
+    found = (folder / "weights.bin").stat()
+    assert found.st_size == written.st_size and found.st_mtime_ns > written.st_mtime_ns
+
+
 def test_a_fetch_that_fails_or_is_cancelled_leaves_the_file(stand: Stand) -> None:
     content = stand.file.path.read_bytes()
     os.truncate(stand.file.path, stand.file.extents[2].begin)

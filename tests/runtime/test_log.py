@@ -1,9 +1,13 @@
 """A log of a run replays to the same decisions, from its beginning or from a checkpoint."""
 
+import errno
+import math
 import os
 import pickle
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +21,7 @@ from interlace.core.tensor import Span, Tensor
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import Physics
 from interlace.policy.catalog import CATALOG, resolve
+from interlace.runtime.log import write
 from interlace.runtime.log.codec import digest, encode
 from interlace.runtime.log.read import LENGTH, LogError, LogFile, LogHeader, open_log
 from interlace.runtime.log.replay import Replay
@@ -142,16 +147,65 @@ def test_a_checkpoint_holds_no_code() -> None:
         restore(pickle.dumps((Evil(), {})), resolve("interlace"))
 
 
-def test_a_full_disk_ends_the_log_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    world = World(TRUTH)
-    header = LogHeader("test", "interlace", world.fleet)
-    writer = LogWriter(tmp_path / "l", header, world.engine)
-    writer._file.close()  # type: ignore[union-attr]
-    writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    writer(0.0, EpochEnded(), [])
-    writer(1.0, EpochEnded(), [])
-    (message,) = caplog.messages
-    assert "No space left" in message
+class _FullDisk:
+    """Writes that take a part of what they are given once there is no room, and then fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room_bytes: float = math.inf
+        self._write = write._write
+        monkeypatch.setattr(write, "_write", self)
+
+    def __call__(self, file: IO[bytes], content: bytes | bytearray) -> int:
+        if len(content) > self.room_bytes:
+            file.write(content[: int(self.room_bytes)])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._write(file, content)
+
+
+@pytest.mark.sources
+def test_a_log_goes_on_once_there_is_room_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, disk, world = tmp_path / "run.log", _FullDisk(monkeypatch), World(TRUTH)
+    writer = LogWriter(path, LogHeader("test", "interlace", world.fleet), world.engine)
+    world.runtime._observers.append(writer)
+    world.deploy({"a": 40.0, "b": 60.0}, rows_per_s=100.0)
+    traffic = partial(_ask, world)
+    traffic(5_000.0)
+    disk.room_bytes = 100
+    traffic(25_000.0)  # it is tried again, twice
+    assert len(caplog.messages) == 1 and "No space left" in caplog.messages[0]
+    assert sorted(os.listdir(tmp_path)) == ["run.log"]
+    disk.room_bytes = math.inf
+    traffic(30_000.0)
+    writer.close()
+    assert len(caplog.messages) == 2 and "are not in it" in caplog.messages[1]
+    before, after = open_log(previous_file(path)), open_log(path)
+    found = [commands_of(log, "interlace") for log in (before, after)]
+    assert not before.cut_bytes and not after.cut_bytes
+    lost = after.header.lost_events
+    assert lost > 0 and sum(map(len, found)) + lost == len(world.log)
+    assert found[0][-1][0] <= after.header.lost_from_ms < found[1][0][0]
+    assert [now_ms for now_ms, _ in found[1]] == [at for at, _, _ in world.log[-len(found[1]) :]]
+
+
+def _ask(world: World, during_ms: float) -> None:
+    for index in range(int(during_ms / 50)):
+        world.send("ab"[index % 2], 40.0)
+        world.run(50.0)
+
+
+def test_a_log_without_an_engine_ends_on_a_full_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = _FullDisk(monkeypatch)
+    writer = LogWriter(tmp_path / "l", LogHeader("test", "interlace", World(TRUTH).fleet))
+    disk.room_bytes = 1
+    for epoch in range(30):
+        writer(1e3 * epoch, EpochEnded(), [])
+    writer.close()
+    assert "No space left" in caplog.messages[0]
+    assert caplog.messages[1:] == [f"{tmp_path / 'l'}: the last 30 events are not in it"]
 
 
 REQUEST = Request(7, "m", 1.0, 2.0)

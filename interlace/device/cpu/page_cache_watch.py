@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -15,15 +16,29 @@ from interlace.formats.page_cache import cached_part, drop_cached, read_ahead
 #: Files are looked at this often at most, and for at most one part of the time in so many.
 _PERIOD_S: Final = 1.0
 _PART: Final = 100
+#: What could not leave for another, as a batch or another process reads it, is asked again so often
+#: and so many times; then it is not waited for.
+_AGAIN_S: Final = 0.05
+_TRIES: Final = 40
+#: Who was let in stays until it runs, but for no longer: it may have been given up.
+_COMING_S: Final = 1.0
+
+
+class _Entrant(NamedTuple):
+    """A model that waits until there is room for its file, and what it does then."""
+
+    model: str
+    then: Callable[[], None]
 
 
 class PageCacheWatch:
     """Looks at files of weights in another thread; ``moved`` hears of each change, and no more.
 
-    A model is taken to be in the page cache until it is seen not to be. With ``most_bytes`` the
-    files of those that ran longest ago leave it, until so much of them is there at most (but for
-    the one that ran last); ``give_up`` has others let go of a model's file before. Between two
-    looks whose model has run, or is let in, is taken to be there whole.
+    A model is taken to be in the page cache until it is seen not to be. With ``most_bytes`` no more
+    than so much of the files is there: before one comes from the disk, those of the models that ran
+    longest ago leave, and are waited for; ``give_up`` has others let go of a model's file before.
+    Whose file is not on disk only may run at any time, and counts as whole. One that is larger than
+    the bound comes alone.
     """
 
     def __init__(
@@ -37,10 +52,15 @@ class PageCacheWatch:
         self._moved = moved
         self._most_bytes = most_bytes
         self._give_up = give_up
-        self._files: dict[str, Path] = {}
+        self._files: dict[str, Path] = {}  #: who ran last is last
         self._on_disk: set[str] = set()
-        self._cached: dict[str, _Cached] = {}
+        self._there: dict[str, int] = {}  #: bytes that are there or may come, by model
         self._touched: set[str] = set()  #: since the last look; the next may not have seen that
+        self._leaving: set[str] = set()
+        self._stayed: set[str] = set()  #: they were to leave for the first entrant
+        self._coming: dict[str, float] = {}  #: let in and not run yet, until when they stay
+        self._entrants: deque[_Entrant] = deque()
+        self._tries = 0
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
 
@@ -52,11 +72,23 @@ class PageCacheWatch:
 
     def used(self, model: str) -> None:
         """It runs: others leave."""
-        self._let_in(model, lambda: None)
+        if self._most_bytes is None or model not in self._files:
+            return
+        self._files[model] = self._files.pop(model)
+        self._touched.add(model)
+        came = self._coming.pop(model, None) is not None
+        # Who runs while its file is on disk has all that it reads in memory.
+        if model not in self._on_disk and model not in self._there:
+            self._there[model] = _size(self._files[model])
+            came = True
+        if came:
+            self._loop.call_soon(self._make_room)  # it is to run before it may have to leave
 
     def read(self, model: str) -> None:
         """Its file was just read: it is in the page cache."""
-        self._on_disk.discard(model)
+        if model in self._on_disk:
+            self._on_disk.discard(model)
+            self._there.pop(model, None)
         self.used(model)
 
     def read_ahead(self, model: str, then: Callable[[], None]) -> None:
@@ -64,7 +96,14 @@ class PageCacheWatch:
 
         ``then`` is called once those that leave for it have left.
         """
-        self._let_in(model, partial(self._read_ahead, model, then))
+        enter = partial(self._read_ahead, model, then)
+        if self._most_bytes is not None and model in self._files:
+            self._files[model] = self._files.pop(model)
+        if self._most_bytes is None or model not in self._on_disk or model not in self._files:
+            enter()
+        else:
+            self._entrants.append(_Entrant(model, enter))
+            self._make_room()
 
     def _read_ahead(self, model: str, then: Callable[[], None]) -> None:
         if model in self._on_disk and model in self._files:
@@ -72,23 +111,10 @@ class PageCacheWatch:
             self._loop.run_in_executor(None, _read_ahead, self._files[model])
         then()
 
-    def _let_in(self, model: str, then: Callable[[], None]) -> None:
-        if self._most_bytes is None or model not in self._files:
-            then()
-            return
-        self._files[model] = self._files.pop(model)
-        self._touched.add(model)
-        seen = self._cached.get(model)
-        if seen is not None and seen.nbytes < seen.file_bytes:
-            self._cached[model] = seen._replace(nbytes=seen.file_bytes)
-            self._give_back(self._most_bytes, then)
-        else:
-            then()
-
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
         path = self._files.pop(model, None)
-        self._cached.pop(model, None)
+        self._there.pop(model, None)
         if path is not None and self._most_bytes is not None:
             self._loop.run_in_executor(None, _drop, path)
         self._on_disk.discard(model)
@@ -96,6 +122,8 @@ class PageCacheWatch:
     def close(self) -> None:
         """Look no more."""
         self._files.clear()
+        self._there.clear()
+        self._entrants.clear()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -111,61 +139,82 @@ class PageCacheWatch:
         if found.cancelled() or not self._files:
             return
         cached, took_s = found.result()
-        unseen = self._touched | (cached.keys() - self._files.keys())
-        cached = {model: one for model, one in cached.items() if model not in unseen}
-        self._cached = {m: one for m, one in self._cached.items() if m in self._touched} | cached
+        for model in cached.keys() & self._files.keys() - self._touched - self._leaving:
+            one = cached[model]
+            self._there[model] = one.nbytes if one.on_disk else one.file_bytes
+            self._tell(model, one.on_disk)
         self._touched.clear()
-        for model, one in cached.items():
-            if one.on_disk != (model in self._on_disk):
-                (self._on_disk.add if one.on_disk else self._on_disk.discard)(model)
-                self._moved(model, one.on_disk)
-        if self._most_bytes is not None:
-            self._give_back(self._most_bytes, lambda: None)
+        self._stayed.clear()
+        self._make_room()
         self._timer = self._loop.call_later(max(_PERIOD_S, _PART * took_s), self._begin)
 
-    def _give_back(
-        self, most_bytes: int, then: Callable[[], None], passed: frozenset[str] = frozenset()
-    ) -> None:
-        """Have files leave until so much is there at most, and go on when they have left.
+    def _tell(self, model: str, on_disk: bool) -> None:
+        if on_disk != (model in self._on_disk):
+            (self._on_disk.add if on_disk else self._on_disk.discard)(model)
+            self._moved(model, on_disk)
 
-        What of one stays, as others have it mapped, is made up for by those that ran later.
-        """
-        over_bytes = sum(one.nbytes for one in self._cached.values()) - most_bytes
-        leaving: list[str] = []
-        for model in list(self._files)[:-1]:
+    def _make_room(self) -> None:
+        """Let in who waits for room, in turn; have files leave until the first of them has it."""
+        while self._most_bytes is not None:
+            first = self._entrants[0] if self._entrants else None
+            needed_bytes = 0
+            if first is not None and (path := self._files.get(first.model)) is not None:
+                needed_bytes = _size(path) - self._there.get(first.model, 0)
+            over_bytes = sum(self._there.values()) + needed_bytes - self._most_bytes
+            if over_bytes > 0 and self._others_leave(over_bytes):
+                return
+            if first is None:
+                return
+            if over_bytes > 0 and (self._stayed or self._coming) and self._tries < _TRIES:
+                self._tries += 1
+                self._stayed.clear()
+                self._loop.call_later(_AGAIN_S, self._make_room)
+                return
+            self._entrants.popleft()
+            self._stayed.clear()
+            self._tries = 0
+            self._touched.add(first.model)
+            if first.model in self._files:
+                self._coming[first.model] = self._loop.time() + _COMING_S
+                self._there[first.model] = self._there.get(first.model, 0) + needed_bytes
+            first.then()
+
+    def _others_leave(self, over_bytes: int) -> bool:
+        """Have those leave that ran longest ago; whether any is on its way out."""
+        over_bytes -= sum(self._there.get(model, 0) for model in self._leaving)
+        now_s = self._loop.time()
+        self._coming = {model: until for model, until in self._coming.items() if until > now_s}
+        passed = self._leaving | self._stayed | self._coming.keys()
+        passed |= {one.model for one in list(self._entrants)[:1]}
+        for model in list(self._files)[: None if self._entrants else -1]:
             if over_bytes <= 0:
                 break
-            seen = self._cached.get(model)
-            if seen is not None and seen.nbytes and model not in passed:
-                over_bytes -= seen.nbytes
-                self._cached[model] = seen._replace(nbytes=0)
-                self._touched.add(model)
-                leaving.append(model)
-        left = len(leaving)
+            if model in passed or not self._there.get(model):
+                continue
+            over_bytes -= self._there[model]
+            self._leaving.add(model)
+            self._touched.add(model)
+            self._tell(model, True)  # no batch begins on it meanwhile
+            self._give_up(model, partial(self._drop, model))
+        return bool(self._leaving)
 
-        def gone(model: str, dropped: asyncio.Future[int] | None = None) -> None:
-            nonlocal left
-            left -= 1
-            seen = self._cached.get(model)
-            if dropped and not dropped.cancelled() and seen and not seen.nbytes:
-                seen = self._cached[model] = seen._replace(nbytes=dropped.result())
-            if seen is not None and not seen.nbytes and model not in self._on_disk:
-                self._on_disk.add(model)
-                self._moved(model, True)
-            if not left:
-                self._give_back(most_bytes, then, passed | {*leaving})
+    def _drop(self, model: str) -> None:
+        path = self._files.get(model)
+        dropped = self._loop.run_in_executor(None, _drop, path) if path is not None else None
+        if dropped is not None:
+            dropped.add_done_callback(partial(self._left, model))
+        else:
+            self._left(model, None)
 
-        def drop(model: str) -> None:
-            if model in self._files:
-                dropped = self._loop.run_in_executor(None, _drop, self._files[model])
-                dropped.add_done_callback(partial(gone, model))
-            else:
-                gone(model)
-
-        if not leaving:
-            then()
-        for model in leaving:
-            self._give_up(model, partial(drop, model))
+    def _left(self, model: str, dropped: asyncio.Future[int] | None) -> None:
+        self._leaving.discard(model)
+        self._touched.add(model)
+        if dropped is not None and not dropped.cancelled() and model in self._files:
+            self._there[model] = dropped.result()
+            self._tell(model, True)  # it may have been copied meanwhile
+            if self._there[model]:
+                self._stayed.add(model)
+        self._make_room()
 
 
 class _Cached(NamedTuple):
@@ -174,6 +223,12 @@ class _Cached(NamedTuple):
     nbytes: int
     file_bytes: int
     on_disk: bool
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):  # it is replaced, or being cleaned away
+        return path.stat().st_size
+    return 0
 
 
 def _drop(path: Path) -> int:

@@ -42,13 +42,15 @@ _GAPS_PART: Final = 1 / 32
 class _HeldWeights:
     """One model: the memory its layers take, their offsets where they lie in memory, its hosts.
 
-    ``told`` are by host the layers that it reads in memory.
+    ``told`` are by host the layers that it reads in memory, ``copied`` what waits for the end of
+    the copying that is under way.
     """
 
     layer_bytes: tuple[int, ...]
     offsets: dict[int, int] = field(default_factory=dict)
     hosts: dict[str, CpuPartition] = field(default_factory=dict)
     told: dict[str, set[int]] = field(default_factory=dict)
+    copied: list[Callable[[], None]] = field(default_factory=list)
 
 
 class BudgetedWeights:
@@ -137,8 +139,6 @@ class BudgetedWeights:
             )
         wanted = [index for index in work.plan.brought if index not in held.offsets]
         offsets = self._take(held.layer_bytes, wanted)
-        if offsets:
-            self._copying[work.model] = partition
         copy = partial(self._copy, work, done, held, partition, offsets)
         self._page_cache.read_ahead(work.model, copy)
 
@@ -154,6 +154,7 @@ class BudgetedWeights:
         if not offsets:
             self._loop.call_soon(done, WorkFinished(work))
             return
+        self._copying[work.model] = partition
         frame = CopyWeights(work.model, tuple(offsets), tuple(offsets.values()))
         partition.copy(frame, partial(self._copied, work, done, held, offsets))
 
@@ -184,10 +185,13 @@ class BudgetedWeights:
         self._leave(work.model, hosts, left)
 
     def _give_up_file(self, model: str, then: Callable[[], None]) -> None:
-        """Have no worker hold pages of the model's file, unless it is on its way from there."""
+        """Have no worker hold pages of the model's file, once it is not on its way from there."""
         held = self._models.get(model)
-        if held is None or model in self._copying:
+        if held is None:
             self._loop.call_soon(then)
+            return
+        if model in self._copying:
+            held.copied.append(partial(self._give_up_file, model, then))
             return
         layers = {layer for layer, nbytes in enumerate(held.layer_bytes) if nbytes}
         hosts = [(held.hosts[name], layers - told) for name, told in held.told.items()]
@@ -207,6 +211,9 @@ class BudgetedWeights:
         answer: WorkerAnswer | Failure,
     ) -> None:
         partition = self._copying.pop(work.model)
+        for then in held.copied:
+            self._loop.call_soon(then)
+        held.copied.clear()
         copied = isinstance(answer, Copied) and not answer.failure
         told = held.told.get(partition.name)
         if copied and told is not None:

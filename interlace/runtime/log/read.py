@@ -21,7 +21,8 @@ class LogHeader(msgspec.Struct, frozen=True):
     ``system`` names the catalog's row, ``row+other`` where the dispatcher is another row's.
     ``fleet`` and ``reserve`` are what the engine was made with. ``from_ms`` to ``until_ms`` is
     when arrivals are measured, on the run's clock; ``until_ms`` is ``None`` while that is unknown.
-    ``checkpoint`` is the engine as it was when the file was begun; empty for a fresh one.
+    ``checkpoint`` is the engine as it was when the file was begun; empty for a fresh one. So many
+    events before it (``lost_events``, the first at ``lost_from_ms``) could not be written.
     """
 
     version: str
@@ -33,6 +34,8 @@ class LogHeader(msgspec.Struct, frozen=True):
     from_ms: float = 0.0
     until_ms: float | None = None
     checkpoint: bytes = b""
+    lost_events: int = 0
+    lost_from_ms: float = 0.0
 
 
 def frame(body: bytes) -> bytes:

@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -87,6 +88,8 @@ _log = logging.getLogger(__name__)
 #: Events of which there are many; after any other what is buffered is written.
 _MANY: Final = (RequestArrived, WorkFinished, Woke)
 _BUFFER_BYTES: Final = 1 << 16
+#: A disk that was full is tried again this often: each time the engine has to be saved.
+_AGAIN_MS: Final = 10_000.0
 
 
 class LogWriter:
@@ -94,8 +97,9 @@ class LogWriter:
 
     Together they hold at most ``limit_bytes``. Each can be replayed by itself: a file that follows
     another begins with the engine as it then was. Without an ``engine`` there is one file, of any
-    size. What is buffered is written at least once an
-    epoch. A disk that is full ends this log, not the server.
+    size. What is buffered is written at least once an epoch. Where that fails, as on a full disk,
+    events are counted until a file that follows can be begun; its header says how many are in
+    neither. Without an engine the log ends there.
     """
 
     def __init__(
@@ -116,16 +120,29 @@ class LogWriter:
         self._most_bytes = limit_bytes // 2
         self._begun: OpenWork = {}
         self._buffer = bytearray()
-        self._size = 0
-        self._file: IO[bytes] | None = self._begin(header)
+        self._buffered = 0  #: events
+        self._lost = 0
+        self._lost_from_ms = 0.0
+        self._again_ms = 0.0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] | None = path.open("wb", buffering=0)
+        self._size = _write(self._file, _head(header))
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        if self._file is None:
-            return
-        entry = encode(now_ms, event, commands)
         track(self._begun, event, commands)
+        if self._file is None:
+            if not self._lost:
+                self._lost_from_ms = now_ms
+            self._lost += 1
+            if self._engine is not None and now_ms >= self._again_ms:
+                self._resume(self._engine, now_ms)
+            return
+        if not self._buffer:
+            self._lost_from_ms = now_ms
+        entry = encode(now_ms, event, commands)
         self._buffer += len(entry).to_bytes(LENGTH, "little")
         self._buffer += entry
+        self._buffered += 1
         if len(self._buffer) > _BUFFER_BYTES or not isinstance(event, _MANY):
             self.flush()
 
@@ -134,15 +151,13 @@ class LogWriter:
         if self._file is None:
             return
         try:
-            self._file.write(self._buffer)
-            self._size += len(self._buffer)
+            self._size += _write(self._file, self._buffer)
             self._buffer.clear()
+            self._buffered = 0
             if self._size > self._most_bytes and self._engine is not None:
                 self._rotate(self._engine)
         except OSError as error:
-            self._file.close()
-            self._file = None
-            _log.error("%s: %s: events are not kept any more", self._path, error.strerror)
+            self._stop(self._file, error)
 
     def close(self) -> None:
         """Write what is buffered and close the file."""
@@ -150,23 +165,74 @@ class LogWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
+        elif self._lost:
+            _log.error("%s: the last %d events are not in it", self._path, self._lost)
 
-    def _begin(self, header: LogHeader) -> IO[bytes]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._path.open("wb", buffering=0)
-        start = MAGIC + frame(msgspec.msgpack.encode(header))
-        file.write(start)
-        self._size = len(start)
-        return file
+    def _stop(self, file: IO[bytes], error: OSError) -> None:
+        with suppress(OSError):
+            file.truncate(self._size)  # a part of an entry
+        file.close()
+        self._file = None
+        self._lost, self._buffered = self._buffered, 0
+        self._buffer = bytearray()  # the error still holds the other
+        self._again_ms = self._lost_from_ms + _AGAIN_MS
+        until = "until a file can be begun again" if self._engine is not None else "any more"
+        _log.error("%s: %s: events are not kept %s", self._path, error.strerror, until)
+
+    def _resume(self, engine: Engine, now_ms: float) -> None:
+        try:
+            self._rotate(engine)
+        except OSError:
+            self._again_ms = now_ms + _AGAIN_MS
+            return
+        _log.warning(
+            "%s: events are kept again; %d of %.0f s are not in it",
+            self._path,
+            self._lost,
+            (now_ms - self._lost_from_ms) / 1e3,
+        )
+        self._lost = 0
 
     def _rotate(self, engine: Engine) -> None:
+        """Begin a file that follows, aside until it is whole.
+
+        Raises:
+            OSError: it cannot be written; what was written before is as it was.
+        """
+        aside = self._path.with_name(self._path.name + ".next")
+        header = msgspec.structs.replace(
+            self._header,
+            checkpoint=save(engine, self._begun),
+            lost_events=self._lost,
+            lost_from_ms=self._lost_from_ms if self._lost else 0.0,
+        )
+        file = aside.open("wb", buffering=0)
+        try:
+            size = _write(file, _head(header))
+            with suppress(FileNotFoundError):  # somebody took it away
+                os.replace(self._path, previous_file(self._path))
+            os.replace(aside, self._path)
+        except OSError:
+            file.close()
+            aside.unlink(missing_ok=True)
+            raise
         if self._file is not None:
             self._file.close()
-        os.replace(self._path, previous_file(self._path))
-        kept = save(engine, self._begun)
-        self._file = self._begin(msgspec.structs.replace(self._header, checkpoint=kept))
+        self._file, self._size = file, size
 
 
 def previous_file(path: Path) -> Path:
     """The name of the file before ``path``."""
     return path.with_name(path.name + ".1")
+
+
+def _head(header: LogHeader) -> bytes:
+    return MAGIC + frame(msgspec.msgpack.encode(header))
+
+
+def _write(file: IO[bytes], content: bytes | bytearray) -> int:
+    """All of it: a disk that gets full takes a part, and only then none."""
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+    return len(content)

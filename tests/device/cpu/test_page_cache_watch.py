@@ -2,10 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from interlace.device.cpu import page_cache_watch
 from interlace.device.cpu.page_cache_watch import PageCacheWatch
@@ -99,10 +101,10 @@ def test_files_of_those_that_ran_longest_ago_leave_the_page_cache(
     assert cached_part(files["a"]) == 1.0 and cached_part(files["b"]) == 0.0
 
 
-def test_what_runs_between_two_looks_has_others_leave_at_once(tmp_path: Path) -> None:
+def test_what_is_read_between_two_looks_has_others_leave(tmp_path: Path) -> None:
     files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
 
-    async def watched() -> tuple[list[str], list[str], list[str]]:
+    async def watched() -> tuple[list[str], list[str]]:
         let_go: list[str] = []
         told: list[str] = []
 
@@ -119,12 +121,14 @@ def test_what_runs_between_two_looks_has_others_leave_at_once(tmp_path: Path) ->
             await asyncio.sleep(0.01)
         seen = []
         for model in ("a", "b", "a", "c", "b"):
-            watch.used(model)
+            let_in = asyncio.Event()
+            watch.read_ahead(model, let_in.set)
+            await let_in.wait()
             seen.append(" ".join(let_go))
         watch.close()
-        return seen, let_go, told
+        return seen, let_go
 
-    seen, let_go, _ = asyncio.run(asyncio.wait_for(watched(), 60.0))
+    seen, let_go = asyncio.run(asyncio.wait_for(watched(), 60.0))
     assert seen == ["", "", "", "b", "b a"], "two files are the most; who ran longest ago leaves"
     assert let_go == ["b", "a"]
 
@@ -162,3 +166,96 @@ def test_what_is_let_in_waits_until_others_have_left(tmp_path: Path) -> None:
     parts, told = asyncio.run(asyncio.wait_for(watched(), 60.0))
     assert parts[:2] == [0.0, 1.0]
     assert ("a", True) in told
+
+
+class _FakeCache:
+    """Files by name alone: what is read comes whole, and the first of those that leave stay."""
+
+    def __init__(self, sizes: dict[str, int], most_bytes: int, staying: int) -> None:
+        self.sizes, self.most_bytes = sizes, most_bytes
+        self.cached = dict.fromkeys(sizes, 0)
+        self.staying = staying
+        self.running: set[str] = set()
+        self.worst_bytes = 0
+
+    def drop(self, path: Path) -> int:
+        if self.staying:
+            self.staying -= 1
+        else:
+            self.cached[path.name] = 0
+        return self.cached[path.name]
+
+    async def run(self, model: str) -> None:
+        self.running.add(model)
+        await asyncio.sleep(0)
+        self.cached[model] = self.sizes[model]
+        self.worst_bytes = max(self.worst_bytes, sum(self.cached.values()))
+        await asyncio.sleep(0)
+        self.running.discard(model)
+
+    def give_up(self, model: str, then: Callable[[], None]) -> None:
+        """A worker lets go once its batch has ended."""
+        if model in self.running:
+            asyncio.get_running_loop().call_soon(self.give_up, model, then)
+        else:
+            then()
+
+    def look(self, files: Mapping[str, Path]) -> tuple[dict[str, page_cache_watch._Cached], float]:
+        found = {}
+        for model in files:
+            part = self.cached[model], self.sizes[model]
+            found[model] = page_cache_watch._Cached(*part, 2 * part[0] < part[1])
+        return found, 0.0
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=2),
+    st.integers(0, 18),
+    st.integers(0, 5),
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2)), max_size=30),
+)
+@settings(deadline=None)
+def test_the_bound_is_never_exceeded(
+    sizes: dict[str, int], more_bytes: int, staying: int, asked: list[tuple[str, int]]
+) -> None:
+    """Models are asked at once or one after the other; none runs that is told to be on disk."""
+    fake = _FakeCache(sizes, max(sizes.values()) + more_bytes, staying)
+
+    async def serve() -> None:
+        on_disk: set[str] = set()
+
+        def moved(model: str, there: bool) -> None:
+            (on_disk.add if there else on_disk.discard)(model)
+
+        watch = PageCacheWatch(asyncio.get_running_loop(), moved, fake.most_bytes, fake.give_up)
+
+        async def answer(model: str) -> None:
+            while model in on_disk:
+                let_in = asyncio.Event()
+                watch.read_ahead(model, let_in.set)
+                await let_in.wait()
+                on_disk.discard(model)
+            watch.used(model)
+            await fake.run(model)
+
+        for model in sizes:
+            watch.watch(model, Path(model))
+        while len(on_disk) < len(sizes):
+            await asyncio.sleep(0)
+        going = []
+        for model, pauses in asked:
+            if model in sizes and model not in fake.running:
+                going.append(asyncio.ensure_future(answer(model)))
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+        await asyncio.gather(*going)
+        watch.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_cache_watch, "_AGAIN_S", 0.0)
+        patch.setattr(page_cache_watch, "_drop", fake.drop)
+        patch.setattr(page_cache_watch, "_look", fake.look)
+        patch.setattr(page_cache_watch, "_read_ahead", lambda path: None)
+        patch.setattr(page_cache_watch, "_size", lambda path: fake.sizes[path.name])
+        asyncio.run(asyncio.wait_for(serve(), 60.0))
+    assert fake.worst_bytes <= fake.most_bytes
