@@ -48,7 +48,8 @@ def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot)
     for model in serving[:_SHOWN]:
         for place in here[model.key]:
             made.add_row(*_line(model, place, engine))
-    out.print(made)
+    if made.row_count:  # else it waits to be told
+        out.print(made)
     if len(serving) > _SHOWN:
         out.print(f"and {len(serving) - _SHOWN} models more: interlace top shows all")
 
