@@ -65,6 +65,7 @@ HOT: Final = (
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
     *(f"router/{name}.py" for name in ("attempts", "directory", "node_links", "polling")),
+    *(f"router/grpc/{name}.py" for name in ("forwarding", "node_channel", "passed_calls")),
     *(f"router/http/{name}.py" for name in (
         "forwarding", "node_connection", "node_connections", "passed_heads",
     )),

@@ -9,17 +9,22 @@ proxy.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from bench.fleet.stands import haproxy, node, ray_serve, ray_workers, router, running
 from bench.harness import Report, Table, main, percentile, spread
 from bench.harness.processes import cpu_s
+from interlace.core.tensor import ITEM_BYTES
 from interlace.core.user_errors import UserError
+from interlace.load.call import Call, EncodedCall, pack
 from interlace.load.open_loop import ArrivalProcess, OpenLoop, merged, send_times
 from interlace.load.v2_client import V2Client, make_call
+from interlace.proto.messages import ModelInferRequest
+from interlace.server.grpc.service import MODEL_INFER
 
 _NODE, _ROUTER, _HAPROXY, _RAY = 18_410, 18_420, 18_430, 18_440
 
@@ -30,6 +35,7 @@ def road(
     seconds: Annotated[float, "of each turn"] = 5.0,
     turns: Annotated[int, "of each way"] = 5,
     model: Annotated[str, "of examples/fleet"] = "tagger",
+    proto: Annotated[str, "http, or grpc (without HAProxy and Ray Serve)"] = "http",
     ray: Annotated[str, "a Python that has ray[serve], to put Ray Serve beside"] = "",
 ) -> Report:
     """Latency and CPU of each way."""
@@ -37,19 +43,38 @@ def road(
         ends.enter_context(running(*node(_NODE)))
         ways: dict[str, tuple[int, Sequence[int]]] = {"straight": (_NODE, ())}
         ways["router"] = _ROUTER, [ends.enter_context(running(*router(_ROUTER, [_NODE])))]
-        try:
-            other = running(*haproxy(_HAPROXY, [_NODE], Path(folder)))
-            ways["HAProxy"] = _HAPROXY, [ends.enter_context(other)]
-        except UserError as error:
-            print(error)
-        if ray:
+        if proto == "http":
+            try:
+                other = running(*haproxy(_HAPROXY, [_NODE], Path(folder)))
+                ways["HAProxy"] = _HAPROXY, [ends.enter_context(other)]
+            except UserError as error:
+                print(error)
+        if ray and proto == "http":
             pid = ends.enter_context(running(*ray_serve(_RAY, ray)))
             ways["Ray Serve"] = _RAY, ray_workers(pid)
         found = {way: _Way() for way in ways}
         for turn in range(turns):
             for way, (port, pids) in ways.items():
-                found[way].measure(port, pids, model, rate, seconds, turn)
+                call = _CALLS[proto](port, model)
+                found[way].measure(call, pids, rate, seconds, turn)
     return _report(found)
+
+
+def _http(port: int, model: str) -> EncodedCall:
+    return make_call(V2Client(f"http://127.0.0.1:{port}", None), model, {}, None).encoded
+
+
+def _grpc(port: int, model: str) -> EncodedCall:
+    """One row of zeros, raw; gRPC is at the port after HTTP's."""
+    message = ModelInferRequest(model_name=model)
+    for one in V2Client(f"http://127.0.0.1:{port}", None).metadata(model)["inputs"]:
+        shape = [max(1, dim) for dim in one["shape"]]
+        message.inputs.add(name=one["name"], datatype=one["datatype"], shape=shape)
+        message.raw_input_contents.append(bytes(prod(shape) * ITEM_BYTES[one["datatype"]]))
+    return pack(Call("grpc", port + 1, MODEL_INFER, message.SerializeToString()))
+
+
+_CALLS: Final[Mapping[str, Callable[[int, str], EncodedCall]]] = {"http": _http, "grpc": _grpc}
 
 
 class _Way:
@@ -62,13 +87,12 @@ class _Way:
         self.failed = 0
 
     def measure(
-        self, port: int, pids: Sequence[int], model: str, rate: float, seconds: float, seed: int
+        self, call: EncodedCall, pids: Sequence[int], rate: float, seconds: float, seed: int
     ) -> None:
         """One turn."""
-        call = make_call(V2Client(f"http://127.0.0.1:{port}", None), model, {}, None)
         times_s = send_times(ArrivalProcess.POISSON, rate, seconds, seed)
         before_s = cpu_s(pids)
-        run = OpenLoop([call.encoded], merged([times_s]), 64, 16).run(5.0)
+        run = OpenLoop([call], merged([times_s]), 64, 16).run(5.0)
         good = [s.latency_s * 1e3 for s in run.samples if s.status == 200]
         self.failed += len(run.samples) - len(good)
         self.p50_ms.append(percentile(good, 50) or 0.0)

@@ -20,6 +20,7 @@ from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
+from interlace.fleet.local_nodes import LocalNodes
 from interlace.fleet.machine_pool import MachineScaler
 from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
@@ -164,7 +165,9 @@ class _FleetParts:
     async def _end(self) -> str:
         """As SIGTERM does, once the answer has been sent; nodes that we have started end before."""
         pool, done = self._settings.router.nodes, "all nodes serve nothing now, and wait to be told"
-        if isinstance(pool, RayNodes):
+        if isinstance(pool, LocalNodes):
+            done = "all nodes serve nothing now, and end with this fleet"
+        elif isinstance(pool, RayNodes):
             await asyncio.to_thread(pool.end)
             done = "all nodes have ended"
         self._clock.call_at(self._clock.now_ms() + 200.0, lambda: os.kill(os.getpid(), SIGTERM))

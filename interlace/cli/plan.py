@@ -116,7 +116,7 @@ def plan(
     if target.suffix == ".toml":
         plan_scenario(target, system_of(system), overrides, outputs)
         return
-    machine = _Machine(device, gpus, cores, profiles)
+    machine = _MachineOptions(device, gpus, cores, profiles)
     _plan_folder(target, system, overrides, outputs, machine)
 
 
@@ -128,7 +128,7 @@ def _overrides(
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
+class _MachineOptions:
     """Which accelerators of this machine, and where profiles lie."""
 
     device: str
@@ -138,7 +138,7 @@ class _Machine:
 
 
 def _plan_folder(
-    root: Path, system: str, overrides: Overrides, outputs: PlanOutputs, machine: _Machine
+    root: Path, system: str, overrides: Overrides, outputs: PlanOutputs, machine: _MachineOptions
 ) -> None:
     # Scenarios need neither, and start sooner without; the second needs more than planning does.
     from interlace.assembly.machine_plan import plan_machine

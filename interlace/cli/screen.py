@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
+_FORMAT: Final = "%(asctime)s %(levelname)-7s "
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
@@ -29,18 +29,22 @@ class LogLevel(StrEnum):
 class _ConsoleHandler(logging.Handler):
     """Prints through a console, so that a progress bar stays below the lines."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, who: str) -> None:
         super().__init__()
         self._console = console
-        self.setFormatter(logging.Formatter(_FORMAT, _TIME))
+        by = f"{who}: ".replace("%", "%%") if who else ""
+        self.setFormatter(logging.Formatter(f"{_FORMAT}{by}%(message)s", _TIME))
 
     def emit(self, record: logging.LogRecord) -> None:
         self._console.print(self.format(record), soft_wrap=True)
 
 
-def show_logs(console: Console, level: LogLevel = LogLevel.INFO) -> None:
-    """Print what is logged from now on, one line each; of libraries only warnings."""
-    logging.basicConfig(handlers=[_ConsoleHandler(console)], level=logging.WARNING, force=True)
+def show_logs(console: Console, level: LogLevel = LogLevel.INFO, who: str = "") -> None:
+    """Print what is logged from now on, one line each; of libraries only warnings.
+
+    ``who`` is named in each, where several processes print to one terminal.
+    """
+    logging.basicConfig(handlers=[_ConsoleHandler(console, who)], level=logging.WARNING, force=True)
     logging.getLogger("interlace").setLevel(level.upper())
 
 

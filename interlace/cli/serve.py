@@ -48,7 +48,8 @@ def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot)
     for model in serving[:_SHOWN]:
         for place in here[model.key]:
             made.add_row(*_line(model, place, engine))
-    out.print(made)
+    if made.row_count:  # else it waits to be told
+        out.print(made)
     if len(serving) > _SHOWN:
         out.print(f"and {len(serving) - _SHOWN} models more: interlace top shows all")
 
@@ -202,7 +203,7 @@ def serve(
         *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
     )  # fmt: skip
-    _run(log_level, interlace.serve(
+    _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
         device=device, gpu=gpu, gpus=gpus, cores=cores, memory_bytes=size_bytes("--memory", memory),
         host_memory_bytes=size_bytes("--host-memory", host_memory), options=options,
@@ -210,8 +211,8 @@ def serve(
     ))  # fmt: skip
 
 
-def _run(log_level: LogLevel, server: interlace.Server) -> None:
-    show_logs(out := console(stderr=True), log_level)
+def _run(log_level: LogLevel, node: str, server: interlace.Server) -> None:
+    show_logs(out := console(stderr=True), log_level, node)
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
 

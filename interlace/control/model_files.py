@@ -85,7 +85,7 @@ class WantedModels:
 
     async def _take(self, order: FilesOrder) -> dict[str, str]:
         """What of the order failed."""
-        source = _Controller(order.source, self._key)
+        source = _FilesSource(order.source, self._key)
         try:
             wanted = await asyncio.to_thread(source.models)
         except (OSError, HTTPException, msgspec.MsgspecError) as error:
@@ -113,7 +113,7 @@ class WantedModels:
         new = {name for name, digest in now.items() if before.get(name) != digest}
         await self._changed(new, before.keys() - now.keys())
 
-    def _bring(self, name: str, files: ModelFiles, source: _Controller) -> None:
+    def _bring(self, name: str, files: ModelFiles, source: _FilesSource) -> None:
         folder = self._root / name
         found = self._digests.of(folder) if folder.is_dir() else ""
         if found == files.digest:
@@ -136,7 +136,7 @@ class WantedModels:
         return f"its files could not be fetched: {_reached(order, error)}"
 
 
-class _Controller:
+class _FilesSource:
     """Where files come from. Used in threads; a connection a call, as calls are few and large."""
 
     def __init__(self, address: str, key: str) -> None:

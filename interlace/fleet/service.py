@@ -118,7 +118,7 @@ class FleetService:
         Raises:
             ServeError: there is none.
         """
-        names = [one.name for one in self._directory.nodes]
+        names = sorted(one.name for one in self._directory.nodes)
         if node not in names:
             raise ServeError(
                 Reason.BAD_INPUT,

@@ -55,17 +55,17 @@ def read_profiles(path: Path, gpu_kind: str) -> ProfileTable:
             file, line and character are named.
         OSError: the file cannot be read.
     """
-    drafts: dict[str, _Draft] = {}
+    gathered: dict[str, _ModelRows] = {}
     kinds: set[str] = set()
     for row in _rows(path):
         kind = row.text("gpu_kind")
         if kind:
             kinds.add(kind)
         if kind in ("", gpu_kind):
-            _take(row, drafts)
-    if not drafts and not kinds:
+            _take(row, gathered)
+    if not gathered and not kinds:
         raise ProfileTableError(f"{path}:1:1: no rows; expected one for each batch and share")
-    found = {name: draft.profile(name, gpu_kind) for name, draft in drafts.items()}
+    found = {name: rows.profile(name, gpu_kind) for name, rows in gathered.items()}
     return ProfileTable(found, frozenset(kinds))
 
 
@@ -86,7 +86,7 @@ def stored_profile(path: Path, gpu_kind: str) -> ProfileTable:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _ModelRows:
     """One model's rows so far."""
 
     points: dict[tuple[int, int], LatencyPoint] = field(default_factory=dict)
@@ -197,23 +197,23 @@ def _check_columns(where: str, names: list[str]) -> None:
         )
 
 
-def _take(row: _Row, drafts: dict[str, _Draft]) -> None:
+def _take(row: _Row, gathered: dict[str, _ModelRows]) -> None:
     name = row.text("model")
     if not name:
         raise row.error("model", "a name")
-    draft = drafts.setdefault(name, _Draft())
+    rows = gathered.setdefault(name, _ModelRows())
     key = (row.whole("batch", 1_000_000), row.whole("share_pct", 100))
-    if key in draft.points:
+    if key in rows.points:
         raise row.error("batch", f"every batch once; {key[0]} at {key[1]} % of {name} is twice")
     median_ms = row.above_zero("latency_ms")
     p95_ms = row.above_zero("p95_ms", median_ms)
     samples = row.whole("samples", 10**9) if row.text("samples") else 1
-    draft.points[key] = LatencyPoint(median_ms, p95_ms, row.above_zero("p99_ms", p95_ms), samples)
+    rows.points[key] = LatencyPoint(median_ms, p95_ms, row.above_zero("p99_ms", p95_ms), samples)
     if row.text("l2_util") or row.text("dram_util"):
-        draft.pressure[key] = (row.number("l2_util", 0.0, 1), row.number("dram_util", 0.0, 1))
+        rows.pressure[key] = (row.number("l2_util", 0.0, 1), row.number("dram_util", 0.0, 1))
     if row.text("power_w"):
         idle_w = row.number("idle_w", 0.0)
-        draft.draws[key] = PowerDraw(row.number("power_w"), idle_w, 1000.0 * key[0] / median_ms)
-    draft.weights_bytes = int(row.number("weights_mb", draft.weights_bytes / _MB) * _MB)
-    draft.activation_bytes = int(row.number("activation_mb", draft.activation_bytes / _MB) * _MB)
-    draft.load_ms = row.number("load_ms", draft.load_ms)
+        rows.draws[key] = PowerDraw(row.number("power_w"), idle_w, 1000.0 * key[0] / median_ms)
+    rows.weights_bytes = int(row.number("weights_mb", rows.weights_bytes / _MB) * _MB)
+    rows.activation_bytes = int(row.number("activation_mb", rows.activation_bytes / _MB) * _MB)
+    rows.load_ms = row.number("load_ms", rows.load_ms)

@@ -6,8 +6,11 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
 
 from bench.attack.repository import write_model
 from tests.serve.conftest import Start
@@ -19,13 +22,30 @@ def _metric(server: Server, name: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(name)]
 
 
-def test_broken_models_say_why_and_the_rest_serves(root: Path, start: Start) -> None:
-    write_model(root, "good")
+class Shared(NamedTuple):
+    """A server for all that harms no other's models: ``good`` stays as it is, each has its own."""
+
+    root: Path
+    server: Server
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Shared]:
+    root = tmp_path_factory.mktemp("shared")
+    for name in ("good", "typo", "changes", "fails"):
+        write_model(root, name)
     (root / "corrupt" / "1").mkdir(parents=True)
     (root / "corrupt" / "1" / "model.onnx").write_bytes(b"this is no graph")
-    write_model(root, "typo")
     (root / "typo" / "interlace.toml").write_text("slo_ms = 50\nmax_bach = 4\n")
-    server = start().wait_ready()
+    server = Server(root, cache)
+    try:
+        yield Shared(root, server.wait_ready())
+    finally:
+        server.kill()
+
+
+def test_broken_models_say_why_and_the_rest_serves(shared: Shared) -> None:
+    server = shared.server
     assert server.infer("good") == (200, server.infer("good")[1])
     status, index = server.call("POST", "/v2/repository/index", {})
     states = {entry["name"]: entry for entry in index}
@@ -111,33 +131,31 @@ def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
     assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 2")
 
 
-def test_reload_under_traffic_loses_nothing_and_switches(root: Path, start: Start) -> None:
-    write_model(root, "m", factor=2.0)
-    server = start().wait_ready()
-    traffic = Traffic(lambda: server.infer("m"))
+def test_reload_under_traffic_loses_nothing_and_switches(shared: Shared) -> None:
+    root, server = shared
+    traffic = Traffic(lambda: server.infer("changes"))
     traffic.wait_for(5)
-    write_model(root, "m", factor=3.0)
-    assert server.call("POST", "/v2/repository/models/m/load", {})[0] == 200
-    assert server.infer("m")[1]["outputs"][0]["data"] == [3.0] * 4
+    write_model(root, "changes", factor=3.0)
+    assert server.call("POST", "/v2/repository/models/changes/load", {})[0] == 200
+    assert server.infer("changes")[1]["outputs"][0]["data"] == [3.0] * 4
     seen = traffic.stop()
     assert {status for status, _ in seen} == {200}
     answers = [body["outputs"][0]["data"][0] for _, body in seen]
     assert set(answers) <= {2.0, 3.0}
 
 
-def test_a_failed_reload_leaves_the_old_version_serving(root: Path, start: Start) -> None:
-    write_model(root, "m")
-    server = start().wait_ready()
-    (root / "m" / "1" / "model.py").write_text("def create_model():\n    raise OSError('no')\n")
-    status, body = server.call("POST", "/v2/repository/models/m/load", {})
-    assert status != 200 and "OSError: no" in body["error"] and "/m/1" in body["error"]
-    assert server.infer("m")[0] == 200
+def test_a_failed_reload_leaves_the_old_version_serving(shared: Shared) -> None:
+    root, server = shared
+    code = "def create_model():\n    raise OSError('no')\n"
+    (root / "fails" / "1" / "model.py").write_text(code)
+    status, body = server.call("POST", "/v2/repository/models/fails/load", {})
+    assert status != 200 and "OSError: no" in body["error"] and "/fails/1" in body["error"]
+    assert server.infer("fails")[0] == 200
 
 
-def test_hot_load_and_unload_under_traffic(root: Path, start: Start) -> None:
-    write_model(root, "stays")
-    server = start().wait_ready()
-    traffic = Traffic(lambda: server.infer("stays"), threads=2)
+def test_hot_load_and_unload_under_traffic(shared: Shared) -> None:
+    root, server = shared
+    traffic = Traffic(lambda: server.infer("good"), threads=2)
     write_model(root, "guest", factor=5.0, extra=SLEEP)
     assert server.infer("guest")[0] == 404
     assert server.call("POST", "/v2/repository/models/guest/load", {})[0] == 200
@@ -191,9 +209,9 @@ def test_sigterm_while_models_are_opened_blames_none_of_them(
     assert "ERROR" not in server.text and "Traceback" not in server.text
 
 
-def test_a_busy_port_is_a_plain_error(root: Path, cache: Path, start: Start) -> None:
+def test_a_busy_port_is_a_plain_error(shared: Shared, root: Path, cache: Path) -> None:
     write_model(root, "m")
-    server = start().wait_ready()
+    server = shared.server
     argv = Server(root, cache, "--http-port", str(server.http_port))
     try:
         assert argv.process.wait(60.0) == 1
@@ -203,11 +221,10 @@ def test_a_busy_port_is_a_plain_error(root: Path, cache: Path, start: Start) -> 
         argv.kill()
 
 
-def test_readiness_is_per_server_and_per_model(root: Path, start: Start) -> None:
-    write_model(root, "m", extra=SLEEP)
-    server = start("--http-port", "0").wait_ready()
+def test_readiness_is_per_server_and_per_model(shared: Shared) -> None:
+    server = shared.server
     assert server.call("GET", "/v2/health/ready")[0] == 200
-    assert server.call("GET", "/v2/models/m/ready")[0] == 200
+    assert server.call("GET", "/v2/models/good/ready")[0] == 200
     assert server.call("GET", "/v2/models/nobody/ready")[0] != 200
 
 

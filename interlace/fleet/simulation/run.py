@@ -99,7 +99,7 @@ def simulate_fleet(
 
     ``observers`` see what happens in the engines of nodes, by node.
     """
-    run = _Run(scenario, observers or {})
+    run = _FleetRun(scenario, observers or {})
     length_ms = scenario.arrivals.seconds * 1000.0
     with gc_paused():
         run.warm()
@@ -140,7 +140,7 @@ class _Planning:
         return lambda: None
 
 
-class _Run:
+class _FleetRun:
     """Everything of a fleet on one clock."""
 
     def __init__(

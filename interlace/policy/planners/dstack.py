@@ -41,7 +41,7 @@ class Dstack:
     ) -> Plan:
         tables = Tables(profiles)
         asked = feasible(demand, fleet, tables)
-        board = _Placement(self.sizing, fleet, tables)
+        board = _CutGpus(self.sizing, fleet, tables)
         unserved: dict[str, float] = {}
         for one in sorted(asked.wanted, key=lambda d: (d.slo_ms, d.model)):
             left_rows_per_s = board.place(one)
@@ -53,7 +53,7 @@ class Dstack:
         return Plan(plan.partitions, plan.unserved_rows_per_s, plan.reasons, session_ms)
 
 
-class _Placement:
+class _CutGpus:
     """The accelerators while they are cut for one plan."""
 
     def __init__(self, sizing: Sizing, fleet: Fleet, tables: Tables) -> None:

@@ -38,14 +38,14 @@ class _Output(msgspec.Struct):
     parameters: dict[str, Parameter] | None = None
 
 
-class _Request(msgspec.Struct):
+class _InferenceRequest(msgspec.Struct):
     inputs: list[_Input]
     id: str = ""
     parameters: dict[str, Parameter] | None = None
     outputs: list[_Output] | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(_Request)
+_decoder: Final = msgspec.json.Decoder(_InferenceRequest)
 
 
 def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
