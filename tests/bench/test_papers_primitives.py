@@ -48,7 +48,8 @@ def test_a_share_changes_live_and_no_model_goes_missing() -> None:
 def test_without_overlap_a_model_goes_missing_live() -> None:
     plain = changed(False, seconds=0.3)
     assert plain.hostless_ms > 5.0
-    assert plain.down_ms >= plain.hostless_ms
+    # When an answer is noticed is only as exact as answers usually are apart.
+    assert plain.down_ms + plain.usual_ms >= plain.hostless_ms
     assert plain.lost == 0, "requests wait for the new worker"
 
 

@@ -101,7 +101,7 @@ def test_a_model_that_kills_its_worker_is_quarantined_and_the_rest_serves(
 def _until_aside(server: Server, poison: float) -> dict[str, Any]:
     """Poison the model until it is quarantined; what its next caller is told.
 
-    Not every death of a worker on a slow machine is counted as the model's doing.
+    Killed by a signal that may come from outside, a first try is chance: the second one counts.
     """
     for turn in range(9):
         assert server.infer("bomb", poison + turn * 1e6)[0] != 200
