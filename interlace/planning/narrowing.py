@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -15,103 +16,75 @@ from interlace.planning.trial import enough
 from interlace.planning.tried_plan import PlanTrials, TriedPlan
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
-_FEWER, _STEPS = 0.97, 12
-#: Steps that are tried first: by the third most fit that do at all.
-_LIKELY: Final = (3, 6, _STEPS)
+_FEWER, _STEPS = 0.97, 3
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
-_MORE: Final = 1.05
+_MORE: Final = 1.08
 #: Attempts at a cut into pools, then by the packer.
-_POOLED, _PACKED = 4, 12
-#: So many attempts one after the other that each break in this part of a trial are no near miss.
-_HOPELESS, _SOON = 3, 1 / 3
+_POOLED, _PACKED = 4, 4
+#: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience, all of it
+#: where it breaks at once.
+_SOON, _PATIENCE = 1 / 3, 1.5
 
 #: Proposes a cut in which models count for so much; ``None`` if they do not fit.
 Proposal = Callable[[Mapping[str, float]], Plan | None]
-#: Cuts to try a second time; the models whose promise broke then are sent back.
-_Cuts = Generator[TriedPlan, frozenset[str], None]
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Cuts of fewer accelerators than ``before`` has.
-
-    What cannot be served is left out as ``before``; a ``current`` plan is moved little.
-    """
+    """Cuts for the models that can be served; a ``current`` plan is moved little."""
 
     trials: PlanTrials
-    before: Plan
     current: Plan
+    _tried: dict[int, TriedPlan | None] = field(default_factory=dict)
 
     def fewest(self, gpus: int, least: int) -> TriedPlan | None:
-        """A cut of fewer than ``gpus`` accelerators that keeps every promise, if there is one.
-
-        One fewer each time, down to ``least``, as long as a first trial keeps that; then the fewest
-        of which a second one does.
-        """
-        likely: list[tuple[_Cuts, TriedPlan]] = []
-        for count in range(gpus - 1, max(1, least) - 1, -1):
-            cuts = self._cuts(count)
-            found = next(cuts, None)
-            if found is None:
-                break
-            likely.append((cuts, found))
-        kept = (self._kept(cuts, found) for cuts, found in reversed(likely))
-        return next(filter(None, kept), None)
+        """The fewest accelerators below ``gpus``, from ``least`` up, of which a cut is kept."""
+        cuts = (self._cut(count) for count in range(max(1, least), gpus))
+        return next(filter(None, cuts), None)
 
     def pooled(self, gpus: int) -> TriedPlan | None:
-        """So many accelerators cut into pools that keep every promise."""
-        cuts = self._pooled(uniform_fleet(self.trials.scenario.gpu, gpus))
-        return self._kept(cuts, next(cuts, None))
+        """So many accelerators cut into pools that keep every promise, tried once."""
+        if gpus not in self._tried:
+            fleet = uniform_fleet(self.trials.scenario.gpu, gpus)
+            profiles = self.trials.scenario.busy_profiles
+            pools = FluidPools(self._wanted, fleet, profiles, self.current)
+            self._tried[gpus] = self._kept(pools.plan, _POOLED, fleet)
+        return self._tried[gpus]
 
-    def _cuts(self, gpus: int) -> _Cuts:
-        """So many accelerators cut into pools, then as the packer cuts them for the largest part
-        of the rates that it serves there."""
+    def _cut(self, gpus: int) -> TriedPlan | None:
+        """So many accelerators cut into pools, or as the packer cuts them for the largest part of
+        the rates that it serves there, if that keeps every promise."""
         fleet = uniform_fleet(self.trials.scenario.gpu, gpus)
-        yield from self._pooled(fleet)
-        yield from self._likely(_PartPacking(self, fleet).plan, _PACKED, fleet)
+        packing = _PartPacking(self, fleet)
+        return self.pooled(gpus) or self._kept(packing.plan, _PACKED, fleet)
 
-    def _pooled(self, fleet: Fleet) -> _Cuts:
-        profiles = self.trials.scenario.busy_profiles
-        pools = FluidPools(self._wanted, fleet, profiles, self.current)
-        yield from self._likely(pools.plan, _POOLED, fleet)
+    def _kept(self, proposal: Proposal, attempts: int, fleet: Fleet) -> TriedPlan | None:
+        """The first proposed cut that keeps every promise.
 
-    def _likely(self, proposal: Proposal, attempts: int, fleet: Fleet) -> _Cuts:
-        """Cuts that keep every promise in a first trial.
-
-        Models whose promise breaks, in that or in a second trial, count for more in the next
-        attempt, and for the more the oftener; a plan that is as one before is not tried again.
+        Models whose promise breaks count for more in the next attempt, and for the more the
+        oftener; where they have the same hosts again, it is not tried that it breaks.
         """
         weight = {one.model: 1.0 for one in self._wanted}
         often = dict.fromkeys(weight, 0)
-        seen: dict[Hashable, frozenset[str]] = {}
-        soon, hopeless = _SOON * enough(self.trials.scenario), 0
+        broken: list[TriedPlan] = []
+        soon, patience = _SOON * enough(self.trials.scenario), _PATIENCE
         for _ in range(attempts):
             proposed = proposal(weight) if weight else None
             if proposed is None:
-                return
-            plan = self._told(proposed, fleet)
-            alike = _alike(plan)
-            if alike not in seen:
-                found = self.trials.likely(plan, fleet)
-                hopeless = hopeless + 1 if found.missed and found.trial.requests < soon else 0
-                seen[alike] = found.missed or (yield found)
-            short = seen[alike]
-            if len(short) > max(2, len(weight) / 2) or hopeless == _HOPELESS:
-                return  # it is not one model or another that has too little
-            for model in short:
+                return None
+            plan = self.trials.spread(proposed, fleet)
+            found = next((one for one in broken if _breaks_alike(plan, one)), None)
+            if found is None:
+                found = self.trials.confirmed(plan, fleet)
+                if not found.missed:
+                    return found
+                broken.append(found)
+            patience -= max(0.0, 1.0 - found.trial.requests / soon)
+            if len(found.missed) > max(2, len(weight) / 2) or patience <= 0.0:
+                return None  # it is not one model or another that has too little
+            for model in found.missed:
                 often[model] += 1
                 weight[model] *= _MORE ** often[model]
-
-    def _kept(self, cuts: _Cuts, found: TriedPlan | None) -> TriedPlan | None:
-        """The first of the cuts from ``found`` on that a second trial keeps, too."""
-        while found is not None:
-            again = self.trials.again(found)
-            if not again.missed:
-                return again
-            try:
-                found = cuts.send(again.missed)
-            except StopIteration:
-                return None
         return None
 
     @cached_property
@@ -119,15 +92,6 @@ class Narrowing:
         hopeless = self.trials.hopeless
         demand = self.trials.scenario.demand
         return [one for one in demand if one.rows_per_s > 0 and one.model not in hopeless]
-
-    def _told(self, proposed: Plan, fleet: Fleet) -> Plan:
-        """The plan with nothing left idle, for the rates that are asked."""
-        lost = self.before.unserved_rows_per_s
-        return replace(
-            self.trials.spread(proposed, fleet),
-            unserved_rows_per_s={m: r for m, r in lost.items() if m in self.trials.hopeless},
-            reasons=self.before.reasons,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -140,23 +104,20 @@ class _PartPacking:
 
     def plan(self, weight: Mapping[str, float]) -> Plan | None:
         """The packer's plan; after the first no larger part is tried than the last."""
-        plans: dict[int, Plan] = {}
-
-        def fits(step: int) -> bool:
-            plans[step] = self._packed(step, weight)
-            return not plans[step].underserved
-
-        if self.step is None:
-            self.step = _first(_LIKELY, fits)
-        else:
-            self.step = next((s for s in range(self.step, _STEPS + 1) if fits(s)), None)
-        if self.step is None:
+        if self.step is None and self._packed(_STEPS, weight).underserved:
             return None
+        for step in range(self.step or 0, _STEPS + 1):
+            plan = self._packed(step, weight)
+            if not plan.underserved:
+                break
+        else:
+            return None
+        self.step = step
         said = (
-            f"on {len(self.fleet.gpus)} accelerators the packer promises {_FEWER**self.step:.0%} "
+            f"on {len(self.fleet.gpus)} accelerators the packer promises {_FEWER**step:.0%} "
             "of the rates, the trial all of them"
         )
-        return replace(plans[self.step], notes=(said,))
+        return replace(plan, notes=(said,))
 
     def _packed(self, step: int, weight: Mapping[str, float]) -> Plan:
         known = self.asked.trials.scenario
@@ -169,25 +130,15 @@ class _PartPacking:
         return packer(asked, self.fleet, known.busy_profiles, self.asked.current)
 
 
-def _first(likely: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """The first step that fits, up to the last of ``likely``, between two of which it is bisected;
-    what follows a step that fits is taken to fit, too."""
-    low = 0
-    for high in likely:
-        if fits(high):
-            break
-        low = high + 1
-    else:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle + 1, high)
-    return high
+def _breaks_alike(plan: Plan, broken: TriedPlan) -> bool:
+    """True if models whose promise broke have the same hosts, each with the same neighbours."""
+    return _hosts(plan, broken.missed) == _hosts(broken.plan, broken.missed)
 
 
-def _alike(plan: Plan) -> Hashable:
-    """What is the same of plans that differ in their rates alone: who is served is the engine's."""
-    return tuple(
-        (part.gpu, part.share_pct, tuple((s.model, s.batch, s.guest) for s in part.slots))
+def _hosts(plan: Plan, models: Collection[str]) -> Counter[Hashable]:
+    """The partitions of these models, but for rates: who is served is the engine's to say."""
+    return Counter(
+        (part.share_pct, frozenset((s.model, s.batch, s.guest) for s in part.slots))
         for part in plan.partitions
+        if any(slot.model in models for slot in part.slots)
     )

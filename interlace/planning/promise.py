@@ -71,19 +71,24 @@ class _Search:
         Where all is served, fewer accelerators are tried first; where they are short, all that
         there are: the packer may be too careful.
         """
+        narrows = self.system.tried and len(self.scenario.demand) <= _MOST_MODELS
+        narrowing, able = Narrowing(self.trials, self.current), not self.trials.hopeless
+        able = able and self.start <= self.scenario.limit
+        cut = narrowing.pooled(self.start) if narrows and able else None
+        if cut is not None:
+            return cut
         plan, fleet = self.packed({})
         if not self.system.tried:
             return self.trials.tried(plan, fleet)
-        if len(self.scenario.demand) > _MOST_MODELS:
+        if not narrows:
             return mended(self.trials.tried(plan, fleet), self.trials)
-        narrowing, gpus = Narrowing(self.trials, plan, self.current), len(fleet.gpus)
-        complete = self.trials.complete(plan)
+        gpus, complete = len(fleet.gpus), self.trials.complete(plan)
         cut = narrowing.fewest(gpus, self.start) if complete else None
         if complete and cut is None and not self.current.partitions:
             cut = narrowing.pooled(gpus)  # as many, with more to spare
         if cut is not None:
-            return cut
-        found = self.trials.promised(plan, fleet)
+            return _without(cut, plan)
+        found = self.trials.confirmed(plan, fleet)
         if found.trial.broken:
             wider = () if plan.underserved else self.wider(found)
             kept = next((one for one in wider if one.kept), None)
@@ -93,7 +98,9 @@ class _Search:
             return found
         least = max(self.start, gpus) if complete else self.start  # below was tried already
         cut = narrowing.fewest(found.gpus + short, least)
-        return cut or (self.whole() if found.plan.underserved else None) or found
+        if cut is not None:
+            return _without(cut, plan)
+        return (self.whole() if found.plan.underserved else None) or found
 
     def at_the_load_asked(self, found: TriedPlan) -> TriedPlan:
         """A plan that broke at more load than is asked for, tried at what is."""
@@ -110,7 +117,7 @@ class _Search:
         if any(one.rows_per_s > 0 and one.model not in placed for one in known.demand):
             return None
         whole = replace(plan, unserved_rows_per_s={}, reasons={})
-        found = self.trials.again(self.trials.likely(self.trials.as_asked(whole), there), AS_ASKED)
+        found = self.trials.confirmed(self.trials.as_asked(whole), there, AS_ASKED)
         return None if found.missed else found
 
     def standing(self, most: int) -> Iterator[TriedPlan]:
@@ -147,7 +154,7 @@ class _Search:
 
     def stands(self, plan: Plan, fleet: Fleet) -> TriedPlan:
         """A plan that stands already, tried as it is asked: it moves nothing."""
-        return self.trials.again(self.trials.tried(self.trials.as_asked(plan), fleet), AS_ASKED)
+        return self.trials.confirmed(self.trials.as_asked(plan), fleet, AS_ASKED)
 
     def packed(self, factors: Mapping[str, float]) -> tuple[Plan, Fleet]:
         """The packer's answer, for some models to so many times their rates."""
@@ -169,11 +176,18 @@ class _Search:
 
     def wider(self, broken: TriedPlan) -> Iterator[TriedPlan]:
         """Idle shares given away; then more and more for those whose promise broke."""
-        yield self.trials.promised(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
+        yield self.trials.confirmed(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
         factors: dict[str, float] = {}
         tried = broken
         for factor in _INFLATED:
             factors |= dict.fromkeys(tried.trial.broken, factor)
-            tried = self.trials.promised(*self.packed(factors))
+            tried = self.trials.confirmed(*self.packed(factors))
             yield tried
-            yield self.trials.promised(self.trials.spread(tried.plan, tried.fleet), tried.fleet)
+            yield self.trials.confirmed(self.trials.spread(tried.plan, tried.fleet), tried.fleet)
+
+
+def _without(cut: TriedPlan, plan: Plan) -> TriedPlan:
+    """A cut for the models that can be served, with what ``plan`` says of the others."""
+    lost = {m: r for m, r in plan.unserved_rows_per_s.items() if m not in cut.trial.models}
+    told = replace(cut.plan, unserved_rows_per_s=lost, reasons=plan.reasons)
+    return replace(cut, plan=told)

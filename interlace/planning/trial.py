@@ -33,6 +33,8 @@ _RUNS: Final = (1 / 6, 1 / 3, 1 / 2)
 #: Standard errors beyond which a run has shown it.
 _SURE: Final = 3.0
 _SHOWN: Final = 2.5
+#: Standard errors beyond which a run is not played on for the sake of others.
+_MISSED: Final = 1.5
 #: Requests of a part's rarest model that are enough, and the fewest of a part that say anything.
 _ENOUGH, _LEAST = 2_000, 500
 #: SLOs that a run lasts at least: it begins with empty queues.
@@ -243,11 +245,12 @@ def _shares(
 
 
 class _Played(NamedTuple):
-    """Answers of a part's runs, as ``AnswerTimes`` has them, and their seeds."""
+    """Answers of a part's runs, as ``AnswerTimes`` has them, and what they showed."""
 
     taken_ms: dict[str, list[float]]
     in_time: dict[str, int]
     seeds: tuple[int, ...]
+    short: frozenset[str]  #: models that lost more than these runs alone let them
 
 
 @dataclass(frozen=True)
@@ -277,16 +280,19 @@ class _PartTrial:
     @cached_property
     def most_lost(self) -> dict[str, float]:
         """Requests of each model that may be lost in all."""
-        rates = {one.model: (as_rate_rps(one.rows_per_s), one) for one in self.part.demand}
+        return self._may_lose(self.seconds, self.errors)
+
+    def _may_lose(self, seconds: float, errors: float) -> dict[str, float]:
         return {
-            model: may_lose(rate_rps * self.seconds, one.attainment, self.errors)
-            for model, (rate_rps, one) in rates.items()
+            one.model: may_lose(as_rate_rps(one.rows_per_s) * seconds, one.attainment, errors)
+            for one in self.part.demand
         }
 
     def played(self, number: int) -> _Played:
         """What came of a group of runs."""
         least_s = max(_RUNS[0] * self.seconds, _SLOS * self.longest_s, self.least_s)
         least = min(least_s / self.seconds, 1.0) * sum(self.runs[number]) * self.part.rate_rps
+        most = self._may_lose(sum(self.runs[number]), min(self.errors, -_MISSED))
 
         def shown(played: TrialRuns) -> bool:
             return played.requests >= least and all(
@@ -294,15 +300,20 @@ class _PartTrial:
                 for one in self.part.demand
             )
 
+        def short(played: TrialRuns) -> Iterator[str]:
+            return (m for m in most if played.lost(m) > min(most[m], self.most_lost[m]))
+
         def ends(played: TrialRuns) -> bool:
-            return any(played.lost(m) > most for m, most in self.most_lost.items()) or shown(played)
+            return any(short(played)) or shown(played)
 
         runs, part = TrialRuns(self.scenario, self.system, ends), self.part
         for seed, seconds in enumerate(self.runs[number], self.seed + number):
             if runs.play(part.plan, part.fleet, part.demand, seconds, seed):
                 break
         seeds = tuple(range(self.seed + number, seed + 1))
-        return _Played(runs.times.taken_ms, runs.times.in_time, seeds)
+        return _Played(
+            runs.times.taken_ms, runs.times.in_time, seeds, frozenset(short(runs))
+        )
 
     def found(self, played: Sequence[_Played]) -> PlanTrial:
         """What came of all of them."""
@@ -315,6 +326,7 @@ class _PartTrial:
         models = model_trials(taken_ms, in_time)
         lost = {model: one.sent - one.in_time for model, one in models.items()}
         short = frozenset(m for m, most in self.most_lost.items() if lost.get(m, 0) > most)
+        short = short.union(*(one.short for one in played))
         asked = {one.model: one.attainment for one in self.part.demand}
         seeds = tuple(sorted({seed for one in played for seed in one.seeds}))
         return PlanTrial(models, asked, seeds, short, parts_tried=1)

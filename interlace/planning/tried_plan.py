@@ -22,17 +22,12 @@ from interlace.policy.base import System
 _OTHER_SEED: Final = 100
 #: Requests of such a trial for the sake of its time.
 _MOST: Final = 500_000
-#: Standard errors by which a plan must keep what its packer would not promise.
-_SURE: Final = 1.5
-#: Standard errors beyond which a broken promise is not tried on.
-_MISSED: Final = 3.0
-
 
 class Confirmation(NamedTuple):
-    """How a plan that its packer would not promise is tried once more, after a first trial.
+    """How a plan is tried that is to be told.
 
-    At ``load`` times the rates that are asked for, with ``longer`` times as many requests as the
-    first and for ``least_s`` of its own time, whichever is more: bursts are rare and long.
+    At ``load`` times the rates that are asked for, with ``longer`` times ``enough`` requests and
+    for ``least_s`` of its own time, whichever is more: bursts are rare and long.
     """
 
     load: float
@@ -79,37 +74,22 @@ class PlanTrials:
     system: System
     cores: int = 1
 
-    def promised(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan that its packer promises: not clearly broken, then kept in a second trial."""
-        return self.again(self.tried(plan, fleet))
-
-    def likely(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        """A plan that its packer would not promise, after a first trial that it kept surely."""
-        return self.tried(plan, fleet, _SURE)
-
-    def again(self, found: TriedPlan, how: Confirmation | None = None) -> TriedPlan:
-        """A plan that missed nothing in a first trial, after a second one of other seeds.
-
-        The plan was chosen for how the first went. Where accelerators are left the second is of
-        more load than is asked for.
-        """
-        if found.missed:
-            return found
-        known, there = self.scenario, found.fleet
+    def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> TriedPlan:
+        """The plan after such a trial; where accelerators are left, of more load than is asked."""
+        known, there = self.scenario, _in_use(plan, fleet)
         spare = len(there.gpus) < known.limit
         load, longer, least_s = how or (WITH_SPARE if spare else AS_ASKED)
         rate_rps = load * sum(one.rows_per_s for one in known.demand)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
         trial = try_plan(
-            found.plan, there, known, self.system, requests, _OTHER_SEED, 0.0, least_s, load,
-            self.cores,
-        )  # fmt: skip
-        return replace(found, trial=trial)
+            plan, there, known, self.system, requests, _OTHER_SEED, 0.0, least_s, load, self.cores
+        )
+        return TriedPlan(plan, there, trial)
 
-    def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
-        """The plan after a trial that ends once a promise cannot be kept by so many ``errors``."""
+    def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """The plan after a trial that ends once a promise is clearly broken."""
         there = _in_use(plan, fleet)
-        trial = try_plan(plan, there, self.scenario, self.system, errors=errors, cores=self.cores)
+        trial = try_plan(plan, there, self.scenario, self.system, cores=self.cores)
         return TriedPlan(plan, there, trial)
 
     def tried_again(
