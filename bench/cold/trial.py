@@ -155,7 +155,9 @@ class _Trial:
         for place, (what, do) in enumerate(steps):
             due_s = began_s + (place + 1) * seconds / (len(steps) + 2)
             time.sleep(max(0.0, due_s - time.monotonic()))
-            self._said.append(f"{what}: {do()}")
+            at_s = time.monotonic()
+            came = do()
+            self._said.append(f"{what}, in {time.monotonic() - at_s:.1f} s: {came}")
 
     def _kill(self, server: subprocess.Popen[bytes], names: list[str]) -> object:
         pairs = [

@@ -9,6 +9,7 @@ proxy.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
@@ -84,7 +85,7 @@ class _Way:
         self.p50_ms: list[float] = []
         self.p99_ms: list[float] = []
         self.cpu_us: list[float] = []
-        self.failed = 0
+        self.failed: Counter[str] = Counter()  #: calls without a good answer, by what was said
 
     def measure(
         self, call: EncodedCall, pids: Sequence[int], rate: float, seconds: float, seed: int
@@ -94,7 +95,7 @@ class _Way:
         before_s = cpu_s(pids)
         run = OpenLoop([call], merged([times_s]), 64, 16).run(5.0)
         good = [s.latency_s * 1e3 for s in run.samples if s.status == 200]
-        self.failed += len(run.samples) - len(good)
+        self.failed.update(f"{s.status} {s.reason}" for s in run.samples if s.status != 200)
         self.p50_ms.append(percentile(good, 50) or 0.0)
         self.p99_ms.append(percentile(good, 99) or 0.0)
         if pids:
@@ -113,11 +114,12 @@ def _report(found: Mapping[str, _Way]) -> Report:
                 _added(way.p99_ms, straight.p99_ms),
                 None if cpu_us is None else round(cpu_us, 1),
                 None if not cpu_us else round(1e6 / cpu_us),
-                way.failed,
+                way.failed.total(),
             ]
         )
     heads = ["way", "added p50, ms", "added p99, ms", "CPU us a call", "calls/s a core", "failed"]
-    broken = [f"{name}: {way.failed} calls failed" for name, way in found.items() if way.failed]
+    broken = [f"{name}: {calls} calls failed: {why}"
+              for name, way in found.items() for why, calls in way.failed.items()]  # fmt: skip
     figures = {n: {"p50_ms": w.p50_ms, "p99_ms": w.p99_ms, "cpu_us": w.cpu_us}
                for n, w in found.items()}  # fmt: skip
     return Report(tables=[Table(heads, cells)], figures=figures, broken=broken)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -33,9 +33,13 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One reading of a metrics page; names that are not there have no samples."""
+    """One reading of a metrics page; names that are not there have no samples.
 
-    samples: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict)
+    ``of_models`` are the same by name and model: there may be thousands.
+    """
+
+    samples: Mapping[str, Sequence[MetricSample]]
+    of_models: Mapping[tuple[str, str], Sequence[MetricSample]]
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of a name's samples that carry these labels; 0 if there are none."""
@@ -43,8 +47,11 @@ class Scrape:
 
     def having(self, name: str, labels: Mapping[str, str]) -> list[MetricSample]:
         """A name's samples that carry these labels."""
-        wanted = labels.items()
-        return [s for s in self.samples.get(name, ()) if wanted <= s.labels.items()]
+        wanted, model = labels.items(), labels.get("model")
+        known = (
+            self.samples.get(name, ()) if model is None else self.of_models.get((name, model), ())
+        )
+        return [sample for sample in known if wanted <= sample.labels.items()]
 
     def buckets(self, name: str, labels: Mapping[str, str]) -> dict[float, float]:
         """Cumulative counts of a histogram by upper bound, summed over samples."""
@@ -58,6 +65,7 @@ class Scrape:
 def read_metrics(text: str) -> Scrape:
     """Parse a page; lines that are no samples are skipped."""
     found: dict[str, list[MetricSample]] = {}
+    of_models: dict[tuple[str, str], list[MetricSample]] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match is None:
@@ -70,7 +78,8 @@ def read_metrics(text: str) -> Scrape:
         pairs = _LABEL.findall(labels or "")
         sample = MetricSample({key: _plain(raw) for key, raw in pairs}, number)
         found.setdefault(name, []).append(sample)
-    return Scrape({name: tuple(samples) for name, samples in found.items()})
+        of_models.setdefault((name, sample.labels.get("model", "")), []).append(sample)
+    return Scrape(found, of_models)
 
 
 def bucket_quantile(counts: Mapping[float, float], share: float) -> float | None:

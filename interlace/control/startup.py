@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from math import inf
@@ -94,7 +94,7 @@ class Startup:
         self._registry = registry
         self._locked = locked
         self._patience_s = patience_s
-        self._late: set[asyncio.Task[None]] = set()
+        self._under_way: set[_Opening | asyncio.Task[None]] = set()
 
     async def run(self, progress: OnSweepStep) -> list[Model]:
         """Bring everything up; returns the models that serve.
@@ -107,8 +107,8 @@ class Startup:
             root = self._preparation.root
             _log.warning("%s holds no models: a model is a folder NAME/1/...", root)
         places = asyncio.Semaphore(_READ_AT_ONCE)
-        found = await asyncio.gather(*(self._drafts(name, places) for name in names))
-        opened = await self._open_all([draft for drafts in found for draft in drafts])
+        found = await asyncio.gather(*(self._begin(name, places) for name in names))
+        opened = await self._open_all([one for opening in found for one in opening])
         filled = await self._preparation.profiles([one.model for one in opened], progress)
         serving = await self._bring_up(opened, filled)
         await self._deployments.settled(_SETTLE_S)
@@ -116,12 +116,24 @@ class Startup:
 
     def close(self) -> None:
         """Stop waiting for models that are still being opened."""
-        for task in self._late:
+        for task in self._under_way:
             task.cancel()
 
-    async def _drafts(self, name: str, places: asyncio.Semaphore) -> list[Draft]:
+    async def _begin(self, name: str, places: asyncio.Semaphore) -> list[_Opening]:
+        """Read a folder and begin to open what is in it, while others are read.
+
+        So what the first of them needs is imported meanwhile.
+        """
         async with places:
-            return await self._read(name)
+            drafts = await self._read(name)
+        opening = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
+        for one in opening:
+            self._noted(one)
+        return opening
+
+    def _noted(self, task: _Opening | asyncio.Task[None]) -> None:
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def _read(self, name: str) -> list[Draft]:
         drafts: list[Draft] = []
@@ -141,31 +153,23 @@ class Startup:
                 self._broken(name, version, failure_text(error))
         return drafts
 
-    async def _open_all(self, drafts: Iterable[Draft]) -> list[_Opened]:
+    async def _open_all(self, tasks: Sequence[_Opening]) -> list[_Opened]:
         """The models that could be opened, without those that take much longer than the others."""
-        tasks = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
         pending: set[_Opening] = set(tasks)
         loop = asyncio.get_running_loop()
         told_s, pace = loop.time(), _Pace(len(tasks))
-        try:
-            while pending:
-                done, pending = await asyncio.wait(
-                    pending, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done and len(pending) < len(tasks):
-                    break
-                text = pace.text(len(tasks) - len(pending), now_s := loop.time())
-                if pending and now_s - told_s > _TELL_S:
-                    told_s = now_s
-                    _log.info(text)
-        except asyncio.CancelledError:
-            for task in pending:
-                task.cancel()
-            raise
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done and len(pending) < len(tasks):
+                break
+            text = pace.text(len(tasks) - len(pending), now_s := loop.time())
+            if pending and now_s - told_s > _TELL_S:
+                told_s = now_s
+                _log.info(text)
         for task in pending:
-            late = asyncio.ensure_future(self._later(task))
-            self._late.add(late)
-            late.add_done_callback(self._late.discard)
+            self._noted(asyncio.ensure_future(self._later(task)))
         return [opened for task in tasks if task.done() and (opened := task.result()) is not None]
 
     async def _open(self, draft: Draft) -> _Opened | None:

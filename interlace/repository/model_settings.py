@@ -92,6 +92,13 @@ class SettingsTable(
     sample: _Samples = {}
 
 
+#: Keys that ``config.pbtxt`` may have, too, among its parameters.
+_PARAMETERS: Final = frozenset(field.encode_name for field in structs.fields(SettingsTable)) - {
+    "sample",
+    "memory",
+}
+
+
 class ModelSettings(SettingsTable, frozen=True, kw_only=True):
     """What the operator asks for, with the file that says so and the lines of its keys."""
 
@@ -139,12 +146,11 @@ def parse_settings(text: str, source: str) -> ModelSettings:
 
 
 def _from_parameters(config: ModelConfig) -> ModelSettings:
-    known = {field.encode_name for field in structs.fields(SettingsTable)} - {"sample", "memory"}
     texts: dict[str, Any] = {}
     sample: dict[str, str] = {}
     for key, parameter in config.values.get("parameters", {}).items():
         text = parameter.get("string_value", "")
-        if key in known:  # other keys are some backend's
+        if key in _PARAMETERS:  # other keys are some backend's
             texts[key] = text
         elif key.startswith("sample."):
             sample[key.removeprefix("sample.")] = text

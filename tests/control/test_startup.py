@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,23 +12,81 @@ from interlace.control import startup
 from interlace.control.registry import VersionRegistry
 from interlace.control.startup import Startup
 from interlace.core.errors import RepositoryError
+from interlace.profiling.progress import no_progress
 
 
 class OneAfterTheOther:
+    """Of what cannot be opened; nothing is read before the one of a smaller number was opened."""
+
+    root = Path("models")
+
+    def __init__(self) -> None:
+        self._opened = {number: asyncio.Event() for number in range(1, 4)}
+
+    async def names(self) -> list[str]:
+        return ["m1", "m2", "m3"]
+
+    async def found(self, name: str) -> Any:
+        return SimpleNamespace(error=None, versions=(int(name[1:]),))
+
+    async def draft(self, name: str, version: int) -> Any:
+        if version > 1:
+            await self._opened[version - 1].wait()
+        return SimpleNamespace(name=name, version=version, notes=())
+
     async def open(self, draft: Any, generation: int) -> None:
+        self._opened[draft.version].set()
         await asyncio.sleep(0.02 * draft.version)
         raise RepositoryError(draft.name, "nothing", "a model")
+
+    async def profiles(self, models: Any, progress: Any) -> None:
+        assert not models
+
+
+class NothingDeployed:
+    async def settled(self, limit_s: float) -> bool:
+        return True
+
+
+def starting(registry: VersionRegistry) -> Startup:
+    unused = cast(Any, None)
+    deployments = cast(Any, NothingDeployed())
+    return Startup(cast(Any, OneAfterTheOther()), deployments, unused, registry, unused)
+
+
+def test_a_model_is_opened_while_others_are_read() -> None:
+    registry = VersionRegistry()
+
+    async def run() -> None:
+        await asyncio.wait_for(starting(registry).run(no_progress), 30.0)
+
+    asyncio.run(run())
+    assert sorted(entry.name for entry in registry.index(False)) == ["m1", "m2", "m3"]
+
+
+def test_what_is_being_opened_is_given_up_at_the_end() -> None:
+    async def run() -> None:
+        made = starting(VersionRegistry())
+        begun = await made._begin("m1", asyncio.Semaphore(1))
+        made.close()
+        with pytest.raises(asyncio.CancelledError):
+            await begun[0]
+
+    asyncio.run(run())
 
 
 def test_how_many_models_are_open_is_told_meanwhile(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(startup, "_TELL_S", 0.0)
-    unused = cast(Any, None)
-    made = Startup(cast(Any, OneAfterTheOther()), unused, unused, VersionRegistry(), unused)
-    drafts = [SimpleNamespace(name=f"m{n}", version=n, notes=()) for n in (1, 2, 3)]
+
+    async def run() -> None:
+        made = starting(VersionRegistry())
+        drafts = [SimpleNamespace(name=f"m{n}", version=n, notes=()) for n in (1, 2, 3)]
+        await made._open_all([asyncio.ensure_future(made._open(cast(Any, d))) for d in drafts])
+
     with caplog.at_level(logging.INFO, "interlace.control.startup"):
-        asyncio.run(made._open_all(cast(Any, drafts)))
+        asyncio.run(run())
     told = [one.message for one in caplog.records if one.levelno == logging.INFO]
     assert [text.partition(",")[0] for text in told] == [
         "1 of 3 models are open",
