@@ -21,8 +21,8 @@ _FEWER, _STEPS = 0.97, 3
 _MORE: Final = 1.08
 #: Attempts at a cut into pools, then by the packer.
 _POOLED, _PACKED = 4, 4
-#: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience, all of it
-#: where it breaks at once.
+#: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience,
+#: the more the sooner.
 _SOON, _PATIENCE = 1 / 3, 1.5
 
 #: Proposes a cut in which models count for so much; ``None`` if they do not fit.

@@ -311,9 +311,7 @@ class _PartTrial:
             if runs.play(part.plan, part.fleet, part.demand, seconds, seed):
                 break
         seeds = tuple(range(self.seed + number, seed + 1))
-        return _Played(
-            runs.times.taken_ms, runs.times.in_time, seeds, frozenset(short(runs))
-        )
+        return _Played(runs.times.taken_ms, runs.times.in_time, seeds, frozenset(short(runs)))
 
     def found(self, played: Sequence[_Played]) -> PlanTrial:
         """What came of all of them."""

@@ -23,6 +23,7 @@ _OTHER_SEED: Final = 100
 #: Requests of such a trial for the sake of its time.
 _MOST: Final = 500_000
 
+
 class Confirmation(NamedTuple):
     """How a plan is tried that is to be told.
 
