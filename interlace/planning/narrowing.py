@@ -15,12 +15,12 @@ from interlace.packing.fluid_pools import FluidPools
 from interlace.planning.trial import enough
 from interlace.planning.tried_plan import PlanTrials, TriedPlan
 
-#: What the part of the rates that is packed for falls by where it does not fit, and how often.
-_FEWER, _STEPS = 0.97, 3
+#: What the part of the rates that is packed for falls by where it does not fit.
+_FEWER: Final = 0.97
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.08
-#: Attempts at a cut into pools, then by the packer.
-_POOLED, _PACKED = 4, 4
+#: Attempts at a cut into pools, then by the packer, and how often the part falls there.
+_POOLED, _PACKED, _STEPS = 4, 12, 12
 #: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience,
 #: the more the sooner.
 _SOON, _PATIENCE = 1 / 3, 1.5
