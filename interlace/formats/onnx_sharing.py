@@ -63,7 +63,10 @@ def open_shared(optimised: OptimisedModel, options: Any) -> tuple[Any, SessionWe
     before = mapped_pieces(folder / WEIGHTS)
     session = open_optimised(optimised.path, options)
     pieces = mapped_pieces(folder / WEIGHTS) - before
-    return session, SessionWeights(OnnxWeightsFile(folder), pieces)
+    file = OnnxWeightsFile(folder)
+    # Another thread may have mapped the file meanwhile, all of it, to read it ahead.
+    parts = {piece for piece in pieces if piece.nbytes < file.nbytes}
+    return session, SessionWeights(file, parts or pieces)
 
 
 def optimised_model(source: Path, model: Model, weights_dir: str | None) -> OptimisedModel:

@@ -59,7 +59,7 @@ class LayeredModel(Protocol):
         """The same with all weights left in the file, its pages found anew each time."""
 
     def from_disk_ms(self) -> list[float]:
-        """One execution of these, the file on its way from the disk."""
+        """One execution of these, the file read ahead from the disk meanwhile."""
 
 
 class LayerBench:
@@ -149,8 +149,7 @@ class LayerBench:
             with reading_ahead(self._cold.file.path):
                 copies.append(self._copies_ms())
             self._drop()
-            with reading_ahead(self._cold.file.path):
-                mapped.append(self._model.from_disk_ms())
+            mapped.append(self._model.from_disk_ms())
             left_ms.append(self.start_ms((), cached=False))
         copy_ms, run_ms = (
             [median(one) for one in zip(*rows, strict=True)] for rows in (copies, mapped)

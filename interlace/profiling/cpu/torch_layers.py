@@ -11,6 +11,7 @@ import torch
 from interlace.core.model import Model
 from interlace.formats import open_torch
 from interlace.formats.cold_weights import ColdWeights
+from interlace.formats.page_cache import reading_ahead
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.torch_runner import sample_of
 from interlace.formats.torch_sharing import share_weights
@@ -56,7 +57,8 @@ class TorchLayers:
         return [self._fresh_ms() for _ in range(takes)]
 
     def from_disk_ms(self) -> list[float]:
-        return self._parts_ms()
+        with reading_ahead(self.cold.file.path):
+            return self._parts_ms()
 
     def _fresh_ms(self) -> list[float]:
         self.cold.file.forget()
