@@ -12,6 +12,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.packing.fluid_pools import FluidPools
+from interlace.planning.parallel import in_parallel
 from interlace.planning.trial import enough
 from interlace.planning.tried_plan import PlanTrials, TriedPlan
 
@@ -23,7 +24,7 @@ _MORE: Final = 1.08
 _POOLED, _PACKED, _STEPS = 4, 12, 12
 #: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience,
 #: the more the sooner.
-_SOON, _PATIENCE = 1 / 3, 1.5
+_SOON, _PATIENCE = 0.8, 1.5
 
 #: Proposes a cut in which models count for so much; ``None`` if they do not fit.
 Proposal = Callable[[Mapping[str, float]], Plan | None]
@@ -106,18 +107,25 @@ class _PartPacking:
         """The packer's plan; after the first no larger part is tried than the last."""
         if self.step is None and self._packed(_STEPS, weight).underserved:
             return None
-        for step in range(self.step or 0, _STEPS + 1):
-            plan = self._packed(step, weight)
-            if not plan.underserved:
-                break
-        else:
+        steps = range(self.step or 0, _STEPS + 1)
+        cores = self.asked.trials.cores
+        tried = (self._first(steps[at : at + cores], weight) for at in range(0, len(steps), cores))
+        found = next(filter(None, tried), None)
+        if found is None:
             return None
-        self.step = step
+        self.step, plan = found
         said = (
-            f"on {len(self.fleet.gpus)} accelerators the packer promises {_FEWER**step:.0%} "
+            f"on {len(self.fleet.gpus)} accelerators the packer promises {_FEWER**self.step:.0%} "
             "of the rates, the trial all of them"
         )
         return replace(plan, notes=(said,))
+
+    def _first(self, steps: Sequence[int], weight: Mapping[str, float]) -> tuple[int, Plan] | None:
+        """The first of these steps at which the rates fit, all packed at once."""
+        costs, cores = [1.0] * len(steps), self.asked.trials.cores
+        plans = in_parallel(lambda step: self._packed(step, weight), steps, costs, cores)
+        fitting = (one for one in zip(steps, plans, strict=True) if not one[1].underserved)
+        return next(fitting, None)
 
     def _packed(self, step: int, weight: Mapping[str, float]) -> Plan:
         known = self.asked.trials.scenario
