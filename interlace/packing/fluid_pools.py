@@ -33,7 +33,7 @@ from interlace.perf.tables import Tables
 #: Lengths of batches that are told apart.
 _MOST_LENGTHS: Final = 4
 #: Where branch and bound ends: after so many nodes, or so near the optimum.
-_NODES, _GAP = 20, 0.01
+_NODES, _GAP = 20, 0.03
 #: Hosts of a pool that are kept idle: arrivals are random, and the more so the fewer host them.
 _IDLE: Final = 0.2
 #: Part of the time that is none.
