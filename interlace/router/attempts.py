@@ -23,7 +23,7 @@ class Attempts:
     @property
     def waited_ms(self) -> float:
         """How long ago the request came; 0 until a node was asked."""
-        return self._directory.now_ms() - self._started_ms if self._tried else 0.0
+        return 0.0 if self.links is None else self._directory.now_ms() - self._started_ms
 
     def next(self) -> NodeLinks:
         """Those to the node to ask now.

@@ -19,11 +19,14 @@ class RoutingLimits:
 
     In ms since it said anything: a node is asked for want of others only after ``silent_ms``, and
     not at all after ``lost_ms``; what it has by then is tried elsewhere. Where nodes are so many
-    that each is asked rarely, it is after two and after three questions.
+    that each is asked rarely, it is after two and after three questions. While nobody who could be
+    asked says anything, it may be the router that does not hear: those that were not silent when
+    one was heard last are lost only after ``unheard_times`` as long.
     """
 
     silent_ms: float = 100.0
     lost_ms: float = 400.0
+    unheard_times: float = 5.0
     #: Predictions that differ by less are equal: who is asked is drawn among them, so that routers
     #: that hear the same states do not all send to the same node.
     equal_ms: float = 0.05
@@ -91,6 +94,7 @@ class Routes:
         self._nodes: dict[str, BelievedNode] = {}
         self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
         self._silent_after_ms, self._lost_after_ms = limits.silent_ms, limits.lost_ms
+        self._heard_ms = -inf  #: when one that could be asked was heard last
         self._served_ms: dict[str, float] = {}  #: when models were served last that are not now
 
     @property
@@ -111,6 +115,8 @@ class Routes:
         new = [node for name, node in wanted.items() if name not in self._nodes]
         for node in new:
             self._nodes[node.name] = BelievedNode(node)
+        able_ms = [n.heard_ms for n in self._nodes.values() if n.accepting]
+        self._heard_ms = max(able_ms, default=-inf)
         self._silent_after_ms = self.limits.silent_after_ms(len(self._nodes))
         self._lost_after_ms = self.limits.lost_after_ms(len(self._nodes))
         return new, gone
@@ -121,6 +127,8 @@ class Routes:
         if known is not None:
             before = known.models
             known.heard(state, now_ms)
+            if known.accepting:
+                self._heard_ms = max(self._heard_ms, known.heard_ms)
             self._index(known, before, known.models)
 
     def pause_ms(self, node: str, spared: bool = False) -> float:
@@ -139,7 +147,8 @@ class Routes:
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""
-        return [n for n in self._nodes.values() if n.heard_ms > self._lost_before_ms(now_ms)]
+        before_ms = self._lost_before_ms(now_ms)
+        return [n for n in self._nodes.values() if n.heard_ms > before_ms]
 
     def silent(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that were heard of once, and not for as long as makes them lost."""
@@ -148,6 +157,7 @@ class Routes:
 
     def stalled(self, late_ms: float) -> None:
         """This router stood still for so long: nodes were not silent, it did not listen."""
+        self._heard_ms += late_ms
         for known in self._nodes.values():
             known.heard_ms += late_ms
 
@@ -228,7 +238,8 @@ class Routes:
 
     def _lost_before_ms(self, now_ms: float) -> float:
         """A node that was heard then, and not since, is lost."""
-        return now_ms - self._lost_after_ms
+        before_ms = min(now_ms - self._lost_after_ms, self._heard_ms - self._silent_after_ms)
+        return max(before_ms, now_ms - self.limits.unheard_times * self._lost_after_ms)
 
     def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
         after_ms = self._lost_before_ms(now_ms)

@@ -126,6 +126,17 @@ def test_a_kept_connection_that_was_closed_costs_nothing(made: Made) -> None:
     assert len(node.heads) == 3
 
 
+def test_a_request_that_is_sent_anew_says_how_old_it_is(made: Made) -> None:
+    def closes(connection: socket.socket, head: bytes) -> bool:
+        return False
+
+    again = request("POST", "/v2/models/m/infer", b"{}", {"X-Mine": "again"})
+    router, (node,) = made([answers(200, b"yes"), closes, answers(200, b"yes")])
+    assert [one.status for one in ask(router, INFER, again)] == [200, 200]
+    elapsed = [b"interlace-elapsed-ms" in head.lower() for head in node.heads]
+    assert elapsed == [False, False, True]
+
+
 def test_without_another_node_the_caller_hears_which_one_broke_off(made: Made) -> None:
     router, _ = made([hangs_up])
     (reply,) = ask(router, INFER)

@@ -136,6 +136,43 @@ def test_silent_nodes_are_asked_after_all_others_and_lost_ones_not_at_all() -> N
     assert found.value.reason is Reason.NOT_READY
 
 
+def test_the_last_that_could_be_asked_is_given_more_time() -> None:
+    here = routes("a", "b", "c")
+    here.heard("a", state(m=outlook()), 0.0)
+    here.heard("b", state(m=outlook()), 350.0)
+    here.heard("c", NodeState(1, 0, {}, accepting=False), 900.0)  # it takes nothing
+    assert [n.node.name for n in here.silent(1_500.0)] == ["a"]
+    assert here.choose("m", NONE, 0.0, 2_349.0).name == "b"
+    assert not here.serves("m", 2_350.0)
+    here.stalled(1_000.0)
+    assert here.choose("m", NONE, 0.0, 3_349.0).name == "b"
+    here.follow([Node("a", "127.0.0.1", 8000)])
+    assert here.choose("m", NONE, 0.0, 2_999.0).name == "a"  # nobody else is left
+
+
+@given(
+    heard_ms=st.lists(st.floats(0.0, 3_000.0), min_size=1, max_size=5),
+    later_ms=st.lists(st.floats(0.0, 3_000.0), min_size=1, max_size=5),
+)
+def test_while_nobody_is_heard_the_last_one_counts_and_none_comes_back(
+    heard_ms: list[float], later_ms: list[float]
+) -> None:
+    """Law: who was heard last is lost last, within bounds, and silence alone brings none back."""
+    here = routes(*(f"n{i}" for i in range(len(heard_ms))))
+    for at_ms, index in sorted((ms, i) for i, ms in enumerate(heard_ms)):
+        here.heard(f"n{index}", state(m=outlook()), at_ms)
+    last_ms = max(heard_ms)
+    limits, there = here.limits, set(here.nodes)
+    for now_ms in sorted(last_ms + ms for ms in later_ms):
+        able = set(here.present(now_ms))
+        assert able <= there
+        assert bool(able) == (now_ms - last_ms < limits.unheard_times * limits.lost_ms)
+        long_ms = limits.lost_ms if last_ms > now_ms - limits.lost_ms else 0.0
+        assert all(n.heard_ms > last_ms - limits.silent_ms - long_ms for n in able)
+        assert able == there - set(here.silent(now_ms))
+        there = able
+
+
 def test_of_a_model_that_no_node_holds_all_routers_load_the_same_one() -> None:
     picked = set()
     for seed in range(8):
