@@ -105,6 +105,18 @@ class PageCacheWatch:
             self._entrants.append(_Entrant(model, enter))
             self._make_room()
 
+    def gave_up(self, model: str) -> bool:
+        """Nobody waits for its file any more; whether it was still to be let in."""
+        waiting = next((one for one in self._entrants if one.model == model), None)
+        if waiting is None:
+            return False
+        if waiting is self._entrants[0]:
+            self._stayed.clear()
+            self._tries = 0
+        self._entrants.remove(waiting)
+        self._loop.call_soon(self._make_room)
+        return True
+
     def _read_ahead(self, model: str, then: Callable[[], None]) -> None:
         if model in self._on_disk and model in self._files:
             self._on_disk.discard(model)

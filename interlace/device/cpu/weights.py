@@ -83,6 +83,7 @@ class BudgetedWeights:
         self._extents = Extents(self.arena.size_bytes)
         self._models: dict[str, _HeldWeights] = {}
         self._copying: dict[str, CpuPartition] = {}
+        self._waiting: dict[str, Callable[[], None]] = {}  #: for room; what ends it if cancelled
 
     def loaded(self, model: str, partition: CpuPartition, loaded: Loaded) -> None:
         """A partition has the model open."""
@@ -129,7 +130,7 @@ class BudgetedWeights:
         partition = None if held is None else held.hosts.get(work.partition)
         if held is None or partition is None:
             raise ValueError(f"model {work.model} is not in partition '{work.partition}'")
-        if work.model in self._copying:
+        if work.model in self._copying or work.model in self._waiting:
             raise ValueError(f"weights of {work.model} are on their way already")
         steps, layers = len(work.plan.steps), len(held.layer_bytes)
         if steps != layers:
@@ -140,6 +141,7 @@ class BudgetedWeights:
         wanted = [index for index in work.plan.brought if index not in held.offsets]
         offsets = self._take(held.layer_bytes, wanted)
         copy = partial(self._copy, work, done, held, partition, offsets)
+        self._waiting[work.model] = partial(self._end, work, done, held, offsets, CANCELLED)
         self._page_cache.read_ahead(work.model, copy)
 
     def _copy(
@@ -151,6 +153,7 @@ class BudgetedWeights:
         offsets: Mapping[int, int],
     ) -> None:
         """There is room in the page cache for what is read."""
+        del self._waiting[work.model]
         if not offsets:
             self._loop.call_soon(done, WorkFinished(work))
             return
@@ -163,6 +166,8 @@ class BudgetedWeights:
         partition = self._copying.get(model)
         if partition is not None:
             partition.stop_copying(model)
+        elif self._page_cache.gave_up(model):
+            self._loop.call_soon(self._waiting.pop(model))
 
     def evict(self, work: Evict, done: Done) -> None:
         """Give memory back, once no batch reads it."""
@@ -227,16 +232,24 @@ class BudgetedWeights:
             done(WorkFinished(work, failure=replace(answer, innocent=True)))
             return
         detail = answer.failure if isinstance(answer, Copied) else ""
+        ended = partial(self._end, work, done, held, offsets, detail)
+        self._leave(work.model, [(partition, offsets)], ended)
+
+    def _end(
+        self,
+        work: Fetch,
+        done: Done,
+        held: _HeldWeights,
+        offsets: Mapping[int, int],
+        detail: str,
+    ) -> None:
+        """The fetch did not come to its end, and nobody reads what it was to fill."""
+        self._give(held.layer_bytes, offsets)
         failure = Failure(
             f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}",
             innocent=not detail or detail == CANCELLED,
         )
-
-        def left() -> None:
-            self._give(held.layer_bytes, offsets)
-            done(WorkFinished(work, failure=failure))
-
-        self._leave(work.model, [(partition, offsets)], left)
+        done(WorkFinished(work, failure=failure))
 
     def _leave(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,37 @@ def test_the_bound_is_never_exceeded(
         patch.setattr(page_cache_watch, "_size", lambda path: fake.sizes[path.name])
         asyncio.run(asyncio.wait_for(serve(), 60.0))
     assert fake.worst_bytes <= fake.most_bytes
+
+
+def test_who_is_given_up_while_it_waits_is_not_let_in(tmp_path: Path) -> None:
+    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
+    holding: list[Callable[[], None]] = []
+
+    async def watched() -> list[str]:
+        told: list[str] = []
+        let_in: list[str] = []
+        watch = PageCacheWatch(
+            asyncio.get_running_loop(),
+            lambda model, _: told.append(model),
+            9 << 20,
+            lambda model, then: holding.append(then),
+        )
+        for model, path in files.items():
+            watch.watch(model, path)
+        while len(told) < 3:
+            await asyncio.sleep(0.01)
+        for model in "abc":
+            watch.read_ahead(model, partial(let_in.append, model))
+        while not holding:
+            await asyncio.sleep(0.01)
+        assert let_in == ["a", "b"], "c waits until one of them has left"
+        assert watch.gave_up("c") and not watch.gave_up("c")
+        holding.pop()()
+        watch.read_ahead("a", partial(let_in.append, "a again"))
+        while "a again" not in let_in:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        watch.close()
+        return let_in
+
+    assert "c" not in asyncio.run(asyncio.wait_for(watched(), 60.0))
