@@ -29,6 +29,7 @@ from bench.harness import Report, Row, Table, main, spread
 from interlace.assembly.machine import drafts, find_models
 from interlace.core.loading import DISK_LINK, HostLinks
 from interlace.core.model import Model
+from interlace.core.user_errors import UserError
 from interlace.formats import open_torch
 from interlace.formats.onnx import open_runner
 from interlace.formats.page_cache import read_ahead
@@ -58,9 +59,7 @@ def cold_start(
     disk: Annotated[bool, "weights leave the page cache before each cold start"] = False,
 ) -> Report:
     """Warm, copied first and then run, three plans, all left in the file, opened and loaded."""
-    described = next(
-        draft.provisional() for draft in drafts(models, find_models(models, (model,)), [])
-    )
+    described = _described(models, model)
     with TemporaryDirectory(dir=Path.home()) as folder:  # /tmp may be memory, which has no disk
         predicted, times = _rounds(described, folder, takes, threads, disk)
     aims = (
@@ -97,6 +96,18 @@ def _over(times: _Times, way: str, base: str) -> tuple[float, float, float]:
     found = spread([one / other for one, other in zip(times[way], times[base], strict=True)])
     assert found is not None
     return found[:3]
+
+
+def _described(models: Path, name: str) -> Model:
+    """The model of that name.
+
+    Raises:
+        UserError: there is none, or it is broken.
+    """
+    failures: list[str] = []
+    for draft in drafts(models, find_models(models, (name,)), failures):
+        return draft.provisional()
+    raise UserError("; ".join(failures))
 
 
 def _rounds(
