@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from interlace.core.messages import Evict, Failure, Fetch, WorkFinished
 from interlace.device.base import Done
@@ -53,6 +53,13 @@ class _HeldWeights:
     copied: list[Callable[[], None]] = field(default_factory=list)
 
 
+class _WaitingFetch(NamedTuple):
+    """A fetch that waits for room in the page cache, its partition, and what ends it."""
+
+    partition: str
+    end: Callable[[], None]
+
+
 class BudgetedWeights:
     """Memory of ``budget_bytes`` for the weights of all models of a device, taken at once.
 
@@ -83,7 +90,7 @@ class BudgetedWeights:
         self._extents = Extents(self.arena.size_bytes)
         self._models: dict[str, _HeldWeights] = {}
         self._copying: dict[str, CpuPartition] = {}
-        self._waiting: dict[str, Callable[[], None]] = {}  #: for room; what ends it if cancelled
+        self._waiting: dict[str, _WaitingFetch] = {}
 
     def loaded(self, model: str, partition: CpuPartition, loaded: Loaded) -> None:
         """A partition has the model open."""
@@ -109,6 +116,9 @@ class BudgetedWeights:
         if held is None or held.hosts.pop(partition, None) is None:
             return
         del held.told[partition]
+        waiting = self._waiting.get(model)
+        if waiting is not None and waiting.partition == partition:
+            self.cancel(model)
         if held.hosts:
             return
         del self._models[model]
@@ -141,7 +151,8 @@ class BudgetedWeights:
         wanted = [index for index in work.plan.brought if index not in held.offsets]
         offsets = self._take(held.layer_bytes, wanted)
         copy = partial(self._copy, work, done, held, partition, offsets)
-        self._waiting[work.model] = partial(self._end, work, done, held, offsets, CANCELLED)
+        end = partial(self._end, work, done, held, offsets, CANCELLED)
+        self._waiting[work.model] = _WaitingFetch(partition.name, end)
         self._page_cache.read_ahead(work.model, copy)
 
     def _copy(
@@ -167,7 +178,7 @@ class BudgetedWeights:
         if partition is not None:
             partition.stop_copying(model)
         elif self._page_cache.gave_up(model):
-            self._loop.call_soon(self._waiting.pop(model))
+            self._loop.call_soon(self._waiting.pop(model).end)
 
     def evict(self, work: Evict, done: Done) -> None:
         """Give memory back, once no batch reads it."""

@@ -4,7 +4,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from interlace.core.loading import LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import Evict, Fetch, Load, WorkFinished
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.device.cpu.page_cache_watch import _Entrant
 from interlace.device.cpu.settings import CpuSettings
 from tests.device.cpu.rig import Rig, settings
 from tests.formats.making import layers_onnx, write_factory
@@ -247,6 +248,35 @@ def test_what_is_held_outlives_a_worker_and_goes_with_the_last(rig: WeightsRig) 
             assert rig.carve(name).failure is None
         assert rig.load_cold(name).failure is None
         assert rig.answers(name) == rig.warm
+
+
+def test_a_fetch_that_waits_for_room_ends_when_nobody_waits_or_its_partition_leaves(
+    rig: WeightsRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, whole = rig.weights._page_cache, rig.free_bytes
+
+    def waits(model: str, then: Callable[[], None]) -> None:
+        watch._entrants.append(_Entrant(model, then))
+
+    monkeypatch.setattr(watch, "read_ahead", waits)
+    for end in (
+        lambda: rig.device.cancel_fetch(rig.net.key),
+        lambda: rig.unload(rig.net, "p"),
+    ):
+        fetch = rig.fetch_of(ALL)
+        rig.do(fetch)
+        assert rig.free_bytes < whole and not rig.ended(fetch)
+        end()
+        rig.wait(lambda: bool(rig.ended(fetch)))  # noqa: B023
+        (ended,) = rig.ended(fetch)
+        assert ended.failure is not None and "cancelled" in ended.failure.detail
+        assert ended.failure.innocent
+        assert rig.free_bytes == whole and not watch._entrants
+    monkeypatch.undo()
+    assert rig.load_cold("p").failure is None
+    assert rig.end_of(rig.fetch_of(ALL)).failure is None
+    assert rig.answers("p") == rig.warm
+    evict(rig)
 
 
 def test_many_cycles_leave_memory_and_descriptors_as_they_were(rig: WeightsRig) -> None:
