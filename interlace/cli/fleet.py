@@ -273,7 +273,7 @@ def plan(
       interlace fleet plan --rate bert=900 --rate tagger=400 --admin-key-file key
     """
     asked = {"rates": numbers("--rate", rate or []), "without": without or []}
-    client = V2Client(url, read_key(admin_key_file, "--admin-key-file"))
+    client = _commanding(url, admin_key_file)
     found = client.post("/v2/fleet/plan", asked)
     if as_json:
         typer.echo(json_text(found))
@@ -350,5 +350,11 @@ def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
 
 
 def _order(url: str, key_file: Path | None, what: str, node: str = "") -> None:
-    client = V2Client(url, read_key(key_file, "--admin-key-file"))
+    client = _commanding(url, key_file)
     typer.echo(client.post(f"/v2/fleet/{what}", {"node": node} if node else {})["done"])
+
+
+def _commanding(url: str, key_file: Path | None) -> V2Client:
+    """A client that sends the admin key, which every order asks for."""
+    option = "--admin-key-file"
+    return V2Client(url, read_key(key_file, option), option)

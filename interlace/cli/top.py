@@ -272,7 +272,7 @@ def top(
     """
     positive({"--interval": interval, "--window": window})
     seen = _Watch(V2Client(url, read_key(api_key_file)), window)
-    seen.look()
+    seen.read()
     watch(console(), seen.look, interval, once)
 
 
@@ -286,11 +286,15 @@ class _Watch:
 
     def look(self) -> Group:
         """Read the metrics again; a frame of what happened since the oldest reading kept."""
+        self.read()
+        (then_s, before), (now_s, scrape) = self._readings[0], self._readings[-1]
+        return render(ScrapeDelta(before, scrape, max(now_s - then_s, 1e-3)), self._server.url)
+
+    def read(self) -> None:
+        """Read the metrics, and forget readings that are older than the window."""
         scrape, now_s = read_metrics(self._server.text("/metrics")), time.monotonic()
         if not scrape.samples:
             raise UserError(f"{self._server.url}/metrics is not a page of metrics")
         self._readings.append((now_s, scrape))
         while len(self._readings) > 2 and now_s - self._readings[1][0] >= self._window_s:
             self._readings.popleft()
-        then_s, before = self._readings[0]
-        return render(ScrapeDelta(before, scrape, max(now_s - then_s, 1e-3)), self._server.url)

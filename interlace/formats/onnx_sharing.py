@@ -15,7 +15,7 @@ from interlace.formats.machine import machine_key
 from interlace.formats.onnx_layout import lay_out
 from interlace.formats.onnx_weights_file import GRAPH, USES, WEIGHTS, OnnxWeightsFile, write_uses
 from interlace.formats.session_weights import SessionWeights, mapped_pieces
-from interlace.formats.weights_folder import publish
+from interlace.formats.weights_folder import discard_broken, publish
 
 #: Smaller constants stay inside the graph file: each other one is a mapping in each session.
 _EXTERNAL_FROM_BYTES: Final = 16 << 10
@@ -84,7 +84,7 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
     folder = Path(weights_dir) / name
     try:
         if not _is_whole(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            discard_broken(folder, _is_whole)
             publish(folder, lambda draft: _write(source, draft))
     except OSError as error:
         warning = f"weights of {model.name} are private, not shared: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -30,6 +31,23 @@ def publish(path: Path, write: Callable[[Path], None]) -> None:
         draft = Path(aside) / path.name
         write(draft)
         _place(draft, path)
+
+
+def discard_broken(path: Path, is_whole: Callable[[Path], bool]) -> None:
+    """Remove a folder that is not whole, so that it can be published again.
+
+    One that somebody else has published meanwhile stays: only one looks and removes at a time.
+    """
+    if not path.exists():
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if not is_whole(path):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(folder)
 
 
 def _place(draft: Path, path: Path) -> None:

@@ -23,8 +23,12 @@ _BODY_BYTES_MAX = 64 << 20
 class V2Client:
     """A v2 server at a URL such as ``http://127.0.0.1:8000`` or ``localhost:8000``."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
+    def __init__(
+        self, url: str, api_key: str | None = None, key_option: str = "--api-key-file"
+    ) -> None:
         """Only remembers the address, and the key that calls are to carry.
+
+        ``key_option`` is how a command is given that key.
 
         Raises:
             UserError: the URL is not one of plain HTTP.
@@ -37,6 +41,7 @@ class V2Client:
         except ValueError:
             raise UserError(f"'{url}': the port is not a number in 1..65535") from None
         self.host = parts.hostname
+        self._key_option = key_option
         self.headers = {} if api_key is None else {"X-Api-Key": api_key}
         self.url = f"http://{parts.hostname}:{self.port}"
 
@@ -66,6 +71,9 @@ class V2Client:
             ) from None
         finally:
             connection.close()
+        if reply.status == 401:
+            why = "the key is not the one it asks for" if self.headers else "it asks for a key"
+            raise UserError(f"{self.url}{path}: 401, {why}: give {self._key_option} FILE")
         if reply.status != 200:
             raise UserError(f"{self.url}{path}: {reply.status} {_error_text(body)}")
         return body

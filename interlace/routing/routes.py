@@ -268,10 +268,12 @@ class Routes:
             )
         elif self._nodes and self._known(model, now_ms):
             why = "it is to be served, and no node that is left has it ready"
-        elif self._nodes and not unheard:
-            return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
-        else:
+        elif unheard or not self._nodes:
             why = f"{_listed(unheard)} has said nothing yet" if unheard else "it has no nodes"
+        elif self.wanted is not None or self._serving:
+            return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
+        else:  # nodes that began anew, of which this router does not know what they are to serve
+            why = "no node serves any model yet"
         return ServeError(Reason.NOT_READY, f"{what}: {why}", retry_after_ms=self.limits.lost_ms)
 
 

@@ -173,7 +173,8 @@ def test_the_key_in_a_file_is_sent(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret\n")
     with FakeServer(key="secret") as fake:
         words = ("bench", fake.url, "echo=40", "--seconds", "0.3", "--json")
-        assert "401" in command(*words)[1]
+        said = command(*words)[1]
+        assert "401" in said and "--api-key-file FILE" in said
         code, text = command(*words, "--api-key-file", str(tmp_path / "key"))
     assert code == 0
     assert json.loads(text)[0]["attainment"] == 1.0

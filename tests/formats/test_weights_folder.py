@@ -2,11 +2,13 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from interlace.formats.weights_folder import publish
+from interlace.formats.weights_folder import discard_broken, publish
 
 
 def test_the_first_entry_stays(tmp_path: Path) -> None:
@@ -45,3 +47,37 @@ def test_what_killed_processes_left_goes_in_time(tmp_path: Path) -> None:
     publish(tmp_path / "entry", lambda draft: draft.write_text("x") and None)
     assert not old.exists()
     assert fresh.exists()
+
+
+def test_who_finds_an_entry_broken_late_leaves_what_others_made_anew(tmp_path: Path) -> None:
+    entry, looks, on = tmp_path / "entry", Event(), Event()
+    entry.mkdir()
+    saw: list[Path] = []
+
+    def at_once(path: Path) -> bool:
+        saw.append(path)
+        return True
+
+    def slowly(path: Path) -> bool:
+        looks.set()
+        assert on.wait(10.0)
+        return (path / "data").exists()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(discard_broken, entry, slowly)
+        assert looks.wait(10.0)
+        second = pool.submit(discard_broken, entry, at_once)
+        time.sleep(0.05)
+        assert not saw  # one at a time
+        on.set()
+        first.result()
+        second.result()
+    assert saw and not entry.exists()
+
+    def write(draft: Path) -> None:
+        draft.mkdir()
+        (draft / "data").write_text("whole")
+
+    publish(entry, write)
+    discard_broken(entry, lambda path: (path / "data").exists())
+    assert (entry / "data").read_text() == "whole"

@@ -219,10 +219,26 @@ def test_a_first_try_is_made_even_where_it_looks_late() -> None:
 def test_it_says_why_there_is_nobody(heard: tuple[str, ...], reason: Reason, says: str) -> None:
     here = routes("a", "b")
     for name in heard:
-        here.heard(name, state(), 0.0)
+        here.heard(name, state(other=outlook()), 0.0)
     with pytest.raises(ServeError) as found:
         here.choose("m", NONE, 0.0, 0.0)
     assert found.value.reason is reason and says in found.value.detail
+
+
+def test_nodes_that_serve_nothing_yet_do_not_say_which_models_there_are() -> None:
+    here = routes("a", "b")
+    for name in "ab":
+        here.heard(name, state(), 0.0)
+    assert refusal(here, "m", 0.0) is Reason.NOT_READY
+    here.heard("b", state(1, k=outlook()), 1.0)
+    assert refusal(here, "m", 1.0) is Reason.UNKNOWN_MODEL
+
+
+def test_who_knows_that_nothing_is_wanted_says_so_of_any_model() -> None:
+    here = routes("a")
+    here.heard("a", state(), 0.0)
+    here.wanted = ()
+    assert refusal(here, "m", 0.0) is Reason.UNKNOWN_MODEL
 
 
 def refusal(here: Routes, model: str, now_ms: float) -> Reason:
@@ -238,10 +254,10 @@ def test_a_model_whose_only_node_began_anew_or_left_is_not_unknown() -> None:
     here.heard("a", NodeState(2, 0, {"k": outlook()}), 1.0)  # empty, before it stands elsewhere
     here.follow([Node("b", "127.0.0.1", 8000)])
     now_ms = RoutingLimits().known_ms
-    here.heard("b", state(1), now_ms)
+    here.heard("b", state(1, x=outlook()), now_ms)
     assert {refusal(here, model, now_ms) for model in "mk"} == {Reason.NOT_READY}
     assert refusal(here, "other", now_ms) is Reason.UNKNOWN_MODEL
-    here.heard("b", state(2), now_ms + 2.0)
+    here.heard("b", state(2, x=outlook()), now_ms + 2.0)
     assert refusal(here, "k", now_ms + 2.0) is Reason.UNKNOWN_MODEL  # nobody misses it
 
 
@@ -262,7 +278,7 @@ def test_what_is_served_no_more_is_forgotten_in_the_end(
     last: dict[str, float] = {}
     for number, (model, served, later_ms) in enumerate(steps):
         now_ms += later_ms
-        models = {f"m{model}": outlook()} if served else {}
+        models = {"x": outlook()} | ({f"m{model}": outlook()} if served else {})
         last.update(dict.fromkeys(models, inf))
         last |= {m: now_ms for m in last.keys() - models if last[m] == inf}
         here.heard("a", state(number, **models), now_ms)
