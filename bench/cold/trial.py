@@ -4,8 +4,9 @@
 and meanwhile a worker is killed while models load, twice, a model is replaced while it is cold, one
 is broken, one has its laid-out weights cut short, one is new, one gets another SLO, one leaves
 (each has the server plan again) and one is loaded as it is. One model is larger than all memory.
-With ``--fill`` the file system of ``--folder``, which should have one of its own, is full while one
-is replaced and a worker is killed. In the end the log is replayed.
+With ``--host-memory`` the page cache is looked at five times a second: how much it has of the
+laid-out weights. With ``--fill`` the file system of ``--folder``, which should have one of its own,
+is full while one is replaced and a worker is killed. In the end the log is replayed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Annotated, Any
 
 import numpy as np
@@ -32,6 +34,7 @@ import numpy as np
 from bench.cold.playing import zipf_parts
 from bench.cold.variants import WIDTH, variants, write_variant
 from bench.harness import Report, Row, main
+from interlace.formats.page_cache import cached_part
 from interlace.repository.digest import Digests
 
 _X = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}
@@ -48,15 +51,18 @@ def trial(
     hidden: Annotated[int, "units of a layer"] = 64,
     folder: Annotated[str, "for models, made anew, and profiles; else a temporary one"] = "",
     fill: Annotated[bool, "the file system of the folder, for a while"] = False,
+    host_memory: Annotated[str, "of weights that the page cache may keep, such as 10MB"] = "",
 ) -> Report:
     """Requests, what became of them, and what the server said of each step."""
     with TemporaryDirectory() as own:
-        return _Trial(Path(folder or own), count, hidden).run(seconds, rate_rps, fill)
+        made = _Trial(Path(folder or own), count, hidden, host_memory)
+        return made.run(seconds, rate_rps, fill)
 
 
 class _Trial:
-    def __init__(self, folder: Path, count: int, hidden: int) -> None:
+    def __init__(self, folder: Path, count: int, hidden: int, host_memory: str) -> None:
         self.models, self._folder, self._hidden = folder / "models", folder, hidden
+        self._host_memory = host_memory
         for made in (self.models, folder / "large", folder / f"v{count:04d}"):
             shutil.rmtree(made, ignore_errors=True)  # an earlier trial left some of them changed
         variants(self.models, count + 1, hidden, slo_ms=2000.0)
@@ -83,7 +89,7 @@ class _Trial:
             at_s = np.cumsum(random.exponential(1 / rate_rps, int(seconds * rate_rps)))
             asked = [self.names[order[k]] for k in random.choice(len(parts), len(at_s), p=parts)]
             began_s = time.monotonic()
-            with ThreadPoolExecutor(64) as pool:
+            with ThreadPoolExecutor(64) as pool, self._page_cache() as cached_mb:
                 steps = pool.submit(self._steps, server, list(order), seconds, fill)
                 answers = []
                 for due_s, name in zip(at_s, asked, strict=True):
@@ -106,12 +112,16 @@ class _Trial:
             *(Row(f"told: {what}", None, number) for what, number in told.most_common()),
             Row("exit code", 0, code),
         ]
-        return Report(rows, figures={"said": self._said})
+        if cached_mb:
+            rows.append(Row("MB in the page cache, median", None, float(np.median(cached_mb))))
+            rows.append(Row("MB in the page cache, at most", None, max(cached_mb)))
+        return Report(rows, figures={"said": self._said, "cached_mb": cached_mb})
 
     @contextmanager
     def _served(self) -> Iterator[subprocess.Popen[bytes]]:
         command = [sys.executable, "-m", "interlace", "serve", str(self.models)]
         command += ["--memory", self._memory, "--profiles", str(self._folder / "profiles")]
+        command += ["--host-memory", self._host_memory] if self._host_memory else []
         command += [*["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--log"]]
         began_s = time.monotonic()
         with self._log.open("wb") as out:
@@ -128,6 +138,30 @@ class _Trial:
         finally:
             server.kill()
             server.wait()
+
+    @contextmanager
+    def _page_cache(self) -> Iterator[list[float]]:
+        """Looks at the page cache meanwhile, if it is bounded: MB of the laid-out weights."""
+        cached_mb: list[float] = []
+        ended = Event()
+
+        def look() -> None:
+            while not ended.wait(0.2):
+                files = [(file, file.stat().st_size) for file in self._laid_out()]
+                cached_mb.append(sum(cached_part(file) * nbytes for file, nbytes in files) / 1e6)
+
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(look) if self._host_memory else None
+            try:
+                yield cached_mb
+            finally:
+                ended.set()
+                if looking is not None:
+                    looking.result()
+
+    def _laid_out(self) -> Iterator[Path]:
+        """Files of weights as the server has them; one that is being written is not there yet."""
+        return (file for file in (self._folder / "weights").glob("*-*") if file.is_file())
 
     def _steps(
         self, server: subprocess.Popen[bytes], order: list[int], seconds: float, fill: bool
