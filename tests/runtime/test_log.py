@@ -195,6 +195,16 @@ def _ask(world: World, during_ms: float) -> None:
         world.run(50.0)
 
 
+def test_an_event_after_its_end_begins_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    world, writer = logged(path, "interlace")
+    writer.close()
+    whole = path.read_bytes()
+    writer(world.clock.now_ms() + 1.0, EpochEnded(), [])
+    writer.close()
+    assert path.read_bytes() == whole and not previous_file(path).exists()
+
+
 def test_a_log_without_an_engine_ends_on_a_full_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

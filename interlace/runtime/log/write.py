@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -160,8 +161,9 @@ class LogWriter:
             self._stop(self._file, error)
 
     def close(self) -> None:
-        """Write what is buffered and close the file."""
+        """Write what is buffered and close the file; events that come later begin no other."""
         self.flush()
+        self._again_ms = inf
         if self._file is not None:
             self._file.close()
             self._file = None
