@@ -60,7 +60,7 @@ def trial(
 
 
 class _Trial:
-    def __init__(self, folder: Path, count: int, hidden: int, host_memory: str) -> None:
+    def __init__(self, folder: Path, count: int, hidden: int, host_memory: str = "") -> None:
         self.models, self._folder, self._hidden = folder / "models", folder, hidden
         self._host_memory = host_memory
         for made in (self.models, folder / "large", folder / f"v{count:04d}"):
