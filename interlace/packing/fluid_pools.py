@@ -4,12 +4,16 @@ Rates are fluid: every pool's batches are as large as its SLOs allow, and queues
 So what is found here is a proposal, and trials decide. In a pool no batch is longer than a given
 time, and no request waits longer than that before its own; a model that has no time for both has
 partitions of its own, in which it may be asked for what `packing.host_capacity` says.
+
+Where memory does not hold all models of a pool in each of its partitions, each is in some that
+follow each other on a ring, and shares those at its ends with its neighbours: such a chain evens
+out nearly as much as if all were everywhere (Jordan and Graves, Management Science 1995).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -17,14 +21,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from interlace.core.hardware import Fleet
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.packing.batch_options import BatchOptions, batch_options, demand_arrays
 from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import Layout, layouts, shares
 from interlace.packing.pattern import Pattern
-from interlace.packing.placement import PlacementInput, partitions, place
+from interlace.packing.placement import FilledGpu, PlacementInput, partitions, place
 from interlace.packing.queueing import Floats
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
@@ -70,35 +74,52 @@ class FluidPools:
     current: Plan
 
     def plan(self, weight: Mapping[str, float]) -> Plan | None:
-        """The cut with time for all rates, and the largest part of each times its ``weight``.
+        """The cut with time for the largest part of all rates, each times its ``weight``.
 
-        ``None`` if there is no time for all rates, or no memory for all models of a pool.
+        ``None`` if there is no time for all of them, or no memory.
         """
         filling = self._filled([weight[one.model] for one in self.demand])
         if filling is None:
             return None
-        patterns = Counter(dict(self._patterns(filling)))
-        known = PlacementInput(self.demand, self.profiles, self.current)
-        homes, lost = place(patterns, self.fleet.gpus, filling.layouts, known)
-        if lost:
+        homes = self._placed(filling)
+        if homes is None:
             return None
         rates = [one.rows_per_s for one in self.demand]
         pace = np.array([pool.rows_per_s for pool in self._pools])
         part = ((pace * filling.busy).sum(axis=0) / rates).min()
+        pools = sum(hosts > 0 for hosts in filling.hosts)
         said = (
-            f"{len(self.fleet.gpus)} accelerators in {len(patterns)} pools of alike partitions: "
+            f"{len(self.fleet.gpus)} accelerators in {pools} pools of alike partitions: "
             f"without queues there is time for {part:.0%} of the rates"
         )
         return Plan(partitions(homes, self.demand, rates, self.current), notes=(said,))
 
-    def _patterns(self, filling: _Filling) -> Iterable[tuple[Pattern, int]]:
-        """Each pool's partition, the busiest model first, and how many there are."""
+    def _placed(self, filling: _Filling) -> list[FilledGpu] | None:
+        """The pools on accelerators, each model in as many hosts as memory allows."""
+        known = PlacementInput(self.demand, self.profiles, self.current)
+        for more in range(max(filling.hosts), -1, -1):
+            chosen = Counter(self._patterns(filling, more))
+            homes, lost = place(chosen, self.fleet.gpus, filling.layouts, known)
+            if not lost:
+                return homes
+        return None
+
+    def _patterns(self, filling: _Filling, more: int) -> Iterator[Pattern]:
+        """Each host of each pool, its busiest model first; a model is in ``more`` than it needs."""
         for pool, hosts, busy in zip(self._pools, filling.hosts, filling.busy, strict=True):
             models = [m for m in np.argsort(-busy, kind="stable").tolist() if busy[m] > _NOTHING]
-            if hosts and models:
-                turns = tuple((m, int(pool.batch[m])) for m in models)
-                rates = tuple((pool.rows_per_s * busy / hosts)[models].tolist())
-                yield Pattern(pool.share_pct, turns, rates), hosts
+            arcs = hosts / max(busy.sum(), _NOTHING) * busy[models]
+            ends = np.cumsum(arcs)
+            first, last = np.floor(ends - arcs + _NOTHING), np.ceil(ends - _NOTHING) + more
+            homes = {
+                m: {at % hosts for at in range(int(begin), int(end))}
+                for m, begin, end in zip(models, first, last, strict=True)
+            }
+            rates = {m: float(pool.rows_per_s[m] * busy[m] / len(homes[m])) for m in models}
+            for host in range(hosts):
+                turns = tuple((m, int(pool.batch[m])) for m in models if host in homes[m])
+                if turns:
+                    yield Pattern(pool.share_pct, turns, tuple(rates[m] for m, _ in turns))
 
     def _filled(self, weight: Sequence[float]) -> _Filling | None:
         """The optimum, an integer for each pool and each layout; ``None`` without time for all."""
@@ -113,14 +134,13 @@ class FluidPools:
             at = [i for i, (_, m) in enumerate(able) if m == model]
             given = [pools[able[i][0]].rows_per_s[model] / one.rows_per_s for i in at]
             rows.append(Constraint((*at, part), (*given, -weight[model]), 0.0, inf))
-            rows.append(Constraint(tuple(at), tuple(given), 1.0, inf))
         for pool, known in enumerate(pools):
             at = [i for i, (p, _) in enumerate(able) if p == pool]
             there = hosts + pool, opened + pool
             most = gpus * max(one.count(known.share_pct) for one in shapes)
             rows.append(Constraint((*at, *there), (*[1.0] * len(at), -1.0, known.idle), -inf, 0.0))
             rows.append(Constraint(there, (1.0, -most), -inf, 0.0))
-        for share in self._options:
+        for share in sorted({one.share_pct for one in pools}):
             at = [hosts + p for p, one in enumerate(pools) if one.share_pct == share]
             offered = {cuts + i: -float(one.count(share)) for i, one in enumerate(shapes)}
             rows.append(
@@ -128,8 +148,8 @@ class FluidPools:
             )
         rows.append(Constraint(tuple(range(cuts, part)), (1.0,) * len(shapes), gpus, gpus))
         program = LinearProgram(
-            [*[_NOTHING] * part, -1.0, *[0.0] * len(pools)],
-            [0.0] * every,
+            [*[_NOTHING] * hosts, *[0.0] * (part - hosts), -1.0, *[0.0] * len(pools)],
+            [float(i == part) for i in range(every)],
             [*[inf] * opened, *[1.0] * len(pools)],
             [hosts <= i < part or i >= opened for i in range(every)],
             rows,
@@ -163,7 +183,8 @@ class FluidPools:
             for model in (~together).nonzero()[0].tolist():
                 own = np.where(np.arange(len(slo_ms))[:, None] == model, alone, 0.0)
                 found.append(_pool(share, options, own, 0.0))
-        return [pool for pool in found if pool.rows_per_s.any()]
+        gpu, useful = self.fleet.gpus[0], [pool for pool in found if pool.rows_per_s.any()]
+        return [pool for pool in useful if not any(_better(one, pool, gpu) for one in useful)]
 
     @cached_property
     def _lengths_ms(self) -> list[float]:
@@ -188,7 +209,16 @@ class FluidPools:
 
     @cached_property
     def _layouts(self) -> tuple[Layout, ...]:
-        return layouts(self.fleet.gpus[0], tuple(self._options))
+        offered = sorted({pool.share_pct for pool in self._pools})
+        return layouts(self.fleet.gpus[0], offered)
+
+
+def _better(one: _PoolKind, other: _PoolKind, gpu: Gpu) -> bool:
+    """True if an accelerator full of ``one``, whose shares are smaller, serves no model less."""
+    if one.share_pct >= other.share_pct or one.idle > other.idle:
+        return False
+    whole = max(map(len, layouts(gpu, [one.share_pct]))) * one.rows_per_s
+    return bool((whole >= 100 / other.share_pct * other.rows_per_s).all())
 
 
 def _pool(share_pct: int, options: BatchOptions, rows_per_s: Floats, idle: float) -> _PoolKind:

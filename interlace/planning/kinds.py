@@ -7,14 +7,16 @@ A model stands on one kind. Each kind's models are packed as if there were no ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import inf, isfinite
 
-from interlace.core.plan import Demand
+from interlace.core.gpu_kinds import uniform_fleet
+from interlace.core.plan import Demand, Plan
 from interlace.core.user_errors import InputError
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.packing.fluid_pools import FluidPools
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.scenario import Scenario
@@ -24,6 +26,11 @@ from interlace.policy.fewest import fewest
 #: How many of a kind's models, the least dear elsewhere first, are tried on another kind together.
 _MOST_MOVED = 3
 
+#: Times the bound's accelerators up to which pools are looked for.
+_MOST_POOLED = 2
+
+#: How many accelerators of its kind a scenario takes; infinite where none do.
+_Count = Callable[[Scenario], float]
 #: The kind of each model, as numbers: of models in the order of demand, of kinds as asked.
 _Choice = tuple[int, ...]
 
@@ -100,16 +107,46 @@ def plan_kinds(scenarios: Sequence[Scenario], system: System) -> KindsPlan:
         for kind, made in alone.items()
     }
     cheapest = min(costs, key=lambda kind: costs[kind])
-    choice = _Choices(scenarios, system, _unit_costs(scenarios, bounds)).best()
-    used = sorted(set(choice))
-    parts = tuple(
+    found = KindsPlan((), costs, _bound_per_hour(scenarios, bounds))
+    counts = [_packed(system), _pooled] if system.tried else [_packed(system)]
+    prices = _unit_costs(scenarios, bounds)
+    choices = {_Choices(scenarios, count, prices).best() for count in counts}
+    made = [_parts(scenarios, choice, system) for choice in sorted(choices)]
+    if isfinite(costs[cheapest]):
+        made.insert(0, (alone[cheapest],))
+    plans = [replace(found, parts=parts) for parts in made]
+    return min(plans, key=lambda one: (not one.kept, one.cost_per_hour))
+
+
+def _parts(
+    scenarios: Sequence[Scenario], choice: _Choice, system: System
+) -> tuple[CapacityPlan, ...]:
+    """A plan for each kind that is chosen."""
+    return tuple(
         _tried(scenarios[kind], [m for m, on in enumerate(choice) if on == kind], system)
-        for kind in used
+        for kind in sorted(set(choice))
     )
-    found = KindsPlan(parts, costs, _bound_per_hour(scenarios, bounds))
-    if isfinite(costs[cheapest]) and not (found.kept and found.cost_per_hour < costs[cheapest]):
-        return replace(found, parts=(alone[cheapest],))
-    return found
+
+
+def _packed(system: System) -> _Count:
+    """Accelerators that the system's packer asks for, which may be too careful."""
+
+    def count(one: Scenario) -> float:
+        made, fleet = fewest(system.packer, one.demand, one.gpu, one.limit, one.busy_profiles)
+        return inf if made.underserved else len(fleet.gpus)
+
+    return count
+
+
+def _pooled(one: Scenario) -> float:
+    """Accelerators that have time for all rates in pools, which may be too few."""
+    demand = [asked for asked in one.demand if asked.rows_per_s > 0]
+    least = max(1, _bound(one).gpus)
+    for gpus in range(least, min(_MOST_POOLED * least, one.limit) + 1):
+        pools = FluidPools(demand, uniform_fleet(one.gpu, gpus), one.busy_profiles, Plan())
+        if pools.plan({asked.model: 1.0 for asked in demand}) is not None:
+            return gpus
+    return inf
 
 
 def _tried(scenario: Scenario, models: Sequence[int], system: System) -> CapacityPlan:
@@ -171,15 +208,15 @@ def _bound_per_hour(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound])
 
 
 class _Choices:
-    """Kinds for all models, each choice packed."""
+    """Kinds for all models, the accelerators of each choice counted."""
 
     def __init__(
-        self, scenarios: Sequence[Scenario], system: System, costs: Sequence[Sequence[float]]
+        self, scenarios: Sequence[Scenario], count: _Count, costs: Sequence[Sequence[float]]
     ) -> None:
         self._scenarios = scenarios
-        self._packer = system.packer
+        self._count = count
         self._costs = costs
-        self._packed: dict[tuple[int, frozenset[int]], float] = {}
+        self._counted: dict[tuple[int, frozenset[int]], float] = {}
 
     def best(self) -> _Choice:
         """The cheapest kind for each model out of the best set of kinds, then what moves bring."""
@@ -210,19 +247,17 @@ class _Choices:
 
     def _per_hour(self, choice: _Choice) -> float:
         return sum(
-            self._pack(kind, frozenset(m for m, on in enumerate(choice) if on == kind))
+            self._cost(kind, frozenset(m for m, on in enumerate(choice) if on == kind))
             for kind in set(choice)
         )
 
-    def _pack(self, kind: int, models: frozenset[int]) -> float:
-        """What the packer's plan costs an hour; infinite where it leaves something unserved."""
-        known = self._packed.get((kind, models))
+    def _cost(self, kind: int, models: frozenset[int]) -> float:
+        """What so many accelerators cost an hour; infinite where something is left unserved."""
+        known = self._counted.get((kind, models))
         if known is None:
             one = self._scenarios[kind]
-            demand = _of(one, sorted(models))
-            made, fleet = fewest(self._packer, demand, one.gpu, one.limit, one.busy_profiles)
-            known = inf if made.underserved else _price(one) * len(fleet.gpus)
-            self._packed[kind, models] = known
+            known = _price(one) * self._count(replace(one, demand=_of(one, sorted(models))))
+            self._counted[kind, models] = known
         return known
 
 

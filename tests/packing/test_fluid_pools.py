@@ -1,6 +1,7 @@
 """Fleets cut into pools: what every proposal is, whatever is asked."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from interlace.core.plan import Plan
 from interlace.packing.fluid_pools import FluidPools
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
-from interlace.planning.scenario import Scenario
+from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.tried_plan import PlanTrials
 from interlace.policy.catalog import CATALOG
 
@@ -65,3 +66,20 @@ def test_the_engine_keeps_proposals(seed: int) -> None:
     assert plan is not None
     told = PlanTrials(known, OURS).spread(plan, fleet)
     assert held(told, fleet, known, 2, 4.0, 0.001)[0]
+
+
+def test_models_that_memory_does_not_hold_everywhere_are_in_some_hosts_of_their_pool() -> None:
+    known = read_scenario(Path(__file__).parents[2] / "examples/planning/nine.toml")
+    plan = _proposed(known, 2)
+    assert plan is not None
+    hosts: dict[str, int] = {}
+    for slot in (slot for part in plan.partitions for slot in part.slots):
+        hosts[slot.model] = hosts.get(slot.model, 0) + 1
+    assert hosts.keys() == {one.model for one in known.demand}
+    assert all(0 < count < len(plan.partitions) for count in hosts.values())
+    for gpu in uniform_fleet(known.gpu, 2).gpus:
+        here = [part for part in plan.partitions if part.gpu == gpu.id]
+        hosted = [(part.share_pct, [slot.model for slot in part.slots]) for part in here]
+        assert holds(gpu, hosted, known.profiles)
+        wider = [(share, [*models, "ssd"]) for share, models in hosted]
+        assert not holds(gpu, wider, known.profiles)
