@@ -147,11 +147,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_happened_since_is_legal(self) -> None:
-        for _, event, commands in self.world.log[self.seen :]:
+        since, self.seen = self.world.log[self.seen :], len(self.world.log)
+        for _, event, commands in since:
             self._work_only_where_it_may_be(event, commands)
             self._nothing_is_asked_of_an_accelerator_that_is_not_there(event, commands)
             self._batches_lie_in_a_row_where_they_were_copied(event, commands)
-        self.seen = len(self.world.log)
 
     def _work_only_where_it_may_be(self, event: Event, commands: Sequence[Command]) -> None:
         if isinstance(event, WorkFinished):
