@@ -56,11 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("sources"):
                 item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
-    for place, mark in MARKS.items():
-        folder = HERE / place
-        for item in items:
-            if folder == item.path or folder in item.path.parents:
-                item.add_marker(mark)
+    marks = {HERE / place: mark for place, mark in MARKS.items()}
+    for item in items:
+        for place in (item.path, *item.path.parents):
+            if place in marks:
+                item.add_marker(marks[place])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -132,12 +132,16 @@ def test_planning_and_simulating(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for code in (PLANS, VARIANTS, RUNS):
         exec(compile(code, "python.md", "exec"), names)
     said = capsys.readouterr().out
     assert "2 GPUs, 2 at the least, 0.80 an hour" in said
     assert said.count("requests/s in time") == 2
+    found = names["found"]
+    assert found.kept and not found.plan.unserved_rows_per_s
+    assert len(found.trial.models) == 9
+    assert all(one.attainment >= 0.99 for one in found.trial.models.values())
 
 
 @pytest.mark.process

@@ -4,7 +4,6 @@
   the bytes of the published layers. BERT-Base takes 1.15 ms warm with 128 tokens; its layers have
   their parts of that as on the V100, and reading from the host takes as many times a layer's bytes.
 * A p3.8xlarge: four V100, two to a PCIe 3.0 switch, NVLink between (DeepPlan section 4.3.3).
-* Two A5000 with PCIe 4.0 and NVLink (section 5.4).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 import msgspec
 
 from bench.papers.deepplan.links import SWITCH_OF
-from bench.papers.deepplan.v100 import A5000, V100, layers, planned, waiting
+from bench.papers.deepplan.v100 import V100, layers, planned, waiting
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import HostLinks
@@ -120,22 +119,6 @@ def p3_8xlarge(memory_bytes: int, peers: int = 1) -> Fleet:
         links = HostLinks(peers, V100.nvlink_bytes_per_ms, names=names)
         gpus.append(_gpu(GPU_KINDS["v100"], number, memory_bytes, links))
     return Fleet(tuple(gpus))
-
-
-def two_a5000(memory_bytes: int) -> Fleet:
-    """Two, each on its own link, and the other's peer."""
-    kind = replace(GPU_KINDS["v100"], kind="a5000", units=64, memory_bytes=24 * 10**9)
-    return Fleet(
-        tuple(
-            _gpu(
-                kind,
-                number,
-                memory_bytes,
-                HostLinks(1, A5000.nvlink_bytes_per_ms, names=(f"gpu{number}", f"gpu{1 - number}")),
-            )
-            for number in range(2)
-        )
-    )
 
 
 def _gpu(kind: Gpu, number: int, memory_bytes: int, links: HostLinks) -> Gpu:

@@ -23,9 +23,6 @@ from interlace.perf.tables import Tables
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
-#: For every model its turn at every count of pieces.
-Loads = Sequence[Sequence[CycleTurn]]
-
 
 class Lattice:
     """Vectors of pieces, 0 to ``pieces`` of each model's rate, in arrays of that shape."""

@@ -20,7 +20,6 @@ class BuddyAllocator:
 
     def __init__(self, size_bytes: int) -> None:
         top = size_bytes.bit_length()
-        self._size_bytes = size_bytes
         self._free: list[dict[int, None]] = [{} for _ in range(top + 1)]
         self._quick: list[list[int]] = [[] for _ in range(top + 1)]
         self._orders: dict[int, int] = {}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Set as AbstractSet
 from importlib import import_module
 from pathlib import Path
 
@@ -68,14 +69,15 @@ def test_version_and_mistakes() -> None:
     assert "No such command 'srve'" in unknown.stderr
 
 
-NINE = str(Path(__file__).parents[2] / "examples" / "planning" / "nine.toml")
-#: Every library of an extra, as if it were not installed.
+#: What opens models, and every library of an extra.
+LIBRARIES = {"torch", "transformers", "onnxruntime", "safetensors", "cuda", "pynvml", "numba"}
+EXTRAS = LIBRARIES | {
+    *("uvloop", "httptools", "hpack", "matplotlib", "hypothesis", "onnx", "PIL", "grpc"),
+    *("tritonclient", "tokenizers", "psutil", "prometheus_client"),
+}
+#: As if they were not installed.
 BLOCK = """
 import sys
-
-NAMES = {"torch", "transformers", "onnxruntime", "safetensors", "uvloop", "httptools", "hpack",
-         "matplotlib", "cuda", "pynvml", "numba", "hypothesis", "onnx", "PIL", "grpc",
-         "tritonclient", "tokenizers", "psutil", "prometheus_client"}
 
 
 class Missing:
@@ -87,6 +89,14 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 MAIN = "from interlace.cli.main import main; main()"
+SCENARIO = """
+gpu = "2080ti"
+profiles = ["profiles.csv"]
+
+[models.small]
+rate_rps = 20
+slo_ms = 100
+"""
 API = """
 import interlace
 
@@ -101,104 +111,65 @@ except ModuleNotFoundError as error:
 """
 
 
-def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", BLOCK + code, *arguments]
+def run(
+    code: str, *arguments: str, absent: AbstractSet[str] = EXTRAS
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", f"NAMES = {absent}\n{BLOCK}{code}", *arguments]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.fixture
+def scenario(tmp_path: Path) -> str:
+    rows = [f"small,{share},{batch},{4 + batch}" for share in (50, 100) for batch in (1, 4)]
+    table = "\n".join(("model,share_pct,batch,latency_ms", *rows))
+    (tmp_path / "profiles.csv").write_text(table + "\n")
+    file = tmp_path / "one.toml"
+    file.write_text(SCENARIO)
+    return str(file)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("command", "said"),
     [
-        (("--help",), "simulate"),
-        (("--version",), "interlace "),
-        (("plan", NINE), "no scheduler needs fewer than"),
-        (("simulate", NINE, "--seconds", "1"), "requests/s in time"),
-        (("plan", "--help"), "--what-if"),
-        (("bench", "--help"), "--rate"),
-        (("top", "--help"), "--window"),
+        ("--help", "simulate"),
+        ("--version", "interlace "),
+        ("plan SCENARIO", "1 2080ti"),
+        ("simulate SCENARIO --seconds 1", "requests/s in time"),
+        ("replay --help", "Usage"),
+        ("bench --help", "--rate"),
+        ("top --help", "--window"),
     ],
-    ids=lambda value: " ".join(value[:1]) if isinstance(value, tuple) else value,
 )
-def test_what_needs_no_extra(arguments: tuple[str, ...], said: str) -> None:
-    done = run(MAIN, *arguments)
+def test_what_needs_no_extra(command: str, said: str, scenario: str) -> None:
+    done = run(MAIN, *command.replace("SCENARIO", scenario).split())
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
 
 
+@pytest.mark.parametrize("command", ["serve", "profile"])
+def test_help_needs_nothing_that_opens_models(command: str) -> None:
+    done = run(MAIN, command, "--help", absent=LIBRARIES)
+    assert "Usage" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
-    ("arguments", "extra"),
+    ("command", "extra"),
     [
-        (("serve", "models"), "serve"),
-        (("profile", "models"), "serve"),
-        (("plan", NINE, "--draw", "plan.svg"), "plots"),
-        (("simulate", NINE, "--plot", "cdf=cdf.svg"), "plots"),
+        ("serve models", "serve"),
+        ("profile models", "serve"),
+        ("plan SCENARIO --draw plan.svg", "plots"),
+        ("simulate SCENARIO --plot cdf=cdf.svg", "plots"),
     ],
-    ids=lambda value: " ".join(value[:1]) if isinstance(value, tuple) else value,
 )
-def test_what_needs_one_says_which(arguments: tuple[str, ...], extra: str) -> None:
-    done = run(MAIN, *arguments)
+def test_what_needs_one_says_which(command: str, extra: str, scenario: str) -> None:
+    done = run(MAIN, *command.replace("SCENARIO", scenario).split())
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert f"pip install 'interlace[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_api_plans_and_simulates() -> None:
-    done = run(API, NINE)
+def test_the_api_plans_and_simulates(scenario: str) -> None:
+    done = run(API, scenario)
     assert done.returncode == 0, done.stderr
     assert "pip install 'interlace[serve]'" in done.stdout
-
-
-LIBRARIES = ("torch", "onnxruntime", "transformers", "safetensors", "cuda", "pynvml", "numba")
-CODE = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {libraries!r}:
-            raise ImportError(f"{{name}} is not installed")
-
-sys.meta_path.insert(0, Absent())
-from interlace.cli.main import main
-
-sys.exit(main())
-"""
-SCENARIO = """
-gpu = "2080ti"
-profiles = ["profiles.csv"]
-
-[models.small]
-rate_rps = 20
-slo_ms = 100
-"""
-
-
-def interlace(folder: Path, *arguments: str) -> str:
-    """What the command prints where those libraries cannot be imported."""
-    command = [sys.executable, "-c", CODE.format(libraries=LIBRARIES), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    rows = [f"small,{share},{batch},{4 + batch}" for share in (50, 100) for batch in (1, 4)]
-    table = "\n".join(("model,share_pct,batch,latency_ms", *rows))
-    (tmp_path / "profiles.csv").write_text(table + "\n")
-    file = tmp_path / "one.toml"
-    file.write_text(SCENARIO)
-    return file
-
-
-@pytest.mark.parametrize("command", ["", "plan", "simulate", "serve", "profile", "replay"])
-def test_help(command: str, tmp_path: Path) -> None:
-    assert "Usage" in interlace(tmp_path, *command.split(), "--help")
-
-
-def test_a_scenario_is_planned_and_simulated(scenario: Path) -> None:
-    folder = scenario.parent
-    assert "1 2080ti" in interlace(folder, "plan", scenario.name)
-    assert "small" in interlace(folder, "simulate", scenario.name, "--seconds", "2")

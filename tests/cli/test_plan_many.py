@@ -42,6 +42,14 @@ def test_what_if_is_drawn(question: Question) -> None:
 def test_compare_has_every_row(question: Question) -> None:
     said = question.plan("--compare", "--json")
     assert set(said.json) == {row.name for row in CATALOG.values()}
+    for name, one in said.json.items():
+        assert one["system"] == name
+        for model, asked in one["models"].items():
+            slots = [s for p in one["partitions"] for s in p["slots"] if s["model"] == model]
+            lost = one["unserved_rows_per_s"].get(model, 0.0)
+            planned = sum(slot["rows_per_s"] for slot in slots)
+            assert planned + lost >= asked["rate_rps"] * (1 - 1e-3)
+            assert not lost or one["reasons"][model]
     bounds = {one["lower_bound"]["gpus"] for one in said.json.values()}
     assert len(bounds) == 1
     served = [one["gpus"] for one in said.json.values() if not one["unserved_rows_per_s"]]

@@ -1,6 +1,7 @@
 """Laws of the engine: a state machine throws any event at any state."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import settings
@@ -9,10 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
+    Command,
     CopyInputs,
     CreatePartition,
     DismissGpu,
     EpochEnded,
+    Event,
     GpuJoined,
     GpuLeft,
     Load,
@@ -74,6 +77,14 @@ class EngineMachine(RuleBasedStateMachine):
             row = replace(row, scaler=GrowAndShrink(cool_down_ms=200.0, patience_ms=500.0))
         self.world = World(TRUTH, Fleet(tuple(gpus[:there])), row, reserve=reserve, physics=COPIES)
         self.sent: list[Request] = []
+        self.seen = 0  #: entries of the log that were looked at
+        self.carved: set[str] = set()
+        self.loaded: set[tuple[str, str]] = set()
+        self.busy: defaultdict[str, list[str]] = defaultdict(list)  #: models of its batches
+        self.there = {gpu.id for gpu in self.world.fleet.gpus}
+        self.slots: dict[int, int] = {}
+        self.copied: set[int] = set()
+        self.rows: dict[tuple[str, str, int], int] = {}  #: of batches that run
         self.world.deploy({"a": 40.0, "b": 80.0})
 
     @rule(model=st.sampled_from(MODELS), count=st.integers(1, 30), slo=st.floats(0.5, 300.0))
@@ -135,30 +146,67 @@ class EngineMachine(RuleBasedStateMachine):
         assert all(count == 1 for count in counts.values())
 
     @invariant()
-    def work_only_where_it_may_be(self) -> None:
-        carved: set[str] = set()
-        loaded: set[tuple[str, str]] = set()
-        busy: dict[str, list[str]] = {}  #: models of the batches that a partition has
-        for _, event, commands in self.world.log:
-            if isinstance(event, WorkFinished):
-                work, well = event.work, event.failure is None
-                if isinstance(work, Run):
-                    busy[work.partition].remove(work.batch.model)
-                elif isinstance(work, CreatePartition) and well:
-                    carved.add(work.partition)
-                elif isinstance(work, Load) and well:
-                    loaded.add((work.partition, work.model))
-            for command in commands:
-                if isinstance(command, Run):
-                    assert command.partition in carved
-                    assert (command.partition, command.batch.model) in loaded
-                    had = busy.setdefault(command.partition, [])
-                    had.append(command.batch.model)
-                    assert len(had) <= self.most
-                elif isinstance(command, CreatePartition | ReleasePartition):
-                    assert not busy.get(command.partition)
-                elif isinstance(command, Unload):
-                    assert command.model not in busy.get(command.partition, ())
+    def what_happened_since_is_legal(self) -> None:
+        since, self.seen = self.world.log[self.seen :], len(self.world.log)
+        for _, event, commands in since:
+            self._work_only_where_it_may_be(event, commands)
+            self._nothing_is_asked_of_an_accelerator_that_is_not_there(event, commands)
+            self._batches_lie_in_a_row_where_they_were_copied(event, commands)
+
+    def _work_only_where_it_may_be(self, event: Event, commands: Sequence[Command]) -> None:
+        if isinstance(event, WorkFinished):
+            work, well = event.work, event.failure is None
+            if isinstance(work, Run):
+                self.busy[work.partition].remove(work.batch.model)
+            elif isinstance(work, CreatePartition) and well:
+                self.carved.add(work.partition)
+            elif isinstance(work, Load) and well:
+                self.loaded.add((work.partition, work.model))
+        for command in commands:
+            if isinstance(command, Run):
+                assert command.partition in self.carved
+                assert (command.partition, command.batch.model) in self.loaded
+                self.busy[command.partition].append(command.batch.model)
+                assert len(self.busy[command.partition]) <= self.most
+            elif isinstance(command, CreatePartition | ReleasePartition):
+                assert not self.busy[command.partition]
+            elif isinstance(command, Unload):
+                assert command.model not in self.busy[command.partition]
+
+    def _nothing_is_asked_of_an_accelerator_that_is_not_there(
+        self, event: Event, commands: Sequence[Command]
+    ) -> None:
+        if isinstance(event, GpuJoined):
+            self.there.add(event.gpu.id)
+        elif isinstance(event, GpuLeft):
+            self.there.discard(event.gpu)
+        held = {c.gpu for c in commands if isinstance(c, CreatePartition | Load | Run)}
+        assert held <= self.there
+        self.there -= {c.gpu for c in commands if isinstance(c, DismissGpu)}
+
+    def _batches_lie_in_a_row_where_they_were_copied(
+        self, event: Event, commands: Sequence[Command]
+    ) -> None:
+        if isinstance(event, WorkFinished) and isinstance(event.work, CopyInputs):
+            self.copied.add(event.work.request.id)
+        elif isinstance(event, WorkFinished) and isinstance(event.work, Run):
+            ended = {request.id for request in event.work.batch.requests}
+            self.rows = {row: owner for row, owner in self.rows.items() if owner not in ended}
+        for command in commands:
+            if isinstance(command, CopyInputs):
+                request, at = command.request, command.slot
+                assert at >= 0 and at + request.rows <= command.slots
+                self.slots[request.id] = at
+                self.copied.discard(request.id)
+                keys = {(command.gpu, request.model, at + row) for row in range(request.rows)}
+                assert not keys & self.rows.keys(), "rows of a running batch were overwritten"
+            elif isinstance(command, Run) and command.batch.slot is not None:
+                at = command.batch.slot
+                for request in command.batch.requests:
+                    assert self.slots[request.id] == at and request.id in self.copied
+                    for row in range(request.rows):
+                        self.rows[command.gpu, request.model, at + row] = request.id
+                    at += request.rows
 
     @invariant()
     def memory_is_never_exceeded(self) -> None:
@@ -176,47 +224,6 @@ class EngineMachine(RuleBasedStateMachine):
                 assert needed_bytes(there, TRUTH, gpu) <= gpu.memory_bytes
 
     @invariant()
-    def nothing_is_asked_of_an_accelerator_that_is_not_there(self) -> None:
-        there = {gpu.id for gpu in self.world.fleet.gpus}
-        for _, event, commands in self.world.log:
-            if isinstance(event, GpuJoined):
-                there.add(event.gpu.id)
-            elif isinstance(event, GpuLeft):
-                there.discard(event.gpu)
-            held = {c.gpu for c in commands if isinstance(c, CreatePartition | Load | Run)}
-            assert held <= there
-            for command in commands:
-                if isinstance(command, DismissGpu):
-                    there.discard(command.gpu)
-
-    @invariant()
-    def batches_lie_in_a_row_where_they_were_copied(self) -> None:
-        slots: dict[int, int] = {}
-        copied: set[int] = set()
-        held: dict[tuple[str, str, int], int] = {}
-        for _, event, commands in self.world.log:
-            if isinstance(event, WorkFinished) and isinstance(event.work, CopyInputs):
-                copied.add(event.work.request.id)
-            elif isinstance(event, WorkFinished) and isinstance(event.work, Run):
-                ended = {request.id for request in event.work.batch.requests}
-                held = {slot: owner for slot, owner in held.items() if owner not in ended}
-            for command in commands:
-                if isinstance(command, CopyInputs):
-                    request, at = command.request, command.slot
-                    assert at >= 0 and at + request.rows <= command.slots
-                    slots[request.id] = at
-                    copied.discard(request.id)
-                    keys = {(command.gpu, request.model, at + row) for row in range(request.rows)}
-                    assert not keys & held.keys(), "rows of a running batch were overwritten"
-                elif isinstance(command, Run) and command.batch.slot is not None:
-                    at = command.batch.slot
-                    for request in command.batch.requests:
-                        assert slots[request.id] == at and request.id in copied
-                        for row in range(request.rows):
-                            held[command.gpu, request.model, at + row] = request.id
-                        at += request.rows
-
-    @invariant()
     def states_are_legal(self) -> None:
         for live in self.world.state.partitions.values():
             assert live.state is not PartitionState.GONE
@@ -231,6 +238,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.run(5_000.0)
+        self.what_happened_since_is_legal()
         answered = {reply.request.id for _, reply in self.world.replies}
         assert answered == {request.id for request in self.sent}
         assert self.world.runtime.unanswered == 0

@@ -66,8 +66,8 @@ RESNET50_MS: Final[Mapping[str, float]] = MappingProxyType(
         "deepplan": 8.36423,
     }
 )
-#: ms of a warm BERT-Base and of loading it (section 1).
-BERT_WARM_MS, BERT_LOAD_MS = 9.35, 40.0
+#: ms of a warm BERT-Base (section 1).
+BERT_WARM_MS = 9.35
 #: Part of PipeSwitch's time that is stall (section 2.1): BERT and RoBERTa 73 to 75 %, the others
 #: 27 to 37 %; the middles.
 STALLED_BERT, STALLED_OTHERS = 0.74, 0.32

@@ -155,7 +155,6 @@ class Change(NamedTuple):
     shares_pct: tuple[int, ...]
     down_ms: float
     at_ms: float
-    before_rps: float
     after_rps: float
     lost: int
     bins_rps: NDArray[np.float64]
@@ -173,13 +172,11 @@ def seen(record: RunRecord) -> Change:
         place = int((one.ended_ms - start_ms) / _BIN_MS)
         if one.ended_ms >= start_ms and place < len(bins):
             bins[place] += one.rows / _BIN_MS * 1e3
-    change = int(FIGURE_8_AT_S * 1e3 / _BIN_MS)
     answered = (Outcome.OK, Outcome.LATE)
     lost = sum(one.outcome not in answered for one in record.served)
     shares = tuple(dict.fromkeys(s.share_pct for s in record.spans))
     tail = float(bins[-15:].mean())
-    before = float(bins[:change].mean())
-    return Change(shares, down_ms, at_ms - start_ms, before, tail, lost, bins)
+    return Change(shares, down_ms, at_ms - start_ms, tail, lost, bins)
 
 
 if __name__ == "__main__":

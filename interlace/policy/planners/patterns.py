@@ -194,7 +194,8 @@ class _PatternProgram:
         found = self._with_replicas(fewest, program.amounts) or found
         least = found.accelerators if found else program.gpus
         # One accelerator more or fewer may be rounding, and the rule of pools is the coarser one.
-        pools = self._pools() if least > 2 and not many else None
+        worthwhile = least > 2 and not many and self._least <= self._limit
+        pools = self._pools() if worthwhile else None
         if pools and pools.accelerators < least - 1:
             found = pools
         return found if found and found.accelerators <= self._limit else program.within(self._limit)

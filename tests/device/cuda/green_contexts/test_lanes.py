@@ -11,7 +11,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.ladder import ladder
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
-from interlace.device.cuda.lanes import Lane, Lanes
+from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.streams import OneLane, StreamLanes
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
@@ -33,10 +33,6 @@ def green(driver: FakeDriver) -> Iterator[GreenLanes]:
     lanes = GreenLanes(driver)
     yield lanes
     lanes.close()
-
-
-def as_protocol(green: GreenLanes, streams: StreamLanes, whole: OneLane) -> tuple[Lanes, ...]:
-    return green, streams, whole  # checked by the type checker
 
 
 # ------------------------------------------------------------------------------ green contexts

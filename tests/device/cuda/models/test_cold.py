@@ -259,12 +259,13 @@ MOVES = st.lists(
         st.sampled_from(["p", "q"]),
         st.dictionaries(st.sampled_from(list(ALL)), st.integers(0, 3)),
     ),
-    max_size=14,
+    min_size=12,
+    max_size=30,
 )
 
 
 @given(MOVES, st.sampled_from([1024, 4096, 1 << 16]), st.integers(0, 2))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_whatever_comes_and_goes_answers_are_right(
     moves: Any, budget_bytes: int, peers: int
 ) -> None:
