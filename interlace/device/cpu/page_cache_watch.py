@@ -66,7 +66,10 @@ class PageCacheWatch:
 
     def watch(self, model: str, file: Path) -> None:
         """Look at this model's file from now on."""
+        new = model not in self._files
         self._files[model] = file
+        if new:
+            self.used(model)  # it may just have been written, and counts until it was looked at
         if self._timer is None and not self._looking:
             self._timer = self._loop.call_later(0.0, self._begin)
 
@@ -87,8 +90,8 @@ class PageCacheWatch:
     def read(self, model: str) -> None:
         """Its file was just read: it is in the page cache."""
         if model in self._on_disk:
-            self._on_disk.discard(model)
             self._there.pop(model, None)
+            self._tell(model, False)
         self.used(model)
 
     def read_ahead(self, model: str, then: Callable[[], None]) -> None:

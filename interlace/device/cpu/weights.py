@@ -98,6 +98,8 @@ class BudgetedWeights:
         held.hosts[partition.name] = partition
         held.told[partition.name] = set()
         self._page_cache.watch(model, Path(loaded.weights_file))
+        if loaded.was_read:
+            self._page_cache.read(model)
 
     def before_batch(self, model: str, partition: str) -> None:
         """A partition will run the model: it learns what lies in memory meanwhile."""
