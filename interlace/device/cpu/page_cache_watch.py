@@ -74,13 +74,12 @@ class PageCacheWatch:
             self._timer = self._loop.call_later(0.0, self._begin)
 
     def used(self, model: str) -> None:
-        """It runs: others leave."""
+        """It runs: others leave. If it reads its file for that, see ``read``."""
         if self._most_bytes is None or model not in self._files:
             return
         self._files[model] = self._files.pop(model)
         self._touched.add(model)
         came = self._coming.pop(model, None) is not None
-        # Who runs while its file is on disk has all that it reads in memory.
         if model not in self._on_disk and model not in self._there:
             self._there[model] = _size(self._files[model])
             came = True
@@ -88,10 +87,11 @@ class PageCacheWatch:
             self._loop.call_soon(self._make_room)  # it is to run before it may have to leave
 
     def read(self, model: str) -> None:
-        """Its file was just read: it is in the page cache."""
+        """Its file was just read, or will be by what runs: it is in the page cache."""
         if model in self._on_disk:
+            self._on_disk.discard(model)
             self._there.pop(model, None)
-            self._tell(model, False)
+            self._leaving.discard(model)  # it comes again
         self.used(model)
 
     def read_ahead(self, model: str, then: Callable[[], None]) -> None:
@@ -222,9 +222,10 @@ class PageCacheWatch:
             self._left(model, None)
 
     def _left(self, model: str, dropped: asyncio.Future[int] | None) -> None:
+        left = model in self._leaving and model in self._files
         self._leaving.discard(model)
         self._touched.add(model)
-        if dropped is not None and not dropped.cancelled() and model in self._files:
+        if left and dropped is not None and not dropped.cancelled():
             self._there[model] = dropped.result()
             self._tell(model, True)  # it may have been copied meanwhile
             if self._there[model]:
