@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ class PageCacheWatch:
         self._most_bytes = most_bytes
         self._give_up = give_up
         self._files: dict[str, Path] = {}  #: who ran last is last
+        self._tables: dict[str, Sequence[tuple[int, int]]] = {}
         self._on_disk: set[str] = set()
         self._there: dict[str, int] = {}  #: bytes that are there or may come, by model
         self._touched: set[str] = set()  #: since the last look; the next may not have seen that
@@ -64,8 +65,9 @@ class PageCacheWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
 
-    def watch(self, model: str, file: Path) -> None:
-        """Look at this model's file from now on."""
+    def watch(self, model: str, file: Path, tables: Sequence[tuple[int, int]] = ()) -> None:
+        """Look at this model's file from now on; ``tables`` in it are read ahead last."""
+        self._tables[model] = tables
         new = model not in self._files
         self._files[model] = file
         if new:
@@ -123,12 +125,14 @@ class PageCacheWatch:
     def _read_ahead(self, model: str, then: Callable[[], None]) -> None:
         if model in self._on_disk and model in self._files:
             self._on_disk.discard(model)
-            self._loop.run_in_executor(None, _read_ahead, self._files[model])
+            reading = self._files[model], self._tables[model]
+            self._loop.run_in_executor(None, _read_ahead, *reading)
         then()
 
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
         path = self._files.pop(model, None)
+        self._tables.pop(model, None)
         self._there.pop(model, None)
         if path is not None and self._most_bytes is not None:
             self._loop.run_in_executor(None, _drop, path)
@@ -255,9 +259,9 @@ def _drop(path: Path) -> int:
     return 0
 
 
-def _read_ahead(path: Path) -> None:
+def _read_ahead(path: Path, last: Sequence[tuple[int, int]]) -> None:
     with suppress(OSError, ValueError):
-        read_ahead(path)
+        read_ahead(path, last)
 
 
 def _look(files: Mapping[str, Path]) -> tuple[dict[str, _Cached], float]:

@@ -98,7 +98,7 @@ class BudgetedWeights:
         held = self._models.setdefault(model, _HeldWeights(loaded.layer_bytes))
         held.hosts[partition.name] = partition
         held.told[partition.name] = set()
-        self._page_cache.watch(model, Path(loaded.weights_file))
+        self._page_cache.watch(model, Path(loaded.weights_file), loaded.tables)
         if loaded.was_read:
             held.readers.add(partition.name)
             self._page_cache.read(model)

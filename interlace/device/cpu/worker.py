@@ -175,6 +175,7 @@ class CpuWorker:
             architecture,
             str(comes.file.path) if comes is not None else "",
             turns is None,
+            comes.file.tables if comes is not None else (),
         )
 
     def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:

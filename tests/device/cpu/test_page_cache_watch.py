@@ -289,7 +289,7 @@ def test_the_bound_is_never_exceeded(
         patch.setattr(page_cache_watch, "_AGAIN_S", 0.0)
         patch.setattr(page_cache_watch, "_drop", fake.drop)
         patch.setattr(page_cache_watch, "_look", fake.look)
-        patch.setattr(page_cache_watch, "_read_ahead", lambda path: None)
+        patch.setattr(page_cache_watch, "_read_ahead", lambda path, last: None)
         patch.setattr(page_cache_watch, "_size", lambda path: fake.sizes[path.name])
         asyncio.run(asyncio.wait_for(serve(), 60.0))
     assert fake.worst_bytes <= fake.most_bytes
