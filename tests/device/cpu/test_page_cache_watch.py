@@ -32,6 +32,7 @@ async def _all_on_disk(watch: PageCacheWatch, files: dict[str, Path], told: list
     """One file after the other is watched, and ``told`` to be on disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_cache_watch, "_PERIOD_S", 0.01)
+        patch.setattr(page_cache_watch, "_PART", 0)
         for count, (model, path) in enumerate(files.items(), 1):
             watch.watch(model, path)
             while len(told) < count:
@@ -287,6 +288,7 @@ def test_the_bound_is_never_exceeded(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_cache_watch, "_AGAIN_S", 0.0)
+        patch.setattr(page_cache_watch, "_PERIOD_S", 0.0)
         patch.setattr(page_cache_watch, "_drop", fake.drop)
         patch.setattr(page_cache_watch, "_look", fake.look)
         patch.setattr(page_cache_watch, "_read_ahead", lambda path, last: None)
