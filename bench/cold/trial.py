@@ -147,8 +147,7 @@ class _Trial:
 
         def look() -> None:
             while not ended.wait(0.2):
-                files = [(file, file.stat().st_size) for file in self._laid_out()]
-                cached_mb.append(sum(cached_part(file) * nbytes for file, nbytes in files) / 1e6)
+                cached_mb.append(sum(map(_cached_mb, self._laid_out())))
 
         with ThreadPoolExecutor(1) as pool:
             looking = pool.submit(look) if self._host_memory else None
@@ -160,7 +159,7 @@ class _Trial:
                     looking.result()
 
     def _laid_out(self) -> Iterator[Path]:
-        """Files of weights as the server has them; one that is being written is not there yet."""
+        """Files of weights as the server has them."""
         return (file for file in (self._folder / "weights").glob("*-*") if file.is_file())
 
     def _steps(
@@ -306,6 +305,12 @@ class _Trial:
             raise OSError(str(error)) from None
         finally:
             connection.close()
+
+
+def _cached_mb(file: Path) -> float:
+    with suppress(OSError, ValueError):  # it is replaced
+        return cached_part(file) * file.stat().st_size / 1e6
+    return 0.0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import surface
-from interlace.planning.memory_plan import MemoryPlan, tried_memory
+from interlace.planning.memory_plan import MemoryPlan, layered_models, tried_memory
 from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
@@ -120,7 +120,8 @@ def plan_machine(
     logged and left out. With ``memory_bytes`` it also says what is kept of each, as it was tried.
 
     Raises:
-        UserError: a model has no profile yet or is not there; what to do.
+        UserError: a model has no profile yet or is not there; what to do. With ``memory_bytes``:
+            as ``layered_models``.
         RepositoryError: there is no such folder of models.
     """
     row = system_of(system)
@@ -135,13 +136,14 @@ def plan_machine(
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
     asked = list(demand.values())
+    layered = layered_models(asked, found, names, gpu) if memory_bytes else None
     made = row.planner(asked, fleet, found, Plan())
     slots = tuple(
         _slot(part, slot, demand[slot.model], found[slot.model], names[slot.model])
         for part in made.partitions
         for slot in part.slots
     )
-    tried = tried_memory(asked, found, names, fleet, made, row) if memory_bytes else None
+    tried = tried_memory(layered, fleet, made, row) if layered is not None else None
     return MachinePlan(row.name, gpu, made, slots, names, tried)
 
 

@@ -23,7 +23,7 @@ from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.drawing import draw_plan, draw_what_ifs
 from interlace.planning.explanation import explain
 from interlace.planning.kinds import plan_kinds
-from interlace.planning.memory_plan import MemoryPlan, tried_memory
+from interlace.planning.memory_plan import LayeredModels, layered_models, tried_memory
 from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
@@ -100,19 +100,16 @@ def _check(outputs: PlanOutputs) -> None:
         _refuse("--compare", {**one_plan, "--draw": bool(outputs.draw)})
 
 
-def scenario_memory(found: CapacityPlan, system: System) -> MemoryPlan | None:
-    """What stays of the scenario's models in its memory for weights, tried; ``None`` without it.
+def _layered(scenario: Scenario) -> LayeredModels | None:
+    """The scenario's models, if it has memory for weights that come and go.
 
     Raises:
-        UserError: no layers are known of a model, or one does not fit.
+        UserError: no layers are known of them, or one does not fit.
     """
-    scenario = found.scenario
-    if not scenario.gpu.weights_bytes or not found.gpus:
+    if not scenario.gpu.weights_bytes:
         return None
     names = {one.model: one.model for one in scenario.demand}
-    return tried_memory(
-        scenario.demand, scenario.busy_profiles, names, found.fleet, found.plan, system
-    )
+    return layered_models(scenario.demand, scenario.busy_profiles, names, scenario.gpu)
 
 
 def _refuse(many: str, options: Mapping[str, bool]) -> None:
@@ -122,6 +119,7 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
 
 
 def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
+    layered = _layered(scenario)  # before the plan: it says at once what it cannot answer
     current = None
     if outputs.current is not None:
         _, standing = load_fleet_plan(outputs.current, scenario.gpu, system.name)
@@ -129,7 +127,9 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     found = plan(scenario, system=system, current=current)
     said = [line for model in outputs.explain for line in explain(found, model, system)]
     helps = advice(found, system)
-    memory = scenario_memory(found, system)
+    memory = None
+    if layered is not None and found.gpus:
+        memory = tried_memory(layered, found.fleet, found.plan, system)
     if outputs.as_json:
         more: dict[str, object] = {"explained": said} if said else {}
         more |= {} if memory is None else {"memory": memory}

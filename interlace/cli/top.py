@@ -101,6 +101,8 @@ def bucket_quantile(counts: Mapping[float, float], share: float) -> float | None
 
 
 def _plain(raw: str) -> str:
+    if "\\" not in raw:  # nearly all: thousands of models have a hundred lines each
+        return raw
     return re.sub(r'\\[\\"n]', lambda escape: _ESCAPES[escape[0]], raw)
 
 
@@ -239,8 +241,9 @@ def _weights_cells(row: ModelRow, seconds: float) -> list[str]:
     if not row.weights:
         return ["stay", "", ""]
     held_mb, all_mb = row.weights_held_bytes / 1e6, row.weights_bytes / 1e6
+    places = 1 if all_mb < 10 else 0
     return [
-        f"{row.weights} {held_mb:.0f}/{all_mb:.0f}",
+        f"{row.weights} {held_mb:.{places}f}/{all_mb:.{places}f}",
         f"{row.cold_starts / seconds:.2f}",
         f"{row.cold_ms / row.cold_starts:.0f}" if row.cold_starts else "-",
     ]

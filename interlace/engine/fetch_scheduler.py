@@ -162,8 +162,11 @@ class FetchScheduler:
         Batches that were sent are not taken back, and whatever is held stays.
         """
         place = self._state.weights_on.get(told.gpu)
-        entry = None if place is None else place.models.get(told.model)
-        if entry is None:
+        if place is None:
+            return
+        entry = place.models.get(told.model)
+        if entry is None:  # its load has ended, and that is still to be looked at
+            (place.told_on_disk.add if told.on_disk else place.told_on_disk.discard)(told.model)
             return
         entry.on_disk = told.on_disk
         host = self._outlook.host

@@ -209,6 +209,7 @@ class GpuWeights:
         "models",
         "now_ms",
         "pinned_bytes",
+        "told_on_disk",
         "wanted",
     )
 
@@ -216,6 +217,7 @@ class GpuWeights:
         self.gpu = gpu
         self.links = gpu.link_names
         self.models: dict[str, ModelWeights] = {}
+        self.told_on_disk: set[str] = set()  #: before they were known
         self.holding: dict[str, ModelWeights] = {}  #: those of which something is there
         self.wanted: dict[str, ModelWeights] = {}  #: pinned, or refused because they were cold
         self.missing = MissingWeights()
@@ -248,6 +250,8 @@ class GpuWeights:
     def know(self, entry: ModelWeights) -> None:
         """A partition has the model loaded."""
         self.models[entry.model] = entry
+        entry.on_disk = entry.model in self.told_on_disk
+        self.told_on_disk.discard(entry.model)
         self.pinned_bytes += entry.pinned_bytes
         self.missing.changed(entry)
         if entry.pinned:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from weakref import finalize
 
 from interlace.formats.page_cache import cached_pages, map_file
+
+#: Operators that read some rows of their weights, as torch and ONNX call them.
+_LOOKUPS: Final = frozenset({"embedding", "Gather"})
 
 
 class WeightUse(NamedTuple):
@@ -71,6 +74,12 @@ class ExtentsFile:
                 )
             self._open = opened
         return self._open
+
+    @property
+    def tables(self) -> tuple[Extent, ...]:
+        """Extents of which an execution reads some rows: it need not wait for the others."""
+        pairs = zip(self.uses, self.extents, strict=True)
+        return tuple(extent for use, extent in pairs if use.operator in _LOOKUPS)
 
     @property
     def _mapped(self) -> mmap.mmap:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, Final
@@ -52,8 +53,10 @@ def cached_pages(mapped: mmap.mmap, begin: int, nbytes: int) -> list[bool]:
     return [bool(page & 1) for page in found]
 
 
-def read_ahead(path: Path) -> None:
+def read_ahead(path: Path, last: Sequence[tuple[int, int]] = ()) -> None:
     """Have a file come into the page cache, in large pages; this returns when it is there.
+
+    ``last`` are places of it, where they begin and their bytes in order: the rest comes first.
 
     To be called in a thread of its own: the disk reads while others go on. ``POSIX_FADV_WILLNEED``
     would do neither: it stops after the disk's ``read_ahead_kb``, and brings small pages.
@@ -64,21 +67,35 @@ def read_ahead(path: Path) -> None:
     """
     with path.open("rb", buffering=0) as file, map_file(file) as mapped:
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        for begin in range(0, len(mapped), _PIECE_BYTES):
-            nbytes = min(_PIECE_BYTES, len(mapped) - begin)
+        for begin, nbytes in _pieces(len(mapped), last):
             place = ctypes.c_void_p(start + begin), ctypes.c_size_t(nbytes)
             if _LIBC.madvise(*place, _POPULATE_READ):
                 os.posix_fadvise(file.fileno(), begin, nbytes, os.POSIX_FADV_WILLNEED)
             mapped.madvise(mmap.MADV_DONTNEED, begin, nbytes)  # pages that nobody has may leave
 
 
+def _pieces(size: int, last: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Pieces of whole large pages that make up a file, those of some places last."""
+    ends = [0]
+    for begin, nbytes in last:
+        # Pages that others begin or end in are not of these.
+        first, end = -(-begin // LARGE_PAGE_BYTES), (begin + nbytes) // LARGE_PAGE_BYTES
+        if first < end:
+            ends += [first * LARGE_PAGE_BYTES, end * LARGE_PAGE_BYTES]
+    ends.append(size)
+    runs = list(pairwise(ends))
+    for begin, end in runs[::2] + runs[1::2]:
+        for piece in range(begin, end, _PIECE_BYTES):
+            yield piece, min(_PIECE_BYTES, end - piece)
+
+
 @contextmanager
-def reading_ahead(path: Path) -> Iterator[None]:
+def reading_ahead(path: Path, last: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
     """The same in a thread, within; who executes from a file is told that it cannot be read."""
 
     def read() -> None:
         with suppress(OSError, ValueError):
-            read_ahead(path)
+            read_ahead(path, last)
 
     thread = Thread(target=read, name="read-ahead", daemon=True)
     thread.start()

@@ -91,9 +91,14 @@ class WeightsFile(ExtentsFile):
 def header_of(path: Path) -> tuple[int, bytes]:
     """The file's bytes, and what it says of itself: equal for all models of an architecture.
 
+    Of the file the page cache has no more afterwards than before.
+
     Raises:
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
         head = file.read(min(int.from_bytes(file.read(8), "little"), HEADER_LIMIT_BYTES))
+        pages = -(-file.tell() // mmap.PAGESIZE)
+        os.posix_fadvise(file.fileno(), 0, pages * mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)
         return os.fstat(file.fileno()).st_size, head

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.loading import HostLinks
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
@@ -80,31 +79,44 @@ class MemoryPlan:
         return [*said, *(one.sentence() for one in self.trials), self.bound.sentence()]
 
 
-def memory_plan(
-    demand: Sequence[Demand],
-    profiles: Mapping[str, Profile],
-    names: Mapping[str, str],
-    fleet: Fleet,
-) -> MemoryPlan:
-    """What to keep of these models, all asked once a second where no rate is known.
+@dataclass(frozen=True, slots=True)
+class LayeredModels:
+    """What is asked of models, and the cold curves of those whose layers are known."""
 
-    Times are of one row with a whole accelerator and an idle link. All are alike; which of them a
-    model is on is left open.
+    demand: tuple[Demand, ...]
+    profiles: Mapping[str, Profile]
+    names: Mapping[str, str]
+    curves: Mapping[str, tuple[ColdPoint, ...]]
+
+
+def layered_models(
+    demand: Sequence[Demand], profiles: Mapping[str, Profile], names: Mapping[str, str], gpu: Gpu
+) -> LayeredModels:
+    """These models, all asked once a second where no rate is known: what no plan is needed for.
 
     Raises:
         UserError: the layers of no model were measured, or one does not fit.
     """
-    without = tuple(names[one.model] for one in demand if not profiles[one.model].layers)
-    demand = [one for one in asked_alike(demand) if profiles[one.model].layers]
-    if not demand:
-        said = f"no layers are known of {', '.join(without)}"
+    curves = _cold_curves([one for one in demand if profiles[one.model].layers], profiles, gpu)
+    if not curves:
+        said = f"no layers are known of {', '.join(names[one.model] for one in demand)}"
         raise UserError(f"{said}; first: interlace profile --layers")
+    for model, curve in curves.items():
+        _fits(names[model], profiles[model], curve, gpu)
+    return LayeredModels(tuple(_asked_alike(demand)), profiles, names, curves)
+
+
+def memory_plan(asked: LayeredModels, fleet: Fleet) -> MemoryPlan:
+    """What to keep of these models.
+
+    Times are of one row with a whole accelerator and an idle link. All are alike; which of them a
+    model is on is left open.
+    """
+    profiles, names, curves = asked.profiles, asked.names, asked.curves
+    demand = [one for one in asked.demand if one.model in curves]
     links, count = fleet.gpus[0].links, len(fleet.gpus)
     budget_bytes = fleet.gpus[0].weights_bytes
-    curves = _cold_curves(demand, profiles, links)
     room_bytes = max(curve[0].copied_bytes for curve in curves.values())
-    for model, curve in curves.items():
-        _fits(names[model], profiles[model], curve, fleet.gpus[0])
     rates = {one.model: one.rows_per_s for one in demand}
     left_bytes = count * (budget_bytes - room_bytes)
     kept = residency(curves, rates, left_bytes)
@@ -128,29 +140,18 @@ def memory_plan(
         kept,
         more.saved_ms_per_s - kept.saved_ms_per_s,
         memory_bound(demand, {m: profiles[m].layers for m in curves}, links, count),
-        without,
+        tuple(names[one.model] for one in asked.demand if one.model not in curves),
     )
 
 
-def tried_memory(
-    demand: Sequence[Demand],
-    profiles: Mapping[str, Profile],
-    names: Mapping[str, str],
-    fleet: Fleet,
-    plan: Plan,
-    system: System,
-) -> MemoryPlan:
-    """The same, with the cold rate and p99 that the engine had by ``plan``; also with a GB more.
-
-    Raises:
-        UserError: the layers of no model were measured, or one does not fit.
-    """
-    found, demand = memory_plan(demand, profiles, names, fleet), asked_alike(demand)
+def tried_memory(asked: LayeredModels, fleet: Fleet, plan: Plan, system: System) -> MemoryPlan:
+    """The same, with the cold rate and p99 that the engine had by ``plan``; also with a GB more."""
+    found = memory_plan(asked, fleet)
     trials = tuple(
-        try_memory(demand, profiles, one, plan, system)
+        try_memory(asked.demand, asked.profiles, one, plan, system)
         for one in (fleet, with_memory(fleet, _MORE_BYTES))
     )
-    seen = {names[model]: one for model, one in trials[0].models.items()}
+    seen = {asked.names[model]: one for model, one in trials[0].models.items()}
     models = tuple(replace(one, trial=seen.get(one.model)) for one in found.models)
     return replace(found, models=models, trials=trials)
 
@@ -166,18 +167,18 @@ def _fits(name: str, profile: Profile, curve: Sequence[ColdPoint], gpu: Gpu) -> 
         )
 
 
-def asked_alike(demand: Sequence[Demand]) -> list[Demand]:
+def _asked_alike(demand: Sequence[Demand]) -> list[Demand]:
     """The demand; once a second each where no rate is known at all."""
     known = any(one.rows_per_s for one in demand)
     return [one if known else replace(one, rows_per_s=1.0) for one in demand]
 
 
 def _cold_curves(
-    demand: Sequence[Demand], profiles: Mapping[str, Profile], links: HostLinks
+    demand: Sequence[Demand], profiles: Mapping[str, Profile], gpu: Gpu
 ) -> dict[str, tuple[ColdPoint, ...]]:
     found = {one.model: profiles[one.model] for one in demand}
     by_layers = {
-        layers: ColdCurve(lasting, layers, links).points
+        layers: ColdCurve(lasting, layers, gpu.links).points
         for layers in {one.layers for one in found.values()}
     }
     return {model: by_layers[one.layers] for model, one in found.items()}

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
+from interlace.cli import plan_scenario
 from interlace.cli.main import build
 from tests.cli.planning import Question
 
@@ -129,10 +130,13 @@ def test_no_repository_is_a_plain_error(tmp_path: Path) -> None:
     assert "expected a model repository" in str(result.exception)
 
 
-def test_a_memory_budget_asks_for_layers_and_for_a_size(world: World, tmp_path: Path) -> None:
+def test_a_memory_budget_asks_for_layers_and_for_a_size(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, _, errors = world.command("plan", "--cores", "0", "--memory", "two apples")
     assert code == 1
     assert "--memory: 'two apples' is no number of bytes; expected a size such as 2GB" in errors
+    monkeypatch.setattr(plan_scenario, "plan", lambda *_, **__: pytest.fail("it was planned first"))
     words = ["plan", str(Question(tmp_path).path), "--memory", "2GB"]
     told = CliRunner().invoke(build(words), words).exception
     assert "no layers are known of small, large" in str(told)

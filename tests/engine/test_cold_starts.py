@@ -124,7 +124,8 @@ def test_what_a_device_has_on_disk_only_comes_by_another_plan_and_is_promised_la
     assert world.reply_of(again).outcome is Outcome.OK
 
 
-def test_what_is_read_where_it_lies_on_disk_is_promised_as_the_disk_reads() -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["it ran", "before it is known"])
+def test_what_is_read_where_it_lies_on_disk_is_promised_as_the_disk_reads(early: bool) -> None:
     plain = layered("a")
     layers = tuple(
         replace(one, run_host_ms=1.0, copy_disk_ms=90.0, run_disk_ms=21.0) for one in plain.layers
@@ -135,11 +136,17 @@ def test_what_is_read_where_it_lies_on_disk_is_promised_as_the_disk_reads() -> N
     world.runtime.deliver(
         ModelsDeployed((Deployment(Demand("a", 0.0, 200.0), world.profiles["a"]),))
     )
+    if early:  # its device looks at files as soon as a worker has opened them
+        while not world.state.weights_on:
+            world.run(1.0)
+        assert not world.state.weights_on["g0"].models
+        world.runtime.deliver(TierChanged("g0", "a", True))
     world.run(500.0)
-    first = world.send("a", 20.0)
-    world.run(50.0)
-    assert world.reply_of(first).outcome is Outcome.OK
-    world.runtime.deliver(TierChanged("g0", "a", True))
+    if not early:
+        first = world.send("a", 20.0)
+        world.run(50.0)
+        assert world.reply_of(first).outcome is Outcome.OK
+        world.runtime.deliver(TierChanged("g0", "a", True))
     assert world.reply_of(world.send("a", 40.0)).outcome is Outcome.REFUSED
     before = len(sent(world, Fetch))
     world.run(200.0)  # its device is told to read it, whoever asks again

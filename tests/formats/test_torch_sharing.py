@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from interlace.device.process.memory import process_memory
-from interlace.formats.weights_file import WeightsFile
+from interlace.formats.extents_file import WeightUse
+from interlace.formats.page_cache import cached_pages, cached_part, drop_cached, map_file
+from interlace.formats.weights_file import WeightsFile, header_of, write_weights
 from tests.formats.holder import opened
 from tests.formats.making import layers_onnx, write_factory, write_torchscript
 
@@ -145,3 +147,15 @@ def create_model():
     assert uses == [("first.weight", "first.bias"), ("last.weight", "last.bias")]
     assert runner.shared_bytes == (16 + 4 + 8 + 2) * 4
     runner.close()
+
+
+def test_what_is_asked_of_a_file_leaves_nothing_in_the_page_cache(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    write_weights(path, {"a": torch.zeros(1 << 20)}, [WeightUse("linear", ("a",))], "one")
+    drop_cached(path)
+    if cached_part(path):
+        pytest.skip("this file system keeps its pages: it is one of memory")
+    size, head = header_of(path)
+    with path.open("rb", buffering=0) as file, map_file(file) as mapped:
+        assert not any(cached_pages(mapped, 0, size))
+    assert size == path.stat().st_size and b'"__note"' in head

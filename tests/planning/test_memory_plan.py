@@ -14,7 +14,7 @@ from interlace.core.profile import LatencyPoint, LayerProfile, Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.cold_start import bound_ms
 from interlace.planning.memory_bound import least_bytes, memory_bound
-from interlace.planning.memory_plan import MemoryPlan, memory_plan, tried_memory
+from interlace.planning.memory_plan import MemoryPlan, layered_models, memory_plan, tried_memory
 from interlace.planning.memory_trial import try_memory
 from interlace.policy.catalog import CATALOG
 from tests.policy.cold_starts.layers import layer_lists
@@ -44,7 +44,8 @@ def asked(rates: dict[str, float], slo_ms: float) -> list[Demand]:
 def planned(rates: dict[str, float], memory_bytes: int, slo_ms: float = 50.0) -> MemoryPlan:
     profiles = {name: profile(name) for name in rates}
     names = {name: name for name in rates}
-    return memory_plan(asked(rates, slo_ms), profiles, names, fleet(memory_bytes))
+    there = fleet(memory_bytes)
+    return memory_plan(layered_models(asked(rates, slo_ms), profiles, names, there.gpus[0]), there)
 
 
 def test_the_popular_model_stays_and_the_rest_is_told() -> None:
@@ -86,7 +87,8 @@ def test_the_trial_sees_cold_requests_and_fewer_with_more_memory() -> None:
     slots = tuple(Slot(name, 8, rate) for name, rate in rates.items())
     plan = Plan((Partition("p", "g0", 100, slots),))
     demand, names = asked(rates, 400.0), {name: name for name in rates}
-    found = tried_memory(demand, profiles, names, fleet(1_800_000_000), plan, OURS)
+    there = fleet(1_800_000_000)
+    found = tried_memory(layered_models(demand, profiles, names, there.gpus[0]), there, plan, OURS)
     now, more = found.trials
     assert 0.05 < now.every.cold_rate < 0.9 and more.every.cold_rate < now.every.cold_rate
     assert now.every.p99_interval_ms[0] <= now.every.p99_ms <= now.every.p99_interval_ms[1]

@@ -70,13 +70,17 @@ def figure13(
 
 
 def run(
-    model: str, way: str, instances: int, rate_rps: float, requests: int, seed: int = 0
+    model: str, way: str, instances: int, rate_rps: float, requests: int, part: float = 1.0
 ) -> ServerFigures:
-    """One run; twice as many requests come first."""
+    """One run; twice as many requests come first. Of a model's tokens it executes a ``part``."""
     names = [f"{model}-{number:03}" for number in range(instances)]
     rates = dict.fromkeys(names, rate_rps / instances)
     found = served(
-        way, [model] * instances, poisson(rates, 3 * requests / rate_rps, seed), _WARM_PART
+        way,
+        [model] * instances,
+        poisson(rates, 3 * requests / rate_rps, 0),
+        _WARM_PART,
+        [part] * instances,
     )
     return ServerFigures(found.p99_ms, found.within(SLO_MS), found.cold_part)
 

@@ -13,14 +13,12 @@ from typing import Annotated, Final
 
 from bench.cold.azure import DAY, TRACE
 from bench.harness import Report, Row, main
-from bench.papers.deepplan.machine import SLO_MS, WAYS, served
+from bench.papers.deepplan.machine import PART_OF_GPT2, SLO_MS, WAYS, served
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.workload.traces import TraceFiles
 
 _INSTANCES: Final = 252
 _MODELS: Final = (("bert_base",) * 4) + (("roberta_base",) * 4) + ("gpt2",)
-#: 384 of the 1,024 tokens that GPT-2 has elsewhere.
-_PART_OF_GPT2: Final = 384 / 1024
 _PUBLISHED: Final = {"deepplan-dha": 98.5, "deepplan": 98.5, "pipeswitch": 89.5}
 _WARM_PART: Final = 0.25
 
@@ -35,7 +33,7 @@ def figure15(
     """Goodput, p99 and cold requests, by trace and way of loading."""
     models = [_MODELS[number % len(_MODELS)] for number in range(_INSTANCES)]
     names = [f"{model}-{number:03}" for number, model in enumerate(models)]
-    parts = [_PART_OF_GPT2 if model == "gpt2" else 1.0 for model in models]
+    parts = [PART_OF_GPT2 if model == "gpt2" else 1.0 for model in models]
     rows: list[Row] = []
     files = TraceFiles(Path())
     for words, skip, drawn in (("sample", 1, None), ("day", 0, DAY)):

@@ -20,6 +20,8 @@ from interlace.sim.arrivals import Arrivals
 #: By figure: the answers, their names in the paper, whether they take two links.
 WAYS: Final = ("pipeswitch", "deepplan-dha", "deepplan", "interlace")
 SLO_MS: Final = 100.0
+#: 384 of the 1,024 tokens that GPT-2 has elsewhere.
+PART_OF_GPT2: Final = 384 / 1024
 #: What the driver tells of a card of 16 GB, less what the server leaves free.
 CAPACITY_BYTES: Final = int((15.78 - 5.5) * (1 << 30))
 #: Nobody is refused by the paper's server.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ class PageCacheWatch:
         self._most_bytes = most_bytes
         self._give_up = give_up
         self._files: dict[str, Path] = {}  #: who ran last is last
+        self._tables: dict[str, Sequence[tuple[int, int]]] = {}
         self._on_disk: set[str] = set()
         self._there: dict[str, int] = {}  #: bytes that are there or may come, by model
         self._touched: set[str] = set()  #: since the last look; the next may not have seen that
@@ -64,20 +65,23 @@ class PageCacheWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
 
-    def watch(self, model: str, file: Path) -> None:
-        """Look at this model's file from now on."""
+    def watch(self, model: str, file: Path, tables: Sequence[tuple[int, int]] = ()) -> None:
+        """Look at this model's file from now on; ``tables`` in it are read ahead last."""
+        self._tables[model] = tables
+        new = model not in self._files
         self._files[model] = file
+        if new:
+            self.used(model)  # it may just have been written, and counts until it was looked at
         if self._timer is None and not self._looking:
             self._timer = self._loop.call_later(0.0, self._begin)
 
     def used(self, model: str) -> None:
-        """It runs: others leave."""
+        """It runs: others leave. If it reads its file for that, see ``read``."""
         if self._most_bytes is None or model not in self._files:
             return
         self._files[model] = self._files.pop(model)
         self._touched.add(model)
         came = self._coming.pop(model, None) is not None
-        # Who runs while its file is on disk has all that it reads in memory.
         if model not in self._on_disk and model not in self._there:
             self._there[model] = _size(self._files[model])
             came = True
@@ -85,10 +89,11 @@ class PageCacheWatch:
             self._loop.call_soon(self._make_room)  # it is to run before it may have to leave
 
     def read(self, model: str) -> None:
-        """Its file was just read: it is in the page cache."""
+        """Its file was just read, or will be by what runs: it is in the page cache."""
         if model in self._on_disk:
             self._on_disk.discard(model)
             self._there.pop(model, None)
+            self._leaving.discard(model)  # it comes again
         self.used(model)
 
     def read_ahead(self, model: str, then: Callable[[], None]) -> None:
@@ -120,12 +125,14 @@ class PageCacheWatch:
     def _read_ahead(self, model: str, then: Callable[[], None]) -> None:
         if model in self._on_disk and model in self._files:
             self._on_disk.discard(model)
-            self._loop.run_in_executor(None, _read_ahead, self._files[model])
+            reading = self._files[model], self._tables[model]
+            self._loop.run_in_executor(None, _read_ahead, *reading)
         then()
 
     def forget(self, model: str) -> None:
         """Its weights are nobody's."""
         path = self._files.pop(model, None)
+        self._tables.pop(model, None)
         self._there.pop(model, None)
         if path is not None and self._most_bytes is not None:
             self._loop.run_in_executor(None, _drop, path)
@@ -219,9 +226,10 @@ class PageCacheWatch:
             self._left(model, None)
 
     def _left(self, model: str, dropped: asyncio.Future[int] | None) -> None:
+        left = model in self._leaving and model in self._files
         self._leaving.discard(model)
         self._touched.add(model)
-        if dropped is not None and not dropped.cancelled() and model in self._files:
+        if left and dropped is not None and not dropped.cancelled():
             self._there[model] = dropped.result()
             self._tell(model, True)  # it may have been copied meanwhile
             if self._there[model]:
@@ -251,9 +259,9 @@ def _drop(path: Path) -> int:
     return 0
 
 
-def _read_ahead(path: Path) -> None:
+def _read_ahead(path: Path, last: Sequence[tuple[int, int]]) -> None:
     with suppress(OSError, ValueError):
-        read_ahead(path)
+        read_ahead(path, last)
 
 
 def _look(files: Mapping[str, Path]) -> tuple[dict[str, _Cached], float]:

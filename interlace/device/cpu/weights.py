@@ -42,14 +42,15 @@ _GAPS_PART: Final = 1 / 32
 class _HeldWeights:
     """One model: the memory its layers take, their offsets where they lie in memory, its hosts.
 
-    ``told`` are by host the layers that it reads in memory, ``copied`` what waits for the end of
-    the copying that is under way.
+    ``told`` are by host the layers that it reads in memory, ``readers`` those that may have pages
+    of the file mapped, ``copied`` what waits for the end of the copying that is under way.
     """
 
     layer_bytes: tuple[int, ...]
     offsets: dict[int, int] = field(default_factory=dict)
     hosts: dict[str, CpuPartition] = field(default_factory=dict)
     told: dict[str, set[int]] = field(default_factory=dict)
+    readers: set[str] = field(default_factory=set)
     copied: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -97,12 +98,19 @@ class BudgetedWeights:
         held = self._models.setdefault(model, _HeldWeights(loaded.layer_bytes))
         held.hosts[partition.name] = partition
         held.told[partition.name] = set()
-        self._page_cache.watch(model, Path(loaded.weights_file))
+        self._page_cache.watch(model, Path(loaded.weights_file), loaded.tables)
+        if loaded.was_read:
+            held.readers.add(partition.name)
+            self._page_cache.read(model)
 
     def before_batch(self, model: str, partition: str) -> None:
         """A partition will run the model: it learns what lies in memory meanwhile."""
-        self._page_cache.used(model)
         held = self._models.get(model)
+        if held is not None and len(held.offsets) < sum(map(bool, held.layer_bytes)):
+            held.readers.add(partition)
+            self._page_cache.read(model)
+        else:
+            self._page_cache.used(model)
         if held is None or len(told := held.told.get(partition, set())) == len(held.offsets):
             return
         new = {layer: offset for layer, offset in held.offsets.items() if layer not in told}
@@ -116,6 +124,7 @@ class BudgetedWeights:
         if held is None or held.hosts.pop(partition, None) is None:
             return
         del held.told[partition]
+        held.readers.discard(partition)
         waiting = self._waiting.get(model)
         if waiting is not None and waiting.partition == partition:
             self.cancel(model)
@@ -210,7 +219,8 @@ class BudgetedWeights:
             held.copied.append(partial(self._give_up_file, model, then))
             return
         layers = {layer for layer, nbytes in enumerate(held.layer_bytes) if nbytes}
-        hosts = [(held.hosts[name], layers - told) for name, told in held.told.items()]
+        hosts = [(held.hosts[name], layers - held.told[name]) for name in sorted(held.readers)]
+        held.readers.clear()
         self._leave(model, hosts, then)
 
     def close(self) -> None:

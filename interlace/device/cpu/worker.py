@@ -155,7 +155,8 @@ class CpuWorker:
             return Failed(f"model {model.key} is already loaded here")
         threads = len(self._setup.cores)
         try:
-            resident = self._taking_turns(frame) or ResidentModel.load(
+            turns = self._taking_turns(frame)
+            resident = turns or ResidentModel.load(
                 frame, threads, self._setup.weights_dir, self._open
             )
         except (Exception, SystemExit) as error:
@@ -173,6 +174,8 @@ class CpuWorker:
             (0, *comes.nbytes) if comes is not None else (),
             architecture,
             str(comes.file.path) if comes is not None else "",
+            turns is None,
+            comes.file.tables if comes is not None else (),
         )
 
     def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:

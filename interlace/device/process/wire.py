@@ -162,7 +162,8 @@ class Ready(msgspec.Struct, array_like=True, tag=1, frozen=True):
 class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
     """``layer_bytes`` is the memory that each layer's weights take; empty where they stay.
 
-    Where they do not, they are read from ``weights_file``.
+    Where they do not, they are read from ``weights_file``; ``was_read`` says that it was, as the
+    model ran to be opened. ``tables``, where they begin and their bytes, are what is read by rows.
     """
 
     model: str
@@ -171,6 +172,8 @@ class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
     layer_bytes: tuple[int, ...] = ()
     architecture: str = ""
     weights_file: str = ""
+    was_read: bool = False
+    tables: tuple[tuple[int, int], ...] = ()
 
 
 class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):

@@ -146,7 +146,7 @@ class LayerBench:
         copies, mapped, left_ms = [], [], []
         for _ in range(_DISK_TAKES):
             self._drop()
-            with reading_ahead(self._cold.file.path):
+            with reading_ahead(self._cold.file.path, self._cold.file.tables):
                 copies.append(self._copies_ms())
             self._drop()
             mapped.append(self._model.from_disk_ms())
@@ -236,7 +236,7 @@ class LayerBench:
             with cold.arrivals():
                 self._model.run()
 
-        with nullcontext() if cached else reading_ahead(cold.file.path):
+        with nullcontext() if cached else reading_ahead(cold.file.path, cold.file.tables):
             taken_ms = took_ms(start)
         if copied and (failure := ended.get().failure):
             raise OSError(failure)

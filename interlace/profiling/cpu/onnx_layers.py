@@ -65,7 +65,7 @@ class OnnxLayers:
         def again(cold: SessionWeights) -> AbstractContextManager[None]:
             cold.leave(range(len(cold.file.uses)))
             cold.file.drop()
-            return reading_ahead(cold.file.path)
+            return reading_ahead(cold.file.path, cold.file.tables)
 
         (parts_ms,) = self._told_ms(lambda cold: None, again, 1)
         return parts_ms

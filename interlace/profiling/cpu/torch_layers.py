@@ -57,7 +57,7 @@ class TorchLayers:
         return [self._fresh_ms() for _ in range(takes)]
 
     def from_disk_ms(self) -> list[float]:
-        with reading_ahead(self.cold.file.path):
+        with reading_ahead(self.cold.file.path, self.cold.file.tables):
             return self._parts_ms()
 
     def _fresh_ms(self) -> list[float]:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,17 @@ def _dropped(folder: Path) -> Path:
     if cached_part(dropped) >= 0.5:
         pytest.skip("this file system keeps its pages: it is one of memory")
     return dropped
+
+
+async def _all_on_disk(watch: PageCacheWatch, files: dict[str, Path], told: list[Any]) -> None:
+    """One file after the other is watched, and ``told`` to be on disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_cache_watch, "_PERIOD_S", 0.01)
+        patch.setattr(page_cache_watch, "_PART", 0)
+        for count, (model, path) in enumerate(files.items(), 1):
+            watch.watch(model, path)
+            while len(told) < count:
+                await asyncio.sleep(0.01)
 
 
 def test_each_change_of_tier_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +128,7 @@ def test_what_is_read_between_two_looks_has_others_leave(tmp_path: Path) -> None
         watch = PageCacheWatch(
             asyncio.get_running_loop(), lambda model, _: told.append(model), 9 << 20, give_up
         )
-        for model, path in files.items():
-            watch.watch(model, path)
-        while len(told) < 3:
-            await asyncio.sleep(0.01)
+        await _all_on_disk(watch, files, told)
         seen = []
         for model in ("a", "b", "a", "c", "b"):
             let_in = asyncio.Event()
@@ -145,10 +154,7 @@ def test_what_is_let_in_waits_until_others_have_left(tmp_path: Path) -> None:
         watch = PageCacheWatch(
             loop, lambda *one: told.append(one), 9 << 20, lambda model, then: holding.append(then)
         )
-        for model, path in files.items():
-            watch.watch(model, path)
-        while len(told) < 3:
-            await asyncio.sleep(0.01)
+        await _all_on_disk(watch, files, told)
         for model in ("a", "b"):
             files[model].read_bytes()
             watch.read(model)
@@ -167,6 +173,34 @@ def test_what_is_let_in_waits_until_others_have_left(tmp_path: Path) -> None:
     parts, told = asyncio.run(asyncio.wait_for(watched(), 60.0))
     assert parts[:2] == [0.0, 1.0]
     assert ("a", True) in told
+
+
+def test_what_was_just_written_counts_before_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_cache_watch, "_look", lambda files: ({}, 0.0))
+    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
+
+    async def watched() -> list[str]:
+        let_go: list[str] = []
+
+        def give_up(model: str, then: Callable[[], None]) -> None:
+            let_go.append(model)
+            then()
+
+        watch = PageCacheWatch(asyncio.get_running_loop(), lambda *_: None, 9 << 20, give_up)
+        for model, path in files.items():
+            watch.watch(model, path)
+        while not let_go:
+            await asyncio.sleep(0.01)
+        watch.watch("b", files["b"])
+        watch.read("a")  # a worker that is new has opened it, and run it for that
+        while len(let_go) < 2:
+            await asyncio.sleep(0.01)
+        watch.close()
+        return let_go
+
+    assert asyncio.run(asyncio.wait_for(watched(), 20.0)) == ["a", "b"]
 
 
 class _FakeCache:
@@ -254,9 +288,10 @@ def test_the_bound_is_never_exceeded(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_cache_watch, "_AGAIN_S", 0.0)
+        patch.setattr(page_cache_watch, "_PERIOD_S", 0.0)
         patch.setattr(page_cache_watch, "_drop", fake.drop)
         patch.setattr(page_cache_watch, "_look", fake.look)
-        patch.setattr(page_cache_watch, "_read_ahead", lambda path: None)
+        patch.setattr(page_cache_watch, "_read_ahead", lambda path, last: None)
         patch.setattr(page_cache_watch, "_size", lambda path: fake.sizes[path.name])
         asyncio.run(asyncio.wait_for(serve(), 60.0))
     assert fake.worst_bytes <= fake.most_bytes
@@ -275,10 +310,7 @@ def test_who_is_given_up_while_it_waits_is_not_let_in(tmp_path: Path) -> None:
             9 << 20,
             lambda model, then: holding.append(then),
         )
-        for model, path in files.items():
-            watch.watch(model, path)
-        while len(told) < 3:
-            await asyncio.sleep(0.01)
+        await _all_on_disk(watch, files, told)
         for model in "abc":
             watch.read_ahead(model, partial(let_in.append, model))
         while not holding:

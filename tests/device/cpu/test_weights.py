@@ -279,6 +279,20 @@ def test_a_fetch_that_waits_for_room_ends_when_nobody_waits_or_its_partition_lea
     evict(rig)
 
 
+def test_a_batch_that_reads_its_file_is_told_from_one_that_does_not(
+    rig: WeightsRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was planned: what it reads comes into the page cache, and counts there."""
+    watch, told = rig.weights._page_cache, []
+    for name in ("used", "read"):
+        monkeypatch.setattr(watch, name, lambda model, name=name: told.append(name))
+    assert rig.answers("p") == rig.warm
+    assert rig.end_of(rig.fetch_of(ALL)).failure is None
+    assert rig.answers("p") == rig.warm
+    evict(rig)
+    assert told == ["read", "read", "used"], "a batch on the file, a fetch, a batch in memory"
+
+
 def test_many_cycles_leave_memory_and_descriptors_as_they_were(rig: WeightsRig) -> None:
     def cycle() -> None:
         assert rig.end_of(rig.fetch_of(ALL)).failure is None
