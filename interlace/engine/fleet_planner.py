@@ -33,8 +33,9 @@ class FleetPlanner:
     costs once what it is large, whatever servers go through to get there.
     """
 
-    def __init__(self, fleet: Fleet, scaler: Scaler) -> None:
-        self._state = state = EngineState(fleet)
+    def __init__(self, fleet: Fleet, scaler: Scaler, priced: bool = False) -> None:
+        """``priced``: accelerators cost more or less, so a plan may leave some idle."""
+        self._state = state = EngineState(fleet, priced=priced)
         self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
         quarantine = ModelQuarantine(state, _NothingWaits())
         controller = FleetController(state, scaler)

@@ -19,8 +19,8 @@ class ReplanTrigger:
     """Asks for a plan when rates moved, models came or went, or GPUs asked for did not come.
 
     Never within the scaler's cool-down. On a fixed fleet only the mix of work matters, since a plan
-    uses the whole fleet anyway. On an elastic one, higher rates count after ``resolve_ms`` and
-    lower ones after ``patience_ms``.
+    uses the whole fleet anyway. On an elastic one, or where accelerators have prices, higher rates
+    count after ``resolve_ms`` and lower ones after ``patience_ms``.
     """
 
     def __init__(self, state: EngineState, rates: ArrivalRates, scaler: Scaler) -> None:
@@ -53,7 +53,7 @@ class ReplanTrigger:
             return True
         if not sampled:
             return False
-        if not self._state.elastic:
+        if not (self._state.elastic or self._state.priced):
             return self._mix_changed()
         return self._rates_moved(now_ms) or self._waited_too_long(now_ms)
 

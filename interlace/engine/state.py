@@ -112,6 +112,7 @@ class EngineState:
     fleet: Fleet  #: the accelerators that are there
     reserve: dict[str, Gpu] = field(default_factory=dict)  #: those that can be had
     elastic: bool = False  #: accelerators can be had and given back
+    priced: bool = False  #: how many are used is a matter of rates: not all cost the same
     short_since_ms: float | None = None  #: since when accelerators are waited for
     models: dict[str, DeployedModel] = field(default_factory=dict)
     partitions: dict[str, LivePartition] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class Controller:
         for name, one in self._standing.items():
             self._nodes[name].assignment = one
         gpus = [gpu for member in self._nodes.values() for gpu in member.gpus]
-        self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler)
+        self._planner = FleetPlanner(Fleet(tuple(gpus)), system.scaler, bool(prices))
         self._system, self._solver = system, solver
         self._term = term
         self.prices = prices

@@ -65,7 +65,10 @@ class RayNodes:
             )
         except ConnectionError as error:
             why = str(error).partition("\n")[0]
-            raise InputError(f"--ray {address}: {why}: start a cluster with: ray start") from error
+            raise InputError(
+                f"--ray {address}: {why}: start a cluster with: ray start; one that asks for a "
+                "token is reached with RAY_AUTH_MODE=token"
+            ) from error
         self.most_machines = most_machines
         self._ray: Any = ray
         self._launch = launch

@@ -46,7 +46,7 @@ def doubled(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
     """The plan with copies, on accelerators that have no part in it, of what stands once.
 
     Each takes all that an equal one in another zone holds, and half of its rates: first where most
-    models stand in no second zone.
+    models stand nowhere else, which no swap can part, then where most stand in no second zone.
     """
     zone, kinds = _zones(fleet, zones), {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
     on: dict[str, list[Partition]] = {}
@@ -56,15 +56,20 @@ def doubled(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
         for model in own_models_of([part]):
             zones_of.setdefault(model, set()).add(zone[part.gpu])
     held = {gpu: own_models_of(parts) for gpu, parts in on.items()}
+    hosts = Counter(model for models in held.values() for model in models)
     for idle in sorted(kinds.keys() - on.keys()):
         alone = {
-            gpu: sum(zones_of[model] == {zone[gpu]} for model in models)
+            gpu: (
+                sum(hosts[model] == 1 for model in models),
+                sum(zones_of[model] == {zone[gpu]} for model in models),
+            )
             for gpu, models in held.items()
             if kinds[gpu] == kinds[idle] and zone[gpu] != zone[idle]
         }
         source = max(alone, key=lambda gpu: (alone[gpu], gpu), default="")
-        if not alone.get(source):
+        if not source or not alone[source][1]:
             continue
+        hosts.update(held[source])
         on[source] = [_halved(part) for part in on[source]]
         on[idle] = [
             replace(part, id=f"{idle}:{place}", gpu=idle) for place, part in enumerate(on[source])

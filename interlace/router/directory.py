@@ -78,7 +78,7 @@ class NodeDirectory:
         return {name for name, links in self._links.items() if links.http.refused}
 
     def look(self, late_ms: float = 0.0) -> None:
-        """Give up what lost nodes have, and connections that are idle for long.
+        """Give up what lost nodes have and others may answer, and connections idle for long.
 
         ``late_ms`` is by how much later than it was to be this is called.
         """
@@ -86,7 +86,8 @@ class NodeDirectory:
         now_ms = self.now_ms()
         for believed in self._routes.silent(now_ms):
             silent_ms = now_ms - believed.heard_ms
-            self._links[believed.node.name].fail_all(f"silent for {silent_ms:.0f} ms")
+            why = f"silent for {silent_ms:.0f} ms"
+            self._links[believed.node.name].fail_all(why, hopeless=True)
         for links in self._links.values():
             links.close_idle()
         for links, give_up_ms in self._leaving:
@@ -145,6 +146,14 @@ class NodeDirectory:
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""
         self._routes.sent(node, model)
+
+    def waits(self, node: str, model: str, waited_ms: float) -> bool:
+        """Whether a request is left to a node that is silent (``Routes.waits``)."""
+        return self._routes.waits(node, model, waited_ms, self.now_ms())
+
+    def lacks(self, node: str, model: str) -> None:
+        """That node does not know a model that it said it answers."""
+        self._routes.lacks(node, model)
 
     def close(self) -> None:
         """Close every connection."""

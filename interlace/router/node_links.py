@@ -30,10 +30,10 @@ class NodeLinks:
         """Requests that have no reply yet, the router's own questions included."""
         return self.http.in_flight + self.grpc.in_flight
 
-    def fail_all(self, why: str) -> None:
-        """Give up every request that is there, and the connections: the node is lost."""
-        self.http.fail_all(why)
-        self.grpc.fail_all(why)
+    def fail_all(self, why: str, hopeless: bool = False) -> None:
+        """Give up every request that is there, or the ``hopeless``: those that wait no longer."""
+        self.http.fail_all(why, hopeless)
+        self.grpc.fail_all(why, hopeless)
 
     def close_idle(self) -> None:
         """Close connections that have not been used for long."""

@@ -113,6 +113,9 @@ class _Question:
     def too_large(self, error: ServeError) -> None:
         self._end()
 
+    def waits(self) -> bool:
+        return False
+
     def turn(self, now_s: float) -> float:
         """Ask, if it is time, also for want of an answer; when it is time next."""
         if now_s >= self._turn_s:

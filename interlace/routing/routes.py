@@ -20,8 +20,8 @@ class RoutingLimits:
     In ms since it said anything: a node is asked for want of others only after ``silent_ms``, and
     not at all after ``lost_ms``; what it has by then is tried elsewhere. Where nodes are so many
     that each is asked rarely, it is after two and after three questions. While nobody who could be
-    asked says anything, it may be the router that does not hear: those that were not silent when
-    one was heard last are lost only after ``unheard_times`` as long.
+    asked for a model says anything, there is nowhere else to go: those that were not silent when
+    one of them was heard last are asked on until ``unheard_times`` as long.
     """
 
     silent_ms: float = 100.0
@@ -94,7 +94,6 @@ class Routes:
         self._nodes: dict[str, BelievedNode] = {}
         self._serving: dict[str, dict[str, BelievedNode]] = {}  #: by model, then by node
         self._silent_after_ms, self._lost_after_ms = limits.silent_ms, limits.lost_ms
-        self._heard_ms = -inf  #: when one that could be asked was heard last
         self._served_ms: dict[str, float] = {}  #: when models were served last that are not now
 
     @property
@@ -115,8 +114,6 @@ class Routes:
         new = [node for name, node in wanted.items() if name not in self._nodes]
         for node in new:
             self._nodes[node.name] = BelievedNode(node)
-        able_ms = [n.heard_ms for n in self._nodes.values() if n.accepting]
-        self._heard_ms = max(able_ms, default=-inf)
         self._silent_after_ms = self.limits.silent_after_ms(len(self._nodes))
         self._lost_after_ms = self.limits.lost_after_ms(len(self._nodes))
         return new, gone
@@ -127,9 +124,14 @@ class Routes:
         if known is not None:
             before = known.models
             known.heard(state, now_ms)
-            if known.accepting:
-                self._heard_ms = max(self._heard_ms, known.heard_ms)
             self._index(known, before, known.models)
+
+    def lacks(self, node: str, model: str) -> None:
+        """A node does not know a model that it was asked for: it has unloaded it since its news."""
+        known = self._nodes.get(node)
+        if known is not None and known.serves(model):
+            known.lacks(model)
+            self._index(known, {model}, known.models)
 
     def pause_ms(self, node: str, spared: bool = False) -> float:
         """Until a node is asked again; one that is ``spared`` is asked as its requests come."""
@@ -140,24 +142,27 @@ class Routes:
 
     def look_after_ms(self, now_ms: float) -> float:
         """Until a node may be lost that is not, ``look_ms`` at most."""
-        before_ms = self._lost_before_ms(now_ms)
-        heard_ms = [n.heard_ms for n in self._nodes.values() if n.heard_ms > before_ms]
-        left_ms = min(heard_ms, default=inf) - before_ms
+        heard_ms = [n.heard_ms for n in self.present(now_ms)]
+        left_ms = min(heard_ms, default=inf) - (now_ms - self._lost_after_ms)
         return min(self.limits.look_ms, max(self.limits.apart_ms, left_ms))
 
     def present(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that have said something lately."""
-        before_ms = self._lost_before_ms(now_ms)
+        before_ms = now_ms - self._lost_after_ms
         return [n for n in self._nodes.values() if n.heard_ms > before_ms]
 
     def silent(self, now_ms: float) -> list[BelievedNode]:
         """Nodes that were heard of once, and not for as long as makes them lost."""
-        before_ms = self._lost_before_ms(now_ms)
+        before_ms = now_ms - self._lost_after_ms
         return [n for n in self._nodes.values() if -inf < n.heard_ms <= before_ms]
+
+    def waits(self, node: str, model: str, waited_ms: float, now_ms: float) -> bool:
+        """Whether a request that a node has is left there: no other has its model, and in time."""
+        able = [n for n in self._able(model, now_ms) if n.node.name == node] if model else []
+        return bool(able) and waited_ms <= able[0].slo_ms(model)
 
     def stalled(self, late_ms: float) -> None:
         """This router stood still for so long: nodes were not silent, it did not listen."""
-        self._heard_ms += late_ms
         for known in self._nodes.values():
             known.heard_ms += late_ms
 
@@ -236,15 +241,14 @@ class Routes:
         if at_ms - self._served_ms[oldest] > self.limits.known_ms:
             del self._served_ms[oldest]
 
-    def _lost_before_ms(self, now_ms: float) -> float:
-        """A node that was heard then, and not since, is lost."""
-        before_ms = min(now_ms - self._lost_after_ms, self._heard_ms - self._silent_after_ms)
-        return max(before_ms, now_ms - self.limits.unheard_times * self._lost_after_ms)
-
     def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
-        after_ms = self._lost_before_ms(now_ms)
-        asked = self._serving.get(model, {}) if model else self._nodes
-        return [n for n in asked.values() if n.accepting and n.heard_ms > after_ms]
+        """Whom to ask: those that are not lost, else those that were heard last of all."""
+        having = self._serving.get(model, {}) if model else self._nodes
+        able = [n for n in having.values() if n.accepting]
+        last_ms = max([n.heard_ms for n in able], default=-inf)
+        after_ms = min(now_ms - self._lost_after_ms, last_ms - self._silent_after_ms)
+        after_ms = max(after_ms, now_ms - self.limits.unheard_times * self._lost_after_ms)
+        return [n for n in able if n.heard_ms > after_ms]
 
     def _known(self, model: str, now_ms: float) -> bool:
         """Whether a model that no node serves is to be served."""
@@ -256,11 +260,12 @@ class Routes:
         """Why there is no node to ask."""
         what = f"model '{model}'" if model else "the fleet"
         having = [n for n in self._nodes.values() if not model or n.serves(model)]
+        untried = [n for n in having if n.node.name not in tried]
         unheard = {n.node.name for n in self._nodes.values() if n.heard_ms == -inf}
-        if tried:
-            why = f"{_listed(tried)} did not answer, and there is no other"
+        if untried:
+            why = "; ".join(_state(node, now_ms) for node in untried)
         elif having:
-            why = "; ".join(_state(node, now_ms) for node in having)
+            why = f"{_listed([n.node.name for n in having])} did not answer, and there is no other"
         elif model in self.unplaced:
             why = (
                 f"the fleet has no room for it: {self.unplaced[model]}: add a node, or take out "

@@ -11,6 +11,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.node import ModelOutlook, NodeModel, NodeState
 from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
+from interlace.fleet.fleet_gpus import node_of
 from interlace.fleet.machine_pool import MachineScaler
 from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.prices import KindPrices
@@ -109,6 +110,19 @@ def test_the_dearest_idle_machine_is_given_back_first() -> None:
     cloud.run(300, 1)
     assert cloud.given_back[:2] == ["n2", "n1"]
     assert len(cloud.controller.nodes) == 1
+
+
+def test_work_goes_to_the_dear_kind_and_back_as_rates_move() -> None:
+    cloud = Cloud(2, ["cheap", "dear"])
+    nothing: Any = SimpleNamespace(look=lambda now_ms: None)
+    cloud.scaler = nothing  # no machine comes or goes
+
+    def used() -> set[str]:
+        return {node_of(part.gpu) for part in cloud.controller.plan.partitions}
+
+    for rows_per_s, nodes in ((10, {"n0"}), (2_500, {"n0", "n1"}), (10, {"n0"})):
+        cloud.run(90, rows_per_s)
+        assert used() == nodes
 
 
 def test_a_machine_without_which_a_model_is_not_served_stays() -> None:

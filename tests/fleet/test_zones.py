@@ -77,6 +77,13 @@ def test_what_stands_once_is_doubled_where_an_accelerator_is_left() -> None:
     assert doubled(found, fleet(3, 1), {}) == found
 
 
+def test_what_no_swap_can_part_is_doubled_first() -> None:
+    zones = {"n0": "left", "n1": "right"}
+    planned = plan({"n0/g0": ["m", "k"], "n0/g1": ["m", "k"], "n0/g2": ["l"]})
+    found = doubled(planned, Fleet(fleet(2, 3).gpus[:4]), zones)
+    assert zones_of(found, zones) == {"m": {"left"}, "k": {"left"}, "l": {"left", "right"}}
+
+
 def test_nothing_is_doubled_within_a_zone_or_on_another_kind() -> None:
     planned = plan({"n0/g0": ["m"]})
     assert doubled(planned, fleet(2, 2), {"n0": "left", "n1": "left"}) == planned

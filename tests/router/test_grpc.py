@@ -10,7 +10,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
-from interlace.router.grpc.passed_calls import model_of
+from interlace.router.grpc.passed_calls import MODEL_TAG, VERSION_TAG, text_of
 from interlace.server.grpc.status import STATUS
 from tests.router.stand import RouterStand
 from tests.server.fakes import wait_until
@@ -20,15 +20,20 @@ from tests.server.grpc.wirebench import INFER, STREAM, request
 MODELS = ("echo", "apart", "fail", "never", "slow-30", "hang", "only-b")
 
 
+VERSION_3 = b"\x12\x013"  # asked for behind all else
+
+
 class Two:
     """A router over two nodes that echo."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost_ms: float = 60_000.0) -> None:
         self.nodes = {"a": Main(), "b": Main()}
         for node in self.nodes.values():
             node.__enter__()
         self.router = RouterStand(
-            dict.fromkeys(self.nodes, 1), {name: node.port for name, node in self.nodes.items()}
+            dict.fromkeys(self.nodes, 1),
+            {name: node.port for name, node in self.nodes.items()},
+            lost_ms,
         )
 
     def heard(self, *refusing: str) -> None:
@@ -117,7 +122,8 @@ def test_many_at_once_share_a_connection(two: Two, channel: grpc.Channel) -> Non
 def test_refusals_keep_status_text_and_time(
     two: Two, channel: grpc.Channel, reason: Reason
 ) -> None:
-    error = failure(channel, request(b"x", model=f"refuse-{reason.value}"))
+    message = request(b"x", model=f"refuse-{reason.value}") + VERSION_3
+    error = failure(channel, message)
     assert error.code().value[0] == int(STATUS[reason])
     assert error.details() == f"refused: {reason.value} 100% é"
     assert dict(error.trailing_metadata())["retry-after-ms"] == "12"
@@ -125,6 +131,41 @@ def test_refusals_keep_status_text_and_time(
     assert len(two.calls("b")) == (1 if elsewhere else 0)
     if elsewhere:
         assert two.calls("b")[0].elapsed_ms > 0.0 and two.calls("a")[0].elapsed_ms == 0.0
+
+
+def test_a_model_that_its_node_has_just_unloaded_is_not_unknown(
+    two: Two, channel: grpc.Channel
+) -> None:
+    for _ in range(2):
+        error = failure(channel, request(b"x", model="refuse-unknown_model"))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "no node that is left has it ready" in error.details()
+        assert dict(error.trailing_metadata())["retry-after-ms"] == "60000"
+    assert [len(two.calls(name)) for name in "ab"] == [1, 1]
+
+
+def test_what_only_a_silent_node_can_answer_waits_for_it(channel: grpc.Channel) -> None:
+    two = Two(lost_ms=1_000.0)
+    two.router.heard("a", "slow-1500", "slow-5000")
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(f"127.0.0.1:{two.router.grpc_port}", options) as own:
+        call = own.unary_unary(
+            INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
+        )
+        asked = {m: call.future(request(b"1", model=m)) for m in ("slow-1500", "slow-5000")}
+        wait_until(lambda: len(two.calls("a")) == 2)
+
+        def elsewhere() -> bool:
+            two.router.heard("b", "slow-5000")
+            two.router.do(two.router.parts.directory.look)
+            return len(two.calls("b")) == 1
+
+        wait_until(elsewhere)
+        assert asked["slow-1500"].result(20).raw_output_contents[0] == b"1"
+        assert two.calls("b")[0].model == "slow-5000"
+        asked["slow-5000"].cancel()
+        wait_until(lambda: all(node.plane.cancelled for node in two.nodes.values()))
+    two.close()
 
 
 def test_what_cannot_be_read_is_the_callers_fault(channel: grpc.Channel) -> None:
@@ -208,6 +249,6 @@ def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel)
 @pytest.mark.parametrize("name", ["", "m", "x" * 300])
 def test_the_model_is_found_wherever_it_stands(name: str) -> None:
     message = request(b"abc", call_id="7", model=name)
-    assert model_of(message) == name
-    id_first = b"\x1a\x017" + b"\x20\x05" + message
-    assert model_of(id_first) == name
+    assert text_of(message, MODEL_TAG) == name
+    id_first = b"\x1a\x017" + b"\x20\x05" + message + b"\x12\x013"
+    assert text_of(id_first, MODEL_TAG) == name and text_of(id_first, VERSION_TAG) == "3"

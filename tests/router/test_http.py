@@ -95,6 +95,34 @@ def test_a_refusal_by_all_is_the_last_one(made: Made) -> None:
     assert [len(node.heads) for node in nodes] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("path", "wanted", "status"),
+    [
+        ("m", None, 503),
+        ("m", ("m",), 503),
+        ("m", ("k",), 404),  # taken out of the fleet's folder
+        ("m/versions/7", None, 404),  # another version may be served
+    ],
+)
+def test_a_model_that_its_node_has_just_unloaded_is_not_unknown(
+    made: Made, path: str, wanted: tuple[str, ...] | None, status: int
+) -> None:
+    router, nodes = made([answers(404, b"no a")], [answers(404, b"no b")])
+    router.do(lambda: router.parts.directory.plan_is_for(wanted, {}))
+    data = request("POST", f"/v2/models/{path}/infer", b"{}")
+    first, second = ask(router, data, data)
+    assert (first.status, second.status) == (status, status)
+    assert ("retry-after" in first.headers) == (status == 503)
+    asked = 1 if path == "m" else 2  # what it said that it has no more it is not asked for
+    assert [len(node.heads) for node in nodes] == [asked, asked]
+
+
+def test_a_refusal_stands_if_the_next_node_has_the_model_no_more(made: Made) -> None:
+    router, _ = made([answers(429, b"no a", "Retry-After: 7")], [answers(404, b"no b")])
+    (reply,) = ask(router, INFER)
+    assert (reply.status, reply.body, reply.headers["retry-after"]) == (429, b"no a", "7")
+
+
 @pytest.mark.parametrize("status", [400, 500, 504])
 def test_other_answers_are_final(made: Made, status: int) -> None:
     router, nodes = made([answers(status, b"no")], [answers(200, b"yes")])
@@ -161,6 +189,36 @@ def test_a_node_that_falls_silent_is_given_up_for_another(made: Made) -> None:
 
         wait_until(lost)
         assert Reader(connection).response().body == b"yes"
+    router.close()
+    node.close()
+    other.close()
+
+
+def test_what_only_a_silent_node_can_answer_waits_for_it_in_time(made: Made) -> None:
+    leave = threading.Event()
+
+    def answers_late(connection: socket.socket, head: bytes) -> bool:
+        leave.wait(10)
+        return answers(200, b"late")(connection, head)
+
+    node, other = ScriptedNode([answers_late]), ScriptedNode([answers(200, b"yes")])
+    router = RouterStand({"a": node.port, "b": other.port}, lost_ms=1_000.0)
+    router.heard("a", "m", "both", slo_ms=60_000.0)
+    with ExitStack() as ends:
+        callers = [ends.enter_context(router.connect()) for _ in range(2)]
+        for caller, model in zip(callers, ("m", "both"), strict=True):
+            caller.sendall(request("POST", f"/v2/models/{model}/infer", b"{}"))
+        wait_until(lambda: len(node.heads) == 2)
+
+        def elsewhere() -> bool:
+            router.heard("b", "both")
+            router.do(router.parts.directory.look)
+            return len(other.heads) == 1
+
+        wait_until(elsewhere)
+        assert Reader(callers[1]).response().body == b"yes"
+        leave.set()
+        assert Reader(callers[0]).response().body == b"late"
     router.close()
     node.close()
     other.close()

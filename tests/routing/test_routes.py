@@ -131,6 +131,7 @@ def test_silent_nodes_are_asked_after_all_others_and_lost_ones_not_at_all() -> N
     assert here.choose("m", NONE, 0.0, 160.0).name == "b"
     assert here.choose("m", {"b"}, 0.0, 160.0).name == "a"
     assert [n.node.name for n in here.silent(500.0)] == ["a"]
+    assert not here.waits("a", "m", 0.0, 500.0)
     with pytest.raises(ServeError) as found:
         here.choose("m", {"b"}, 0.0, 501.0)
     assert found.value.reason is Reason.NOT_READY
@@ -140,14 +141,27 @@ def test_the_last_that_could_be_asked_is_given_more_time() -> None:
     here = routes("a", "b", "c")
     here.heard("a", state(m=outlook()), 0.0)
     here.heard("b", state(m=outlook()), 350.0)
-    here.heard("c", NodeState(1, 0, {}, accepting=False), 900.0)  # it takes nothing
-    assert [n.node.name for n in here.silent(1_500.0)] == ["a"]
+    here.heard("c", NodeState(1, 0, {"m": outlook()}, accepting=False), 900.0)  # it takes nothing
     assert here.choose("m", NONE, 0.0, 2_349.0).name == "b"
     assert not here.serves("m", 2_350.0)
     here.stalled(1_000.0)
     assert here.choose("m", NONE, 0.0, 3_349.0).name == "b"
     here.follow([Node("a", "127.0.0.1", 8000)])
     assert here.choose("m", NONE, 0.0, 2_999.0).name == "a"  # nobody else is left
+
+
+def test_a_models_only_node_is_asked_while_others_are_heard_and_its_requests_stay_in_time() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(), k=outlook()), 0.0)
+    for number in range(21):
+        here.heard("b", state(number, k=outlook()), 100.0 * number)
+    assert [n.node.name for n in here.silent(1_999.0)] == ["a"]
+    assert here.choose("m", NONE, 0.0, 1_999.0).name == "a"
+    assert here.choose("k", NONE, 0.0, 1_999.0).name == "b"
+    assert here.waits("a", "m", 50.0, 1_999.0) and not here.waits("a", "m", 51.0, 1_999.0)
+    assert not here.waits("a", "k", 0.0, 1_999.0) and not here.waits("a", "", 0.0, 1_999.0)
+    assert refusal(here, "m", 2_000.0) is Reason.NOT_READY
+    assert not here.waits("a", "m", 0.0, 2_000.0)
 
 
 @given(
@@ -164,12 +178,12 @@ def test_while_nobody_is_heard_the_last_one_counts_and_none_comes_back(
     last_ms = max(heard_ms)
     limits, there = here.limits, set(here.nodes)
     for now_ms in sorted(last_ms + ms for ms in later_ms):
-        able = set(here.present(now_ms))
-        assert able <= there
+        able = {n for n in there if here.waits(n.node.name, "m", 0.0, now_ms)}
+        assert able == {n for n in here.nodes if here.waits(n.node.name, "m", 0.0, now_ms)}
         assert bool(able) == (now_ms - last_ms < limits.unheard_times * limits.lost_ms)
         long_ms = limits.lost_ms if last_ms > now_ms - limits.lost_ms else 0.0
         assert all(n.heard_ms > last_ms - limits.silent_ms - long_ms for n in able)
-        assert able == there - set(here.silent(now_ms))
+        assert set(here.present(now_ms)) == set(here.nodes) - set(here.silent(now_ms))
         there = able
 
 
@@ -241,9 +255,9 @@ def test_who_knows_that_nothing_is_wanted_says_so_of_any_model() -> None:
     assert refusal(here, "m", 0.0) is Reason.UNKNOWN_MODEL
 
 
-def refusal(here: Routes, model: str, now_ms: float) -> Reason:
+def refusal(here: Routes, model: str, now_ms: float, tried: str = "") -> Reason:
     with pytest.raises(ServeError) as found:
-        here.choose(model, NONE, 0.0, now_ms)
+        here.choose(model, tried, 0.0, now_ms)
     return found.value.reason
 
 
@@ -286,6 +300,42 @@ def test_what_is_served_no_more_is_forgotten_in_the_end(
             if until_ms < inf:
                 lately = now_ms - until_ms <= here.limits.known_ms
                 assert (refusal(here, name, now_ms) is Reason.NOT_READY) == lately
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.sets(st.sampled_from("mkx")))),
+    st.none() | st.sets(st.sampled_from("mkx")),
+)
+def test_what_a_node_lacks_it_is_not_asked_for_until_it_says_otherwise(
+    steps: list[tuple[int, bool, set[str]]], wanted: set[str] | None
+) -> None:
+    """Law: refusals and news agree on who has what; who was served lately is not unknown."""
+    here = routes("0", "1", "2")
+    here.wanted = wanted
+    has: dict[str, set[str]] = {name: set() for name in "012"}
+    for name in "012":
+        here.heard(name, state(y=outlook()), 0.0)
+    once: set[str] = set()
+    for number, (node, speaks, models) in enumerate(steps):
+        if speaks:
+            here.heard(
+                str(node), state(number + 1, y=outlook(), **dict.fromkeys(models, outlook())), 1.0
+            )
+            has[str(node)] = models
+            once |= models
+        else:
+            for model in models:
+                here.lacks(str(node), model)
+            has[str(node)] = has[str(node)] - models
+        for model in "mkx":
+            able = {name for name, models in has.items() if model in models}
+            assert here.serves(model, 1.0) == bool(able)
+            if able:
+                assert here.choose(model, NONE, 0.0, 1.0).name in able
+            else:
+                known = model in (once if wanted is None else wanted)
+                expected = Reason.NOT_READY if known else Reason.UNKNOWN_MODEL
+                assert refusal(here, model, 1.0, "0") is expected
 
 
 def test_a_moved_node_is_gone_and_new() -> None:

@@ -82,6 +82,8 @@ class SimulatedRouter:
             outcome, error = answer
             if error is not None and error.reason in _ELSEWHERE:
                 request.refused = True
+                if error.reason is Reason.UNKNOWN_MODEL:
+                    self._routes.lacks(name, request.model)
                 self.pass_on(request)
             else:
                 request.answer(request, outcome)
@@ -107,6 +109,9 @@ class SimulatedRouter:
         """Give up what lost nodes have."""
         now_ms = self._clock.now_ms()
         for believed in self._routes.silent(now_ms):
-            for number in list(self._at[believed.node.name]):
-                self._lost(believed.node.name, number)
+            node = believed.node.name
+            for number, request in list(self._at[node].items()):
+                waited_ms = now_ms - request.arrived_ms
+                if not self._routes.waits(node, request.model, waited_ms, now_ms):
+                    self._lost(node, number)
         self._clock.call_at(now_ms + self._pause_ms, self._look)

@@ -9,7 +9,7 @@ from interlace.core.errors import ServeError
 from interlace.router.attempts import Attempts, joined
 from interlace.router.directory import NodeDirectory
 from interlace.router.grpc.node_channel import NodeCall
-from interlace.router.grpc.passed_calls import CallEnd, model_of
+from interlace.router.grpc.passed_calls import MODEL_TAG, VERSION_TAG, CallEnd, text_of
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.frame_writer import Buffer
 from interlace.server.grpc.headers import TRAILERS_OK
@@ -100,7 +100,7 @@ class PassedRequest:
         """Send it to the node that is predicted to answer first."""
         self._forwarder.count += 1
         try:
-            self._attempts = Attempts(self._forwarder.directory, model_of(self.message))
+            self._attempts = Attempts(self._forwarder.directory, text_of(self.message, MODEL_TAG))
             self._try(self._attempts)
         except ServeError as error:
             self._fail(_end(error))
@@ -118,15 +118,23 @@ class PassedRequest:
             self._attempts.links.answered()
 
     def refused(self, end: CallEnd) -> None:
-        if end.status in _ELSEWHERE:
-            self._refusal = end
-            self._again("")
-        else:
+        assert self._attempts is not None
+        if end.status not in _ELSEWHERE:
             self._fail(end)
+            return
+        if end.status == GrpcStatus.NOT_FOUND and not text_of(self.message, VERSION_TAG):
+            self._attempts.lacks()
+        else:
+            self._refusal = end
+        self._again("")
 
     def lost(self, why: str) -> None:
         assert self._attempts is not None
         self._again(self._attempts.lost(why, True))
+
+    def waits(self) -> bool:
+        assert self._attempts is not None
+        return self._attempts.waits()
 
     def _try(self, attempts: Attempts) -> None:
         waited_ms = attempts.waited_ms

@@ -29,7 +29,7 @@ _LAST_STREAM: Final = 1 << 30
 
 
 class CallTaker(Protocol):
-    """Who made a call: exactly one of these is called, once."""
+    """Who made a call: exactly one of the first three is called, once."""
 
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
         """The response; ``reserved`` is the taker's to release."""
@@ -41,6 +41,10 @@ class CallTaker(Protocol):
 
     def lost(self, why: str) -> None:
         """There will be no answer."""
+        ...
+
+    def waits(self) -> bool:
+        """Whether it waits on for a node that is silent."""
         ...
 
 
@@ -84,7 +88,7 @@ class NodeChannel:
     @property
     def in_flight(self) -> int:
         """Calls that have no answer yet."""
-        return 0 if self._link is None else len(self._link.calls) + len(self._link.waiting)
+        return 0 if self._link is None else len(self._link.all_calls)
 
     def call(
         self, path: str, message: bytes, budget_ms: float | None, waited_ms: float, taker: CallTaker
@@ -112,10 +116,20 @@ class NodeChannel:
         if self._link is not None:
             self._link.cancel(call)
 
-    def fail_all(self, why: str) -> None:
-        """Give up every call, and the connection."""
-        if self._link is not None:
-            self._link.end(why)
+    def fail_all(self, why: str, hopeless: bool = False) -> None:
+        """Give up every call and the connection, or the ``hopeless`` calls, if any waits on."""
+        link = self._link
+        if link is None:
+            return
+        takers = {call: call.taker for call in link.all_calls if call.taker is not None}
+        waiting = {call for call, taker in takers.items() if hopeless and taker.waits()}
+        if not waiting:
+            link.end(why)
+            return
+        for call, taker in takers.items():
+            if call not in waiting:
+                call.cancel()
+                taker.lost(why)
 
     def close(self) -> None:
         """Close the connection; nothing is in flight."""
@@ -149,6 +163,11 @@ class _Link:
             h2.WINDOW_UPDATE: self._window_update,
         }
         self._opening = self._loop.create_task(self._connect(node))
+
+    @property
+    def all_calls(self) -> list[NodeCall]:
+        """Those that are sent, and those that wait for the connection to be made."""
+        return [*self.calls.values(), *(one[0] for one in self.waiting)]
 
     def send(self, call: NodeCall, head: bytes, message: bytes) -> None:
         """Send a call, now or when there is a connection."""
@@ -186,7 +205,7 @@ class _Link:
         """Close; whoever still waits is told why."""
         self.open = False
         self._opening.cancel()
-        left = [*self.calls.values(), *(one[0] for one in self.waiting)]
+        left = self.all_calls
         self.calls, self.waiting = {}, []
         sock, self._sock = self._sock, None
         if sock is not None:

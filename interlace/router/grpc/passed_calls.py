@@ -14,13 +14,14 @@ from interlace.server.grpc.headers import literal
 from interlace.server.grpc.infer_wire import malformed, read_varint
 from interlace.server.grpc.status import GrpcStatus
 
-_MODEL_TAG: Final = 0x0A
+MODEL_TAG: Final = 0x0A
+VERSION_TAG: Final = 0x12
 _BLOCKS_KEPT: Final = 256
 _KEPT_BYTES: Final = 1024
 
 
-def model_of(message: bytes) -> str:
-    """The model's name in a ModelInferRequest; "" if there is none.
+def text_of(message: bytes, wanted: int) -> str:
+    """The model's name or version (by its tag) in a ModelInferRequest; "" if there is none.
 
     Raises:
         ServeError: BAD_INPUT, it is no protobuf.
@@ -34,7 +35,7 @@ def model_of(message: bytes) -> str:
                 size, at = read_varint(message, at)
                 if at + size > end:
                     raise malformed(f"a field runs past its {end} bytes")
-                if tag == _MODEL_TAG:
+                if tag == wanted:
                     return message[at : at + size].decode("utf-8")
                 at += size
             elif kind == 0:
@@ -44,7 +45,7 @@ def model_of(message: bytes) -> str:
             else:
                 raise malformed(f"wire type {kind} before byte {at}")
     except (IndexError, UnicodeDecodeError) as error:
-        raise malformed(f"it has no name of a model ({error})") from error
+        raise malformed(f"its model cannot be read ({error})") from error
     return ""
 
 

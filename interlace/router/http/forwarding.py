@@ -97,7 +97,10 @@ class Forwarded:
     ) -> None:
         if head.status in _ELSEWHERE:
             self._leave()
-            self._refusal = (head, bytes(body))
+            if head.status == 404 and len(self._head.names) == 1:  # no version was asked for
+                self._attempts.lacks()
+            else:
+                self._refusal = (head, bytes(body))
             if reserved is not None:
                 reserved.release()
             self._again()
@@ -119,6 +122,9 @@ class Forwarded:
         self._leave()
         self._free()
         self._writer.fail(error)
+
+    def waits(self) -> bool:
+        return self._attempts.waits()
 
     def _try(self) -> None:
         waited_ms, body = self._attempts.waited_ms, self._body

@@ -14,7 +14,7 @@ _HEAD_BYTES_MAX: Final = 64 << 10
 
 
 class ReplyTaker(Protocol):
-    """Who sent a request: exactly one of these is called, once."""
+    """Who sent a request: exactly one of the first three is called, once."""
 
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
@@ -28,6 +28,10 @@ class ReplyTaker(Protocol):
 
     def too_large(self, error: ServeError) -> None:
         """There is one, and no room for it."""
+        ...
+
+    def waits(self) -> bool:
+        """Whether it waits on for a node that is silent."""
         ...
 
 

@@ -93,11 +93,12 @@ class NodeConnections:
         """A request has its reply, or wants none; once for each ``send``."""
         self._busy.pop(pending, None)
 
-    def fail_all(self, why: str) -> None:
-        """Give up every request that is there, and the connections: the node is lost."""
+    def fail_all(self, why: str, hopeless: bool = False) -> None:
+        """Give up every request that is there, or the ``hopeless`` ones, and idle connections."""
         for pending in list(self._busy):
-            pending.cancel()
-            pending.taker.lost(why, True)
+            if not (hopeless and pending.taker.waits()):
+                pending.cancel()
+                pending.taker.lost(why, True)
         self.close_idle(0.0)
 
     def close_idle(self, idle_s: float = _IDLE_S) -> None:

@@ -33,6 +33,9 @@ class _Taker:
         if not self.future.done():
             self.future.set_exception(error)
 
+    def waits(self) -> bool:
+        return False
+
 
 class NodeReader:
     """Small requests that a router makes itself."""
