@@ -36,9 +36,9 @@ def kept_plan(
     What a system's packer says is played by its dispatcher. A system that is ``tried`` goes on
     from there: where a model breaks its promise, what shares are idle are given away, then the
     models that broke it are planned for more than they ask; where all is kept, or accelerators
-    are short, fewer are cut for the largest part of the rates that the packer serves on them, for
-    as long as that keeps every promise, too. Deterministic, and the same for every limit on the
-    accelerators that does not bind, and for every number of ``cores`` that trials run on.
+    are short, fewer are cut into pools, for as long as that keeps every promise, too.
+    Deterministic, and the same for every limit on the accelerators that does not bind, and for
+    every number of ``cores`` that trials run on.
 
     Of as many accelerators a ``current`` plan is preferred that keeps every promise, or does with
     further partitions for the models whose promise it breaks.
