@@ -204,6 +204,7 @@ class _Measured(LayerBench):
     def __init__(self) -> None:
         uses = [WeightUse("linear", (f"{name}.weight",)) for name in "ab"]
         file = SimpleNamespace(
+            tables=(),
             uses=uses,
             extents=[Extent(0, 8), Extent(8, 8)],
             weights_bytes=(8, 8),
