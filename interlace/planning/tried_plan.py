@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Plan
+from interlace.core.plan import Demand, Plan
 from interlace.packing.lending import with_guests
 from interlace.packing.widening import widened
 from interlace.perf.latency import surface
@@ -22,6 +22,8 @@ from interlace.policy.base import System
 _OTHER_SEED: Final = 100
 #: Requests of such a trial for the sake of its time.
 _MOST: Final = 500_000
+#: Requests of a model that comes in bursts, were they independent, that tell something of it.
+_LEAST: Final = 200
 
 
 class Confirmation(NamedTuple):
@@ -76,10 +78,21 @@ class PlanTrials:
     cores: int = 1
 
     def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> TriedPlan:
-        """The plan after such a trial; where accelerators are left, of more load than is asked."""
+        """The plan after such a trial; where accelerators are left, of more load than is asked.
+
+        One that is kept is tried again for longer if the bursts of a model are rarer.
+        """
         known, there = self.scenario, _in_use(plan, fleet)
         spare = len(there.gpus) < known.limit
-        load, longer, least_s = how or (WITH_SPARE if spare else AS_ASKED)
+        how = how or (WITH_SPARE if spare else AS_ASKED)
+        found = self._confirmed(plan, there, how)
+        bursts_s = max(_bursts_s(one) for one in known.demand)
+        if bursts_s > how.least_s and not found.missed:
+            found = self._confirmed(plan, there, how._replace(least_s=bursts_s))
+        return found
+
+    def _confirmed(self, plan: Plan, there: Fleet, how: Confirmation) -> TriedPlan:
+        known, (load, longer, least_s) = self.scenario, how
         rate_rps = load * sum(one.rows_per_s for one in known.demand)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
         trial = try_plan(
@@ -162,6 +175,12 @@ class PlanTrials:
             or not known[one.model].points
             or surface(known[one.model]).latency_ms(1, 100) > one.slo_ms
         )
+
+
+def _bursts_s(asked: Demand) -> float:
+    """Until so many independent requests have come as tell something, by the variance of gaps."""
+    bursty = asked.rows_per_s > 0 and asked.cv > 1.0
+    return _LEAST * asked.cv**2 / asked.rows_per_s if bursty else 0.0
 
 
 def _models(parts: Sequence[Plan]) -> set[str]:

@@ -70,6 +70,18 @@ def test_what_is_told_was_kept_at_more_load_where_accelerators_are_left(load: fl
     assert bound.trial.load == 1.0  # all that there is must do
 
 
+def test_a_model_of_rare_bursts_is_tried_until_some_have_come() -> None:
+    often, rare = Demand("often", 4_000.0, 60.0), Demand("rare", 60.0, 60.0, cv=2.0)
+    profiles = {one: _profile(one, 2.0, 0.1, 40.0) for one in ("often", "rare")}
+    known = Scenario((often, rare), GPU, profiles, limit=8)
+    sent = [
+        kept_plan(replace(known, demand=(often, one)), OURS).trial.models["rare"]
+        for one in (rare, replace(rare, cv=1.0))
+    ]
+    assert sent[0].sent > 1.2 * sent[1].sent
+    assert sent[0].sent * rare.cv**-2 > 180.0
+
+
 def test_beside_a_model_that_nobody_serves_promises_are_told_at_the_load_asked() -> None:
     """Plans that break at more load only are not called broken."""
     for load in (0.5, 1.0, 1.5, 2.0):
