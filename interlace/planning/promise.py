@@ -82,10 +82,9 @@ class _Search:
             return self.trials.tried(plan, fleet)
         if not narrows:
             return mended(self.trials.tried(plan, fleet), self.trials)
-        gpus, complete = len(fleet.gpus), self.trials.complete(plan)
-        cut = narrowing.fewest(gpus, self.start) if complete else None
-        if complete and cut is None and not self.current.partitions:
-            cut = narrowing.pooled(gpus)  # as many, with more to spare
+        complete = self.trials.complete(plan)
+        alike = not self.current.partitions  # as many in pools have more to spare
+        cut = narrowing.fewest(len(fleet.gpus) + alike, self.start) if complete else None
         if cut is not None:
             return _without(cut, plan)
         found = self.trials.confirmed(plan, fleet)
@@ -96,8 +95,7 @@ class _Search:
         short = bool(found.trial.broken) or not self.trials.complete(found.plan)
         if short and found.gpus < self.scenario.limit:
             return found
-        least = max(self.start, gpus) if complete else self.start  # below was tried already
-        cut = narrowing.fewest(found.gpus + short, least)
+        cut = narrowing.fewest(found.gpus + short, self.start)
         if cut is not None:
             return _without(cut, plan)
         return (self.whole() if found.plan.underserved else None) or found
