@@ -2,9 +2,9 @@
 
 import gc
 import os
-import time
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
