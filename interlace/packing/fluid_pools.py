@@ -12,6 +12,7 @@ out nearly as much as if all were everywhere (Jordan and Graves, Management Scie
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,12 +98,18 @@ class FluidPools:
     def _placed(self, filling: _Filling) -> list[FilledGpu] | None:
         """The pools on accelerators, each model in as many hosts as memory allows."""
         known = PlacementInput(self.demand, self.profiles, self.current)
-        for more in range(max(filling.hosts), -1, -1):
+
+        def placed(more: int) -> list[FilledGpu] | None:
             chosen = Counter(self._patterns(filling, more))
             homes, lost = place(chosen, self.fleet.gpus, filling.layouts, known)
-            if not lost:
-                return homes
-        return None
+            return None if lost else homes
+
+        most = max(filling.hosts)
+        if (found := placed(most)) is not None:
+            return found
+        # What fits with more copies fits with fewer.
+        fewer = bisect_left(range(most), True, key=lambda by: placed(most - 1 - by) is not None)
+        return placed(most - 1 - fewer) if fewer < most else None
 
     def _patterns(self, filling: _Filling, more: int) -> Iterator[Pattern]:
         """Each host of each pool, its busiest model first; a model is in ``more`` than it needs."""
@@ -214,7 +221,7 @@ class FluidPools:
 
 
 def _better(one: _PoolKind, other: _PoolKind, gpu: Gpu) -> bool:
-    """True if an accelerator full of ``one``, whose shares are smaller, serves no model less."""
+    """True if an accelerator full of ``one`` serves no model less, in smaller shares, no idler."""
     if one.share_pct >= other.share_pct or one.idle > other.idle:
         return False
     whole = max(map(len, layouts(gpu, [one.share_pct]))) * one.rows_per_s

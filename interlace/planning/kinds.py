@@ -20,6 +20,7 @@ from interlace.packing.fluid_pools import FluidPools
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.scenario import Scenario
+from interlace.planning.tried_plan import PlanTrials
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
@@ -108,7 +109,7 @@ def plan_kinds(scenarios: Sequence[Scenario], system: System) -> KindsPlan:
     }
     cheapest = min(costs, key=lambda kind: costs[kind])
     found = KindsPlan((), costs, _bound_per_hour(scenarios, bounds))
-    counts = [_packed(system), _pooled] if system.tried else [_packed(system)]
+    counts = [_packed(system), _pooled(system)] if system.tried else [_packed(system)]
     prices = _unit_costs(scenarios, bounds)
     choices = {_Choices(scenarios, count, prices).best() for count in counts}
     made = [_parts(scenarios, choice, system) for choice in sorted(choices)]
@@ -138,15 +139,22 @@ def _packed(system: System) -> _Count:
     return count
 
 
-def _pooled(one: Scenario) -> float:
+def _pooled(system: System) -> _Count:
     """Accelerators that have time for all rates in pools, which may be too few."""
-    demand = [asked for asked in one.demand if asked.rows_per_s > 0]
-    least = max(1, _bound(one).gpus)
-    for gpus in range(least, min(_MOST_POOLED * least, one.limit) + 1):
-        pools = FluidPools(demand, uniform_fleet(one.gpu, gpus), one.busy_profiles, Plan())
-        if pools.plan({asked.model: 1.0 for asked in demand}) is not None:
-            return gpus
-    return inf
+    packed = _packed(system)
+
+    def count(one: Scenario) -> float:
+        wanted = [asked for asked in one.demand if asked.rows_per_s > 0]
+        if not wanted or PlanTrials(one, system).hopeless:
+            return packed(one)  # nothing to pool, or what no pool serves
+        least = max(1, _bound(one).gpus)
+        for gpus in range(least, min(_MOST_POOLED * least, one.limit) + 1):
+            pools = FluidPools(wanted, uniform_fleet(one.gpu, gpus), one.busy_profiles, Plan())
+            if pools.plan({asked.model: 1.0 for asked in wanted}) is not None:
+                return gpus
+        return inf
+
+    return count
 
 
 def _tried(scenario: Scenario, models: Sequence[int], system: System) -> CapacityPlan:

@@ -58,7 +58,7 @@ class Narrowing:
         soon, patience = _SOON * enough(self.trials.scenario), _PATIENCE
         for _ in range(_PROPOSED):
             proposed = pools.plan(weight) if weight else None
-            if proposed is None or len(broken) == _TRIED:
+            if proposed is None:
                 return None
             plan = self.trials.spread(proposed, fleet)
             found = next((one for one in broken if _breaks_alike(plan, one)), None)
@@ -70,6 +70,8 @@ class Narrowing:
                 patience -= max(0.0, 1.0 - found.trial.requests / soon)
                 if len(found.missed) > max(2, len(weight) / 2) or patience <= 0.0:
                     return None  # it is not one model or another that has too little
+                if len(broken) == _TRIED:
+                    return None
             for model in found.missed:
                 often[model] += 1
                 weight[model] *= _MORE ** often[model]

@@ -86,7 +86,7 @@ class PlanTrials:
         spare = len(there.gpus) < known.limit
         how = how or (WITH_SPARE if spare else AS_ASKED)
         found = self._confirmed(plan, there, how)
-        bursts_s = max(_bursts_s(one) for one in known.demand)
+        bursts_s = max(map(_bursts_s, known.demand), default=0.0)
         if bursts_s > how.least_s and not found.missed:
             found = self._confirmed(plan, there, how._replace(least_s=bursts_s))
         return found
