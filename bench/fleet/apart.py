@@ -79,6 +79,11 @@ class ApartNode:
         self._process.kill()
         self._process.wait()
 
+    @property
+    def _hardware_address(self) -> str:
+        """A machine keeps it, or others send to the one that they know for up to 45 s."""
+        return f"02:00:0a:09:00:{int(self.host.rpartition('.')[2]):02x}"
+
     def _started(self) -> subprocess.Popen[bytes]:
         ports = "--http-port", str(_PORT), "--grpc-port", "8001", "--metrics-port", "8002"
         served = [
@@ -96,7 +101,8 @@ class ApartNode:
         ):
             time.sleep(0.01)
         subprocess.run(["ip", "link", "del", self._link], check=False, stderr=subprocess.DEVNULL)
-        _ip(f"link add {self._link} type veth peer name eth0 netns {process.pid}")
+        peer = f"name eth0 address {self._hardware_address} netns {process.pid}"
+        _ip(f"link add {self._link} type veth peer {peer}")
         _ip(f"link set {self._link} master br0 up")
         inside = f"ip link set lo up; ip link set eth0 up; ip addr add {self.host}/24 dev eth0"
         subprocess.run(["nsenter", "-t", str(process.pid), "-n", "sh", "-c", inside], check=True)

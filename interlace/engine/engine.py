@@ -91,11 +91,17 @@ class Engine:
                 return timeouts.timed_out(self._state, now_ms)
             case EpochEnded():
                 commands = self._scheduler.expire(now_ms) + self._plans.tick(now_ms)
-                commands += self._reconciler.reconcile(now_ms)
+                commands += self._reconcile(now_ms)
                 return commands + self._plans.dismissals()
             case _:
                 commands = self._changed(event, now_ms)
-                return commands + self._reconciler.reconcile(now_ms)
+                return commands + self._reconcile(now_ms)
+
+    def _reconcile(self, now_ms: float, ended: bool = False) -> list[Command]:
+        before = self._state.target
+        commands = self._plans.resume(now_ms)
+        same = self._state.target is before
+        return commands + self._reconciler.reconcile(now_ms, ended and same)
 
     def _changed(
         self,
@@ -149,7 +155,7 @@ class Engine:
                 return commands  # tried again when the epoch ends, not at once
             if finished.failure is None and self._reconciler.may_wait():
                 return commands
-        return commands + self._reconciler.reconcile(now_ms, ended=True)
+        return commands + self._reconcile(now_ms, ended=True)
 
     def _may_go_on(self, run: Run) -> bool:
         """True if a change of plan may have waited for the end of this batch."""

@@ -53,6 +53,9 @@ class PlanController:
         self._ticket = 0
         self._open_ticket: int | None = None
         self._stale = False
+        self._deferred: PlanSolved | None = (
+            None  #: until leavers' queues are served
+        )
         self._bereft = False  #: accelerators that were in use have left, of several that leave
 
     def deploy(self, deployed: ModelsDeployed) -> list[Command]:
@@ -104,8 +107,12 @@ class PlanController:
         return SolvePlan(ticket, demand, self._current(), profiles, fleet, largest)
 
     def planned(self, planned: PlanSolved, now_ms: float) -> list[Command]:
-        """Head for a new plan."""
+        """Head for a new plan, once the one that stands has served what waits for leavers."""
+        self._deferred = None
         if planned.ticket != self._open_ticket:
+            return []
+        if self._leavers_wait():
+            self._deferred = planned
             return []
         self._open_ticket = None
         self._trigger.planned(now_ms)
@@ -122,6 +129,20 @@ class PlanController:
         if self._stale:
             commands += self.ask()
         return commands
+
+    def resume(self, now_ms: float) -> list[Command]:
+        """Head for the plan that was deferred, if nothing waits for leavers any more."""
+        return [] if self._deferred is None else self.planned(self._deferred, now_ms)
+
+    def _leavers_wait(self) -> bool:
+        """Whether requests of models that leave wait where they can be served.
+
+        No more come, so that is at most until their deadlines.
+        """
+        return any(
+            one.leaving and one.waiting and bool(one.hosts or one.lenders)
+            for one in self._state.models.values()
+        )
 
     def tick(self, now_ms: float) -> list[Command]:
         """Close an epoch: replan if that is due, repeat what failed, let go what is not needed."""

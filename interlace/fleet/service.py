@@ -101,7 +101,8 @@ class FleetService:
     def start(self) -> None:
         """Begin; the tasks run until ``close``."""
         self._tasks = [
-            asyncio.ensure_future(work) for work in (self._command(), self._look(), self._read())
+            asyncio.ensure_future(work)
+            for work in (self._command(), self._look(), self._meet(), self._read())
         ]
         for task in self._tasks:
             task.add_done_callback(_ended)
@@ -311,10 +312,6 @@ class FleetService:
             for node in self._described.keys() - (heard_ms.keys() - lost):
                 _LOG.warning("node %s is lost: its models stand elsewhere from now on", node)
                 self._give_up(node)
-            for node in self._directory.heard_lately() - lost:
-                state, known = self._states.get(node), self._described.get(node)
-                if known is None or (state is not None and state.began != known.began):
-                    await self._describe(node)
             wanted = self._files.models if self._files.digest else None
             reasons = {} if self.controller is None else self.controller.reasons
             self._directory.plan_is_for(wanted, reasons)
@@ -325,6 +322,17 @@ class FleetService:
                 drained = self._changes.now.drained & self._described.keys()
                 await asyncio.gather(*map(self._empty, drained))
             await asyncio.sleep(_LOOK_S)
+
+    async def _meet(self) -> None:
+        """Have nodes that are new, or began anew, say what they are."""
+        while True:
+            there = self._directory.heard_lately() - self._directory.refusing()
+            await asyncio.gather(*map(self._describe, filter(self._is_new, there)))
+            await asyncio.sleep(_LOOK_S)
+
+    def _is_new(self, node: str) -> bool:
+        state, known = self._states.get(node), self._described.get(node)
+        return known is None or (state is not None and state.began != known.began)
 
     def _give_up(self, node: str) -> None:
         """Plan without it from now on."""

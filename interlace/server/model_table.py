@@ -95,8 +95,8 @@ class ModelTable:
         if versions is None and name in self.at_hand:
             raise ServeError(
                 Reason.NOT_READY,
-                f"model '{name}' is at hand, but this node is not told to serve it at present: ask "
-                "a router",
+                f"model '{name}' is at hand, but this node is not told to serve it at present: "
+                "routers ask those that are",
             )
         if versions is None:
             short = name[:NAME_CHARS]

@@ -6,7 +6,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
-from interlace.core.messages import Failure, ModelWithdrawn, Run
+from interlace.core.messages import Failure, ModelWithdrawn, PlanChanged, Run
 from interlace.core.request import Outcome
 from tests.builders import OVERLAP, World, line_profile, machine
 
@@ -152,13 +152,16 @@ def test_the_answer_says_how_many_workers_died_of_a_request() -> None:
     assert (world.reply_of(late).outcome, world.reply_of(late).deaths) == (Outcome.EXPIRED, 1)
 
 
+@pytest.mark.parametrize("replanned", [False, True])
 @pytest.mark.parametrize("traits", [OVERLAP, frozenset()])
 def test_withdrawing_under_load_answers_what_was_accepted_and_unloads(
-    traits: frozenset[Trait],
+    traits: frozenset[Trait], replanned: bool
 ) -> None:
     world = _world(traits)
     sent = [world.send("b", 60.0) for _ in range(10)]
     world.runtime.deliver(ModelWithdrawn("b"))
+    if replanned:
+        world.runtime.deliver(PlanChanged())
     world.run(500)
     assert all(world.reply_of(r).outcome is Outcome.OK for r in sent)
     assert [t.model for t in world.statuses if t.status == "gone"] == ["b"]

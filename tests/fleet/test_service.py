@@ -50,6 +50,7 @@ class FakeNodes:
         self.told: list[tuple[str, str]] = []
         self.orders: list[tuple[str, Any]] = []  #: what they were told, too
         self.ended: set[str] = set()
+        self.speechless: set[str] = set()  #: that do not say what they are
         self.refusal = b""
         self.models = MODELS
         self.wanted: Collection[str] | None = None
@@ -76,6 +77,9 @@ class FakeNodes:
 
     async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
         if path == "/v2/node":
+            while node in self.speechless:
+                self.told.append((node, path))
+                await asyncio.sleep(0.01)
             return HttpResponse(msgspec.json.encode(self.descriptions[node]))
         if path == "/v2/node/models":
             return HttpResponse(msgspec.msgpack.encode(self.models))
@@ -164,6 +168,21 @@ def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path
             stand.service.close()
 
     asyncio.run(work())
+
+
+def test_losses_are_noticed_while_a_node_does_not_say_what_it_is(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+        stand.nodes.speechless.add("b")
+        stand.nodes.states["b"] = NodeState(3, 0, {})
+        await stand.until(lambda: ("b", "/v2/node") in stand.nodes.told)
+        stand.nodes.ended.add("a")
+        await stand.until(lambda: stand.serving() == {"b"})
+        stand.nodes.descriptions["b"] = node("b", 3)
+        stand.nodes.speechless.clear()
+        await stand.until(lambda: stand.nodes.states["b"].revision != (0, 0))
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
 
 def node(name: str, began: int, version: str = __version__) -> NodeDescription:

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from interlace.core.errors import ServeError
+from interlace.router.http.reads import NodeReader
 from tests.router.scripted_node import Act, ScriptedNode, answers, hangs_up, says, silent
 from tests.router.stand import RouterStand
 from tests.server.fakes import one_to_one, wait_until
@@ -192,6 +194,15 @@ def test_a_node_that_falls_silent_is_given_up_for_another(made: Made) -> None:
     router.close()
     node.close()
     other.close()
+
+
+def test_a_question_that_a_node_does_not_answer_ends(made: Made) -> None:
+    router, (node,) = made([silent])
+    directory = router.parts.directory
+    reader = router.do(lambda: NodeReader(directory, "", patience_s=0.05))
+    with pytest.raises(ServeError, match=r"node 'a' did not answer within 0\.05 s"):
+        router.wait(reader.ask("a", "GET", "/v2/node"))
+    assert len(node.heads) == 1 and directory.links("a").http.in_flight == 0
 
 
 def test_what_only_a_silent_node_can_answer_waits_for_it_in_time(made: Made) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory
@@ -10,6 +11,9 @@ from interlace.router.http.node_connections import NodeConnections
 from interlace.router.http.passed_heads import ReplyHead
 from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.routes import HttpResponse
+
+#: Longer than a node takes for digests of files that it never read before.
+_PATIENCE_S: Final = 30.0
 
 
 class _Taker:
@@ -40,9 +44,10 @@ class _Taker:
 class NodeReader:
     """Small requests that a router makes itself."""
 
-    def __init__(self, directory: NodeDirectory, key: str) -> None:
+    def __init__(self, directory: NodeDirectory, key: str, patience_s: float = _PATIENCE_S) -> None:
         """``key`` is the API key that nodes ask for; "" if they ask for none."""
         self._directory = directory
+        self._patience_s = patience_s
         self._key = f"X-API-Key: {key}\r\n".encode() if key else b""
 
     def request(
@@ -69,7 +74,12 @@ class NodeReader:
         taker = _Taker()
         pending = connections.send((request,), taker)
         try:
-            return await taker.future
+            async with asyncio.timeout(self._patience_s):
+                return await taker.future
+        except TimeoutError:
+            pending.cancel()
+            why = f"node {node!r} did not answer within {self._patience_s:g} s"
+            raise ServeError(Reason.NOT_READY, why) from None
         except asyncio.CancelledError:
             pending.cancel()
             raise
