@@ -2,7 +2,8 @@
 
 Each time the node that serves most is lost: its process killed, stopped, or its packets dropped.
 Noticed: its requests are tried elsewhere. Stands elsewhere: it is planned for no more, and
-the others have loaded all models. As planned: they have what a plan without it says. Every
+the others have loaded all models. As planned: they have what a plan without it says. Back: it
+has loaded its part of a new plan, after it was started, went on, or was connected again. Every
 request carries other data, and its answer is compared.
 """
 
@@ -17,9 +18,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
+from statistics import median_high
 from typing import Annotated, Any
 
 import numpy as np
@@ -32,6 +34,12 @@ from interlace.device.simulated.answers import request_digest
 
 _MODELS = ("one", "another")  #: both of the form of `tagger`, whose answers tell whose they are
 _PATIENCE_S = 90.0
+_MEASURED = {
+    "noticed": "noticed_ms",
+    "stands elsewhere": "elsewhere_ms",
+    "as planned": "planned_ms",
+    "back": "back_ms",
+}
 
 
 def kills(
@@ -64,12 +72,16 @@ def kills(
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """In ms after the loss; ``noticed_ms`` is ``None`` where the node had no request."""
+    """In ms after the loss; ``noticed_ms`` is ``None`` where the node had no request.
+
+    ``back_ms`` is after the node came back.
+    """
 
     kind: str
     noticed_ms: float | None
     elsewhere_ms: float
     planned_ms: float
+    back_ms: float
 
 
 def _lose(fleet: ApartFleet, kind: str) -> _Loss:
@@ -91,9 +103,11 @@ def _lose(fleet: ApartFleet, kind: str) -> _Loss:
         if passed_ms > _PATIENCE_S * 1000.0:
             raise UserError(f"{name}, lost by {kind}, was not replanned: {at}")
         time.sleep(0.02)
+    came_s = time.monotonic()
     fleet.nodes[name].come_back(kind)
     _until(lambda: fleet.follow_the_plan() == fleet.nodes.keys())
-    return _Loss(kind, noticed_ms, elsewhere_ms, passed_ms)
+    back_ms = (time.monotonic() - came_s) * 1000.0
+    return _Loss(kind, noticed_ms, elsewhere_ms, passed_ms, back_ms)
 
 
 def _stands_without(name: str, status: Any) -> bool:
@@ -198,23 +212,12 @@ def _until(what: Callable[[], bool]) -> None:
 def _report(found: list[_Loss], load: _Load) -> Report:
     cells: list[list[str | float | int | None]] = []
     for kind in sorted({one.kind for one in found}):
-        of_kind = [one for one in found if one.kind == kind]
-        noticed = sorted(one.noticed_ms for one in of_kind if one.noticed_ms is not None)
-        cells.append(
-            [kind, len(of_kind), *_middle_and_most(noticed),
-             *_middle_and_most(sorted(one.elsewhere_ms for one in of_kind)),
-             *_middle_and_most(sorted(one.planned_ms for one in of_kind))]
-        )  # fmt: skip
-    heads = [
-        "lost by",
-        "times",
-        "noticed, median ms",
-        "most",
-        "stands elsewhere, median ms",
-        "most",
-        "as planned, median ms",
-        "most",
-    ]
+        of_kind = [asdict(one) for one in found if one.kind == kind]
+        known = (
+            [one[key] for one in of_kind if one[key] is not None] for key in _MEASURED.values()
+        )
+        cells.append([kind, len(of_kind), *(x for ms in known for x in _middle_and_most(ms))])
+    heads = ["lost by", "times", *(x for one in _MEASURED for x in (f"{one}, median ms", "most"))]
     requests = Table(
         ["became", "requests"], [[name, count] for name, count in sorted(load.outcomes.items())]
     )
@@ -227,13 +230,13 @@ def _report(found: list[_Loss], load: _Load) -> Report:
     figures = {
         "outcomes": dict(load.outcomes),
         "worst_ms": load.worst_ms,
-        "losses": [[one.kind, one.noticed_ms, one.elsewhere_ms, one.planned_ms] for one in found],
+        "losses": [asdict(one) for one in found],
     }
     return Report(tables=[Table(heads, cells), requests, reasons], figures=figures, broken=broken)
 
 
 def _middle_and_most(values: list[float]) -> list[float | None]:
-    return [round(values[len(values) // 2]), round(values[-1])] if values else [None, None]
+    return [round(median_high(values)), round(max(values))] if values else [None, None]
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def moves(
     gpus: Annotated[int, "accelerators, eight on a node"] = 2_000,
     routers: int = 2,
     before: Annotated[float, "seconds of requests until rates move"] = 1.0,
-    after: Annotated[float, "seconds of requests from then on"] = 3.0,
+    after: Annotated[float, "seconds of requests from then on"] = 12.0,
     load: Annotated[float, "requests that come, in parts of the rates planned for"] = 0.9,
     spread: Annotated[float, "rates move by a factor of up to so much, or its inverse"] = 1.25,
     slow: Annotated[float, "so many times as long a batch takes"] = 200.0,
