@@ -13,7 +13,7 @@ from interlace.core.plan import Demand
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Workload, merge_arrivals
-from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, even
+from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
 from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import RunRecord
 from interlace.sim.report.apps import app_figures
@@ -22,25 +22,6 @@ from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from interlace.sim.workload.spacing import Steady
 from tests.builders import line_profile, machine
-
-
-def demands(
-    apps: Mapping[str, Pipeline], rates_rps: Mapping[str, float], max_batch: int = 32
-) -> tuple[Demand, ...]:
-    """What apps ask of their models: requests of all stages, within the shortest stage's time.
-
-    ``rates_rps`` are requests/s of each app.
-    """
-    rps: dict[str, float] = {}
-    slos_ms: dict[str, float] = {}
-    for name, app in apps.items():
-        ends, rates = app.ends_ms(), app.rates()
-        for stage in app.stages:
-            begins_ms = max((ends[parent] for parent in stage.after), default=0.0)
-            slo_ms = ends[stage.name] - begins_ms
-            rps[stage.model] = rps.get(stage.model, 0.0) + rates_rps[name] * rates[stage.name]
-            slos_ms[stage.model] = min(slos_ms.get(stage.model, slo_ms), slo_ms)
-    return tuple(Demand(model, rate, slos_ms[model], max_batch) for model, rate in rps.items())
 
 
 def _played(

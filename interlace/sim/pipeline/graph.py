@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from interlace.core.plan import Demand
+
 #: The time in ms that each stage may take, by name; no path through an app takes more than its SLO.
 Split = Callable[["Pipeline"], Mapping[str, float]]
 
@@ -99,3 +101,22 @@ class Pipeline:
             times = found[stage.after[0]] if len(stage.after) == 1 else 1.0
             found[stage.name] = stage.fan * times
         return found
+
+
+def demands(
+    apps: Mapping[str, Pipeline], rates_rps: Mapping[str, float], max_batch: int = 32
+) -> tuple[Demand, ...]:
+    """What apps ask of their models: requests of all stages, within the shortest stage's time.
+
+    ``rates_rps`` are requests/s of each app.
+    """
+    rps: dict[str, float] = {}
+    slos_ms: dict[str, float] = {}
+    for name, app in apps.items():
+        ends, rates = app.ends_ms(), app.rates()
+        for stage in app.stages:
+            begins_ms = max((ends[parent] for parent in stage.after), default=0.0)
+            slo_ms = ends[stage.name] - begins_ms
+            rps[stage.model] = rps.get(stage.model, 0.0) + rates_rps[name] * rates[stage.name]
+            slos_ms[stage.model] = min(slos_ms.get(stage.model, slo_ms), slo_ms)
+    return tuple(Demand(model, rate, slos_ms[model], max_batch) for model, rate in rps.items())
