@@ -53,9 +53,7 @@ class PlanController:
         self._ticket = 0
         self._open_ticket: int | None = None
         self._stale = False
-        self._deferred: PlanSolved | None = (
-            None  #: until leavers' queues are served
-        )
+        self._deferred: PlanSolved | None = None  #: until leavers' queues are served
         self._bereft = False  #: accelerators that were in use have left, of several that leave
 
     def deploy(self, deployed: ModelsDeployed) -> list[Command]:

@@ -31,13 +31,13 @@ from interlace.fleet.lease import Lease
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.node_orders import NodeOrders
 from interlace.fleet.planned_fleet import PlannedFleet
 from interlace.fleet.presence import Presence
 from interlace.fleet.status import FleetStatus, NodeStatus
 from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
-from interlace.server.http.routes import HttpResponse
 
 _LOG: Final = logging.getLogger(__name__)
 #: How often nodes are looked at, and how long the first ones are waited for.
@@ -73,6 +73,7 @@ class FleetService:
         """``source`` says where a node reaches this controller, as HOST:PORT."""
         self._directory = directory
         self._reader = reader
+        self._orders = NodeOrders(reader)
         self._models = models
         self._files = files
         self._source = source
@@ -88,8 +89,12 @@ class FleetService:
         self.on_term: Callable[[], None] = lambda: None  #: this controller begins to command
         self.controller: Controller | None = None
         self.term = 0  #: 0 while another commands
-        self.problems: dict[str, str] = {}  #: by node: why it does not do what it should
         self.remarks: dict[str, str] = {}  #: by node: what is odd and keeps it from nothing
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """By node: why it does not do what it should."""
+        return self._orders.problems
 
     def heard(self, node: str, state: NodeState) -> None:
         """A node has said how it is."""
@@ -352,9 +357,7 @@ class FleetService:
                 return
             if Revision(*at.revision) < assigned.revision:
                 return
-        body = msgspec.json.encode({"revision": controller.next_revision()})
-        with suppress(ServeError):
-            await self._reader.ask(node, "POST", "/v2/node/drain", body)
+        await self._orders.drain(node, controller.next_revision())
 
     async def _describe(self, node: str) -> None:
         asked_s = time.time()
@@ -362,7 +365,7 @@ class FleetService:
             answer = await self._reader.ask(node, "GET", "/v2/node")
             found, clock_s = read_description(answer.body)
         except (ServeError, msgspec.MsgspecError) as error:
-            self._complain(node, f"does not say what it is: {error}")
+            self._orders.complain(node, f"does not say what it is: {error}")
             return
         before = self._described.get(node)
         if before is not None and replace(before, began=found.began) != found:
@@ -373,14 +376,14 @@ class FleetService:
             state = self._states.get(node)
             if found.emulated and self._computing and self.controller and state and state.models:
                 await self._give(node, self._nothing(self.controller))  # it was fit once
-            self._complain(node, wrong)
+            self._orders.complain(node, wrong)
         else:
             if not found.emulated:
                 self._computing.add(node)
                 for other in [name for name, one in others.items() if one.emulated]:
                     self._give_up(other)  # and hear why when it is described again
             self.remarks[node] = clock_remark(clock_s, asked_s, time.time())
-            self.problems.pop(node, None)
+            self._orders.problems.pop(node, None)
             self._described[node] = found
 
     async def _read(self) -> None:
@@ -401,14 +404,7 @@ class FleetService:
         if state is None or state.files == self._files.digest:
             return
         order = FilesOrder(self.term, self._files.digest, self._source(node))
-        try:
-            body = msgspec.json.encode(order)
-            answer = await self._reader.ask(node, "POST", "/v2/node/files", body)
-        except ServeError as error:
-            self._complain(node, f"was not told which models are wanted: {error}")
-            return
-        if answer.status != 200:
-            self._complain(node, f"refuses to bring what is wanted: {_error(answer)}")
+        await self._orders.bring(node, order)
 
     def _tell_all(self) -> None:
         for node in list(self._described):
@@ -426,33 +422,10 @@ class FleetService:
             task.add_done_callback(lambda done: self._telling.pop(node, None))
 
     async def _give(self, node: str, assignment: Assignment) -> None:
-        body = msgspec.json.encode(assignment)
-        try:
-            answer = await self._reader.ask(node, "POST", "/v2/node/assignment", body)
-        except ServeError as error:
-            self._complain(node, f"was not told its part of the plan: {error}")
-            return
-        if answer.status == 200:
-            self.problems.pop(node, None)
-        else:
-            self._complain(node, f"refuses its part of the plan: {_error(answer)}")
+        if not await self._orders.serve(node, assignment):
             await asyncio.sleep(_LEASE_S)  # it will be told again: not at once
-
-    def _complain(self, node: str, why: str) -> None:
-        if self.problems.get(node) != why:
-            self.problems[node] = why
-            _LOG.warning("node %s %s", node, why)
 
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.error("this controller is broken and commands no more", exc_info=error)
-
-
-def _error(answer: HttpResponse) -> str:
-    if answer.status == 401:
-        return "it has another key: start it and this controller with the same --admin-key-file"
-    try:
-        return str(msgspec.json.decode(answer.body)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return answer.body[:200].decode("utf-8", "replace")
