@@ -181,6 +181,7 @@ def test_losses_are_noticed_while_a_node_does_not_say_what_it_is(tmp_path: Path)
         stand.nodes.descriptions["b"] = node("b", 3)
         stand.nodes.speechless.clear()
         await stand.until(lambda: stand.nodes.states["b"].revision != (0, 0))
+        assert stand.serving() == {"b"} and not stand.service.problems
 
     run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
