@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import structs
@@ -83,6 +83,7 @@ class FleetService:
         self._states: dict[str, NodeState] = {}
         self._described: dict[str, NodeDescription] = {}
         self._computing: set[str] = set()  # nodes that do not emulate, there or lost
+        self._asking: dict[str, asyncio.Task[None]] = {}  #: nodes that are to say what they are
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changes = changes
@@ -106,16 +107,14 @@ class FleetService:
     def start(self) -> None:
         """Begin; the tasks run until ``close``."""
         self._tasks = [
-            asyncio.ensure_future(work)
-            for work in (self._command(), self._look(), self._meet(), self._read())
+            asyncio.ensure_future(work) for work in (self._command(), self._look(), self._read())
         ]
         for task in self._tasks:
             task.add_done_callback(_ended)
 
     def close(self) -> None:
         """Command no more; nodes go on with what they were told."""
-        for task in (*self._tasks, *self._telling.values()):
-            task.cancel()
+        self._stop()
         self._lease.release()
 
     def known(self, node: str) -> None:
@@ -130,6 +129,10 @@ class FleetService:
                 Reason.BAD_INPUT,
                 f"no node '{node}'{did_you_mean(node, names)}; there are {', '.join(names)}",
             )
+
+    def _stop(self) -> None:
+        for task in (*self._tasks, *self._asking.values(), *self._telling.values()):
+            task.cancel()
 
     def drain(self, node: str) -> None:
         """Have a node's models stand elsewhere, then let it take nothing.
@@ -187,8 +190,7 @@ class FleetService:
             ServeError: this controller does not command.
         """
         nothing = self._nothing(self._commanding())
-        for task in (*self._tasks, *self._telling.values()):
-            task.cancel()
+        self._stop()
         self.controller = None
         nodes = list(self._described)
         await asyncio.gather(*(self._give(node, nothing) for node in nodes))
@@ -317,6 +319,8 @@ class FleetService:
             for node in self._described.keys() - (heard_ms.keys() - lost):
                 _LOG.warning("node %s is lost: its models stand elsewhere from now on", node)
                 self._give_up(node)
+            for node in filter(self._is_new, self._directory.heard_lately() - lost):
+                _once(self._asking, node, self._describe)
             wanted = self._files.models if self._files.digest else None
             reasons = {} if self.controller is None else self.controller.reasons
             self._directory.plan_is_for(wanted, reasons)
@@ -326,13 +330,6 @@ class FleetService:
                     self.controller.joined(node, able[node])
                 drained = self._changes.now.drained & self._described.keys()
                 await asyncio.gather(*map(self._empty, drained))
-            await asyncio.sleep(_LOOK_S)
-
-    async def _meet(self) -> None:
-        """Have nodes that are new, or began anew, say what they are."""
-        while True:
-            there = self._directory.heard_lately() - self._directory.refusing()
-            await asyncio.gather(*map(self._describe, filter(self._is_new, there)))
             await asyncio.sleep(_LOOK_S)
 
     def _is_new(self, node: str) -> bool:
@@ -413,17 +410,26 @@ class FleetService:
     def _tell(self, node: str) -> None:
         """Give a node its assignment if it follows an older one."""
         controller, state = self.controller, self._states.get(node)
-        if controller is None or state is None or node in self._telling:
+        if controller is None or state is None:
             return
         assignment = controller.assignment(node)
         if assignment is not None and Revision(*state.revision) < assignment.revision:
-            task = asyncio.ensure_future(self._give(node, assignment))
-            self._telling[node] = task
-            task.add_done_callback(lambda done: self._telling.pop(node, None))
+            _once(self._telling, node, lambda node: self._give(node, assignment))
 
     async def _give(self, node: str, assignment: Assignment) -> None:
         if not await self._orders.serve(node, assignment):
             await asyncio.sleep(_LEASE_S)  # it will be told again: not at once
+
+
+def _once(
+    running: dict[str, asyncio.Task[None]],
+    node: str,
+    work: Callable[[str], Coroutine[Any, Any, None]],
+) -> None:
+    """Begin that work for a node, unless it is under way."""
+    if node not in running:
+        task = running[node] = asyncio.ensure_future(work(node))
+        task.add_done_callback(lambda done: running.pop(node, None))
 
 
 def _ended(task: asyncio.Task[None]) -> None:

@@ -170,18 +170,21 @@ def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path
     asyncio.run(work())
 
 
-def test_losses_are_noticed_while_a_node_does_not_say_what_it_is(tmp_path: Path) -> None:
+def test_others_come_and_go_while_a_node_does_not_say_what_it_is(tmp_path: Path) -> None:
     async def work(stand: Stand) -> None:
         await stand.until(lambda: stand.serving() == {"a", "b"})
         stand.nodes.speechless.add("b")
         stand.nodes.states["b"] = NodeState(3, 0, {})
         await stand.until(lambda: ("b", "/v2/node") in stand.nodes.told)
+        stand.nodes.descriptions["c"] = node("c", 4)
+        stand.nodes.states["c"] = NodeState(4, 0, {})
+        await stand.until(lambda: "c" in stand.serving())
         stand.nodes.ended.add("a")
-        await stand.until(lambda: stand.serving() == {"b"})
+        await stand.until(lambda: stand.serving() <= {"b", "c"})
         stand.nodes.descriptions["b"] = node("b", 3)
         stand.nodes.speechless.clear()
         await stand.until(lambda: stand.nodes.states["b"].revision != (0, 0))
-        assert stand.serving() == {"b"} and not stand.service.problems
+        assert stand.serving() == {"b", "c"} and not stand.service.problems
 
     run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
