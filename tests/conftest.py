@@ -17,8 +17,11 @@ else:
     prefer_sources()
 
 # Tests are not timed; all else stays as it is here, or where CI is set.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+#: The same cases in each run, so that a failure is a change's and not the weather's.
+settings.register_profile("same", deadline=None, derandomize=True)
+#: `scripts/test all`: new cases, and so many that what one in a thousand breaks is found.
+settings.register_profile("many", deadline=None, max_examples=2_000)
+settings.load_profile("same")
 
 HERE = Path(__file__).parent
 #: What a whole folder, or file, of tests needs; `scripts/test fast` leaves all of these out.

@@ -15,6 +15,8 @@ from interlace.perf.cold_start import executes_ms
 from interlace.policy.cold_curve import ColdCurve
 
 _NOTHING: Final[frozenset[int]] = frozenset()
+#: An accelerator's own link, by its number.
+_OWN: Final = frozenset({0})
 
 
 class FetchInFlight:
@@ -45,7 +47,8 @@ class FetchInFlight:
         self.demanded = demanded  #: requests wait for it
         self.whole = whole  #: the model is warm afterwards
         steps = work.plan.steps
-        self.uses = frozenset(steps[index].link for index in work.plan.brought)  #: links by number
+        #: Links by number; what brings nothing waits its turn on the own one all the same.
+        self.uses = frozenset(steps[index].link for index in work.plan.brought) or _OWN
         self.cancelled = False
         self.from_disk = False
         self.began_ms = self.ends_ms = now_ms

@@ -25,6 +25,10 @@ _MODULES: Final = (
 )
 
 
+#: ``max_examples`` of Hypothesis unless a profile says more.
+_USUAL: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Law:
     """What a system keeps, whatever the case; ``law(system)`` checks it.
@@ -48,27 +52,34 @@ def law(
     cases: SearchStrategy[Case] | Sequence[Case],
     examples: int = 10,
     holds_for: Callable[[System], bool] = lambda system: True,
+    known: Sequence[Case] = (),
 ) -> Callable[[Callable[[System, Case], None]], Law]:
-    """Makes a law of a function of a system and a case.
+    """Make a law of a function of a system and a case.
 
-    ``cases`` are drawn by Hypothesis, ``examples`` of them; a sequence is gone through in full.
+    Hypothesis draws ``examples`` of the ``cases``, times the ``max_examples`` of its current
+    profile over its default of 100. All of a sequence, and of the cases ``known`` to have broken
+    the law, are checked every time.
     """
 
     def made(check: Callable[[System, Case], None]) -> Law:
-        def drawn(system: System) -> None:
+        def check_all(system: System) -> None:
             if not isinstance(cases, SearchStrategy):
                 for case in cases:
                     check(system, case)
                 return
 
-            @settings(max_examples=examples, deadline=None)
+            for case in known:
+                check(system, case)
+            drawn = max(1, examples * settings.default.max_examples // _USUAL)
+
+            @settings(max_examples=drawn, deadline=None)
             @given(cases)
             def on(case: Case) -> None:
                 check(system, case)
 
             on()
 
-        return Law(check.__name__, drawn, holds_for)
+        return Law(check.__name__, check_all, holds_for)
 
     return made
 
