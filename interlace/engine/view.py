@@ -82,13 +82,11 @@ class GpuView(View):
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         turns, waiting = self._state.turns_of[partition.id]
         found: list[tuple[int, Slot]] = []
-        for model, deployed in waiting.items():
-            if not (deployed.queue.rows or deployed.pools):
+        for model in turns if len(turns) < len(waiting) else waiting:
+            own, deployed = turns.get(model), waiting.get(model)
+            if own is None or deployed is None or not (deployed.queue.rows or deployed.pools):
                 continue
-            own = turns.get(model)
-            if own is not None and (
-                not (deployed.pools or deployed.weights) or self.queue(model).rows
-            ):
+            if not (deployed.pools or deployed.weights) or self.queue(model).rows:
                 found += own
         if len(found) > 1:
             found.sort()  # as planned
