@@ -67,7 +67,14 @@ GPU_KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
             _mps("t4", 40, 16 * _GB),  # D-STACK section 7.1
             _mps("titan-rtx", 72, 24 * _GB),  # E2bird Table 5; bytes: NVIDIA's data sheet
             _mps("2080ti", 68, 11 * _GB),  # gpulet Table 3; units, bytes: NVIDIA's data sheet
-            _mps("a100", 108, 80 * _GB),  # NVIDIA's data sheet
+            # From here on units and bytes are those of NVIDIA's data sheets.
+            _mps("a10", 72, 24 * _GB),
+            _mps("a30", 56, 24 * _GB),
+            _mps("a100", 108, 80 * _GB),
+            _mps("l4", 58, 24 * _GB),
+            _mps("l40s", 142, 48 * _GB),
+            _mps("rtx-4090", 128, 24 * _GB),
+            _mps("rtx-pro-6000", 188, 96 * _GB),
             Gpu(
                 id="",
                 kind="a100-mig",
@@ -77,9 +84,10 @@ GPU_KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
                 layouts=_mig_layouts(),
                 walls=tuple((_slices_pct(s), size) for s, size in _MIG_MEMORY.items()),
             ),
-            # SXM, as NVIDIA's data sheets have them; 128 of the 132 SMs can be parted.
+            # SXM; 128 of an h100's 132 SMs can be parted.
             Gpu("", "h100", 132, 80 * _GB, _green(132), frozenset(Trait)),
             Gpu("", "h200", 132, 141 * _GB, _green(132), frozenset(Trait)),
+            Gpu("", "b200", 148, 180 * _GB, _green(148), frozenset(Trait)),
         )
     }
 )

@@ -31,10 +31,13 @@ BOARDS: Final[Mapping[str, BoardSpec]] = MappingProxyType(
         **{
             kind: BoardSpec(_PCIE3, "mps") for kind in ("p100", "v100", "t4", "titan-rtx", "2080ti")
         },
-        "a100": BoardSpec(_PCIE4, "mps"),
+        **{kind: BoardSpec(_PCIE4, "mps") for kind in ("a10", "a30", "a100", "l40s", "rtx-4090")},
+        "l4": BoardSpec(_PCIE3, "mps"),  # PCIe 4.0 x8
+        "rtx-pro-6000": BoardSpec(_PCIE5, "mps"),
         "a100-mig": BoardSpec(_PCIE4, "mig"),
         "h100": BoardSpec(_PCIE5, "green"),
         "h200": BoardSpec(_PCIE5, "green"),
+        "b200": BoardSpec(_PCIE5, "green"),
     }
 )
 
