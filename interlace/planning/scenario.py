@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from glob import glob
 from pathlib import Path
 from types import MappingProxyType
 
@@ -217,19 +219,36 @@ def _profiles(
     found: dict[str, Profile] = {}
     unnamed: list[str] = []
     kinds: set[str] = set()
-    for name in files:
-        table = _table(path, path.parent / name, kind)
+    for file in (one for name in files for one in _named(path, name)):
+        table = _table(path, file, kind)
+        shown = os.path.relpath(file, path.parent)
         for model in table.profiles.keys() & found.keys():
-            raise InputError(f"{path}: profiles: {name}: {model} on {kind} is in another file too")
+            raise InputError(f"{path}: profiles: {shown}: {model} on {kind} is in another file too")
         found |= table.profiles
         kinds |= table.kinds
         if not table.kinds:
-            unnamed.append(name)
+            unnamed.append(shown)
     if not found:
         raise InputError(
             f"{path}: profiles: no row is of {kind}; the rows are of {', '.join(sorted(kinds))}"
         )
     return of_copies(found, names), unnamed
+
+
+def _named(path: Path, name: str) -> list[Path]:
+    """The files that a name in ``profiles`` stands for: a file, a folder's tables, or a pattern."""
+    place = path.parent / name
+    if place.is_dir():
+        what = "Is a directory without a .csv or .json file"
+        found = [one for one in place.iterdir() if one.suffix in (".csv", ".json")]
+    elif any(one in name for one in "*?["):
+        what = "no file matches"
+        found = [Path(one) for one in glob(str(place), recursive=True)]
+    else:
+        return [place]
+    if not found:
+        raise InputError(f"{path}: profiles: {name}: {what}; expected tables of profiles")
+    return sorted(found)
 
 
 def _interference(

@@ -161,3 +161,17 @@ def test_co_runs_that_cannot_be_are_named(
     (tmp_path / "coruns.json").write_text(json.dumps(kept))
     with pytest.raises(InputError, match=rf"coruns\.json.*seen\[1\]\.runner\.{said}"):
         read_scenario(path)
+
+
+@pytest.mark.parametrize("named", ["tables", "tables/*.csv", "tables/a.csv"])
+def test_profiles_may_be_a_folder_or_a_pattern(tmp_path: Path, named: str) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for name in ("a", "b"):
+        table = f"model,share_pct,batch,latency_ms\n{name},100,1,5\n"
+        (folder / f"{name}.csv").write_text(table)
+    (tmp_path / "s.toml").write_text(
+        f'gpu = "2080ti"\nprofiles = ["{named}"]\n[models.a]\nrate_rps = 1\nslo_ms = 50\n'
+    )
+    found = read_scenario(tmp_path / "s.toml")
+    assert found.profiles.keys() == ({"a"} if named.endswith("a.csv") else {"a", "b"})
