@@ -25,11 +25,17 @@ import numpy as np
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.packing.batch_options import BatchOptions, batch_options, demand_arrays
-from interlace.packing.host_capacity import alone_rows_per_s
+from interlace.packing.batch_options import (
+    BatchOptions,
+    DemandArrays,
+    batch_options,
+    demand_arrays,
+)
+from interlace.packing.host_capacity import LEAST_MARGIN, alone_rows_per_s
 from interlace.packing.layouts import Layout, layouts, shares
 from interlace.packing.pattern import Pattern
 from interlace.packing.placement import FilledGpu, PlacementInput, partitions, place
+from interlace.packing.pool_hosts import lossy_hosts
 from interlace.packing.queueing import Floats
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
@@ -186,7 +192,7 @@ class FluidPools:
         together = np.any([pool.rows_per_s > 0.0 for pool in found], axis=0)
         arrays = demand_arrays(self.demand)
         for share, options in self._options.items():
-            alone = alone_rows_per_s(options, arrays)
+            alone = np.maximum(alone_rows_per_s(options, arrays), _lossy(options, arrays))
             for model in (~together).nonzero()[0].tolist():
                 own = np.where(np.arange(len(slo_ms))[:, None] == model, alone, 0.0)
                 found.append(_pool(share, options, own, 0.0))
@@ -218,6 +224,21 @@ class FluidPools:
     def _layouts(self) -> tuple[Layout, ...]:
         offered = sorted({pool.share_pct for pool in self._pools})
         return layouts(self.fleet.gpus[0], offered)
+
+
+def _lossy(options: BatchOptions, arrays: DemandArrays) -> Floats:
+    """Models x choices: each model's rate over the hosts that serve it without a queue."""
+    first_ms = options.latency_ms[:, 0]
+    slo_ms = arrays.slo_ms * (1.0 - LEAST_MARGIN)
+    able = first_ms < slo_ms
+    latency_ms = np.where(able, first_ms, 1.0)
+    load = arrays.rows_per_s * latency_ms / 1000.0
+    slack_ms, loss = slo_ms - latency_ms, 1.0 - arrays.attainment
+    peak = np.maximum((1.0 + arrays.cv**2) / 2.0, 1.0)
+    hosts = lossy_hosts(load, latency_ms, slack_ms, loss, peak)
+    found = np.zeros(options.rows.shape)
+    found[:, 0] = np.where(able, arrays.rows_per_s / hosts, 0.0)
+    return found
 
 
 def _better(one: _PoolKind, other: _PoolKind, gpu: Gpu) -> bool:

@@ -22,9 +22,10 @@ import numpy as np
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.queueing import Floats
 
-#: From this SLO on, in L(1), a row behind a running one is admitted: two of them, and the least
-#: margin of ``engine.admission_margin``.
-BEHIND_ONE: Final = 2.0 / 0.98
+#: The least margin of ``engine.admission_margin``, in SLOs.
+LEAST_MARGIN: Final = 0.02
+#: From this SLO on, in L(1), a row behind a running one is admitted.
+BEHIND_ONE: Final = 2.0 / (1.0 - LEAST_MARGIN)
 #: Rows that wait are counted up to so many.
 COUNTED: Final = 13
 #: The longest SLO that is told, in L(1).
