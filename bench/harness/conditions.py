@@ -26,11 +26,14 @@ def conditions() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The checkout's commit, with a + if files were changed since; empty in an unpacked archive."""
+    """The checkout's commit, with a + if files were changed since; empty where git cannot tell."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=10"]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:  # git is not installed
+        return ""
     return done.stdout.strip()
 
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from bench.harness import Report, Row, Table, grouped_bars, interval, percentile, run, spread
 from bench.harness.command import parser, show
+from bench.harness.conditions import conditions
 
 
 def everything(
@@ -97,3 +98,8 @@ def test_spread_and_interval() -> None:
     assert spread([]) is None and percentile([], 50) is None
     assert interval([1.0]) == (1.0, 0.0)
     assert interval([1.0, 2.0, 3.0]).half == pytest.approx(4.30 / 3**0.5)
+
+
+def test_figures_are_kept_where_git_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert conditions()["commit"] == ""
