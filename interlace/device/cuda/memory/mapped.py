@@ -14,6 +14,8 @@ from interlace.device.cuda.memory.ranges import RangeAllocator
 
 #: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
 _SLAB_BYTES: Final = 1 << 22
+#: What a slab after the first has at most, unless one piece needs more.
+_GROWN_BYTES: Final = 2 << 30
 _WORD_BYTES: Final = 8
 
 
@@ -53,7 +55,9 @@ class MappedMemory:
         with self._lock:
             found = self._slabs.take(nbytes)
             if found is None:
-                size = max(self._slab_bytes, RangeAllocator.rounded(nbytes))
+                # The first slab is what was asked for at the start, maybe most of the memory.
+                grown = min(self._slab_bytes, _GROWN_BYTES) if self._blocks else self._slab_bytes
+                size = max(grown, RangeAllocator.rounded(nbytes))
                 block = self._source.allocate_mapped(size)
                 self._blocks[block.host] = block
                 self._slabs.add(block.host, size)

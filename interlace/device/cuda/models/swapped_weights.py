@@ -178,7 +178,7 @@ class SwappedWeights:
         Raises:
             CudaError: the driver refused.
         """
-        for lane in self.lanes.values():
+        for lane in list(self.lanes.values()):  # the loader may add one meanwhile
             lane.left(layers)
         groups = {self._group_of[index] for index in layers if index in self.held}
         events = chain.from_iterable(self._ready[group] for group in groups)

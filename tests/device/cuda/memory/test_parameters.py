@@ -14,6 +14,7 @@ from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.graphs.transfer import TransferKernels
+from interlace.device.cuda.memory import mapped
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
 from interlace.device.cuda.memory.pooled import Slabs
@@ -235,3 +236,18 @@ def test_rows_follow_each_other(first: int, rows: int, row_bytes: int) -> None:
     assert list(row_addresses(first, rows, row_bytes)) == [
         first + row * row_bytes for row in range(rows)
     ]
+
+
+def test_more_page_locked_memory_is_no_second_slab_as_large_as_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mapped, "_GROWN_BYTES", 1 << 16)
+    driver = FakeDriver()
+    sizes: list[int] = []
+    pin = driver.allocate_mapped
+    monkeypatch.setattr(driver, "allocate_mapped", lambda size: (sizes.append(size), pin(size))[1])
+    memory = MappedMemory(driver, slab_bytes=1 << 20)
+    for nbytes in (1 << 20, 100, 1 << 18):
+        memory.take(nbytes)
+    assert sizes == [1 << 20, 1 << 16, 1 << 18]
+    memory.close()
