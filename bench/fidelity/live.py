@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
+
 from bench.fidelity.stand import Stand
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
@@ -112,7 +114,7 @@ class _Live:
         await asyncio.sleep(0.5)
 
     async def send(self, arrivals: Arrivals, slos_ms: Mapping[str, float], start_ms: float) -> None:
-        clock, names = self._stand.clock, arrivals.models
+        clock, names, late_ms = self._stand.clock, arrivals.models, list[float]()
         for at_ms, which in zip(
             (arrivals.times_ms + start_ms).tolist(), arrivals.which.tolist(), strict=True
         ):
@@ -121,8 +123,11 @@ class _Live:
                 await asyncio.sleep(wait_ms / 1000.0)
             opened = self._stand.opened[names[which]]
             number = self._runtime.next_id()
-            request = opened.request(number, clock.now_ms(), slos_ms[names[which]])
+            # Since when it is due: what the generator is late by is no system's gain.
+            request = opened.request(number, at_ms, slos_ms[names[which]])
+            late_ms.append(clock.now_ms() - at_ms)
             self._runtime.submit(request, self._answered)
+        self._stand.late_ms = float(np.percentile(late_ms, 99)) if late_ms else 0.0
         while self._runtime.unanswered:
             await asyncio.sleep(0.01)
 

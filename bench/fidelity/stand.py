@@ -95,6 +95,7 @@ class Stand:
         self._opener = self.device if isinstance(self.device, CpuDevice) else cores(ground, count=8)
         self.rig = Rig(self.device, self.clock, self.arena)
         self.opened: dict[str, Opened] = {}
+        self.late_ms = 0.0  #: p99 of how late requests of the last run were sent
 
     async def __aenter__(self) -> Stand:
         for model in await self._models():

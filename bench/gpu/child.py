@@ -12,12 +12,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu.bench import Bench, Entry
+from bench.gpu.forking import PRELOAD
 from bench.gpu.rows import Row, failed, flow
 from bench.harness import processes
 from interlace.device.cuda.backend.base import CudaBackend
@@ -28,7 +29,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = BEFORE_CUDA
 #: A part is told to end a little before it is ended.
 _GRACE: Final = 0.9
 _TRACE_S: Final = 0.5
-_PRELOAD: Final = ["numpy", "torch", "bench.gpu.child"]
+_PRELOAD: Final = ["numpy", "torch", "transformers", "bench.gpu.child", *PRELOAD[1:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,9 @@ def _nothing() -> None:
 
 def _run(errand: Errand, pipe: Connection) -> None:
     os.setsid()
+    # It has the address of the server that forked it; ``multiprocessing`` would start another one,
+    # which imports everything again.
+    forkserver._forkserver.ensure_running = resource_tracker.ensure_running
     threading.Thread(target=_end_with, args=(errand.owner,), daemon=True).start()
     _log_to(errand.log)
     os.environ.update(errand.environment)

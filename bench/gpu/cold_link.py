@@ -20,7 +20,7 @@ from interlace.device.cuda.memory.touched_pages import TouchedPages
 _MIB: Final = 1 << 20
 _COPIES_MIB: Final = (1, 4, 8, 16, 64, 219)
 #: As many groups as BERT-base has.
-_WAITS: Final = 13
+_WAITS: Final = 21
 _MOST_US: Final = 2.0
 #: Of two links, what their copies reach together: halves wait for each other a little.
 _BOTH: Final = 1.7

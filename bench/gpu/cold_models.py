@@ -4,7 +4,6 @@ import ctypes
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -28,7 +27,6 @@ from interlace.device.cuda.models.samples import sample_dims, sample_inputs
 from interlace.device.cuda.streams import StreamLanes
 from interlace.device.cuda.worker.context import stopwatch_of
 from interlace.formats import open_torch
-from interlace.formats.opened import OpenedModel
 
 #: An input of this name is drawn, so that different rows of its table are looked up.
 _TOKENS: Final = "input_ids"
@@ -54,17 +52,13 @@ class ColdStand:
         self._sequence += 1
         return self._sequence
 
-    def context(self, eager: bool) -> LoadContext:
-        def opened(model: Model) -> OpenedModel:
-            found = open_torch(model)
-            return replace(found, eager_because="it is asked for so") if eager else found
-
+    def context(self) -> LoadContext:
         def flag(index: int) -> int:
             return self.flags.mapped(index).device
 
         return LoadContext(
             self.backend, self.mapped, MemoryBudget(self.backend.driver), flag, self.notes.append,
-            stopwatch_of(self.backend), opened, weights=self.memory,
+            stopwatch_of(self.backend), open_torch, weights=self.memory,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -75,9 +69,9 @@ class ColdStand:
 class ColdRun:
     """One model on a lane, run for one row. ``hosts`` are equal copies of its weights."""
 
-    def __init__(self, stand: ColdStand, model: Model, lane: Lane, eager: bool = False) -> None:
+    def __init__(self, stand: ColdStand, model: Model, lane: Lane) -> None:
         self.name = model.name
-        self.served = LoadedModel(stand.context(eager), model, True)
+        self.served = LoadedModel(stand.context(), model, True)
         self.served.prepare(lane, (1,))
         assert self.served.cold is not None
         self.weights = self.served.cold
@@ -222,15 +216,12 @@ def cold_stand(
 
 
 @contextmanager
-def cold_run(
-    stand: ColdStand, model: Model, share_pct: int = 100, eager: bool = False
-) -> Iterator[ColdRun]:
+def cold_run(stand: ColdStand, model: Model, share_pct: int = 100) -> Iterator[ColdRun]:
     """The model on a lane of its own."""
-    name = f"{model.name}, eager" if eager else model.name
-    lane = stand.lanes.carve(name, share_pct)
+    lane = stand.lanes.carve(model.name, share_pct)
     try:
-        make = partial(ColdRun, stand, model, lane, eager)
+        make = partial(ColdRun, stand, model, lane)
         with closing(stand.backend.threads.run(lane.green, make)) as made:
             yield made
     finally:
-        stand.lanes.release(name)
+        stand.lanes.release(model.name)

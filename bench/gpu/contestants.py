@@ -40,8 +40,8 @@ class Contestant:
 
 
 OURS: Final = Contestant("interlace", "interlace")
-#: Every batch has the whole GPU: in slices that nobody else may use, or never idle.
-WHOLE: Final = (Contestant("temporal", "temporal"), Contestant("Clockwork", "clockwork"))
+#: Every batch has the whole GPU, which is never idle while something waits.
+WHOLE: Final = (Contestant("Clockwork", "clockwork"),)
 #: Triton's way is two instances of a model and a short wait for company; which is best, a GPU says.
 STREAMS: Final = (
     Contestant("streams", "triton", 1),
@@ -49,8 +49,15 @@ STREAMS: Final = (
     Contestant("two streams", "triton", 2),
     Contestant("Triton-like", "triton", 2, 2.0),
 )
+#: A process a model, as servers that are started once for each have them: at once under MPS, with
+#: all SMs or our planner's shares, or one after the other as the driver slices time.
+PROCESSES: Final[Mapping[str, tuple[Contestant, ...]]] = {
+    "mps": (Contestant("MPS", "triton", 1), Contestant("MPS at our shares", "interlace")),
+    "processes": (Contestant("time-sliced processes", "triton", 1),),
+}
 #: The papers' schedulers get green contexts, under which their plans change at once.
 PAPERS: Final = (
+    Contestant("temporal", "temporal"),
     Contestant("gpulet", "gpulet"),
     Contestant("D-STACK", "dstack"),
     Contestant("E-Ebird", "e2bird"),

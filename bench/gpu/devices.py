@@ -20,7 +20,7 @@ from interlace.device.cuda.green_contexts import gpu as green
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.green_contexts.query import ask_atoms
 from interlace.device.cuda.mps import MpsControl
-from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.settings import CudaSettings, only_gpu
 
 KINDS: Final = ("green", "mps", "streams")
 #: The backend of a dry run: streams run beside each other, as they do on a GPU.
@@ -58,8 +58,8 @@ def lacking(bench: Bench, kind: str) -> str:
     found = board(bench)
     if kind == "mps" and not bench.dry and shutil.which(mps.PROGRAM) is None:
         return f"{mps.PROGRAM} is not installed: it comes with the GPU's driver"
-    asked = {"green": green.lacking, "mps": mps.lacking, "streams": streams.lacking}
-    return asked[kind](found)
+    asked = {"green": green.lacking, "mps": mps.lacking}
+    return asked.get(kind, streams.lacking)(found)
 
 
 @cache
@@ -69,9 +69,13 @@ def _asked(uuid: str) -> Atoms | None:
 
 
 def atoms_of(bench: Bench) -> Atoms | None:
-    """Into which groups of SMs the driver cuts this GPU: as `preflight` found, else asked now."""
-    known = bench.switches.atoms
-    return known if known or bench.dry else _asked(board(bench).uuid)
+    """Into which groups of SMs the driver cuts this GPU: as `preflight` found, else asked now.
+
+    What `preflight` found of another GPU does not count.
+    """
+    switches, uuid = bench.switches, board(bench).uuid
+    known = switches.atoms if switches.uuid == uuid else None
+    return known if known or bench.dry else _asked(uuid)
 
 
 def green_gpu(bench: Bench) -> Gpu:
@@ -134,6 +138,13 @@ def _settings(bench: Bench, kind: str, found: DiscoveredGpu) -> CudaSettings:
         "green": lambda: green.green_settings(found, "gpu0", atoms=atoms_of(bench)),
         "streams": lambda: streams.streams_settings(found, "gpu0"),
         "mps": lambda: mps.mps_settings(found, "gpu0", _control(bench, found)),
+        "processes": lambda: CudaSettings(
+            mps.mps_gpu(found, "gpu0"),
+            found.uuid,
+            streams.ONE_LANE,
+            private=True,
+            environment=only_gpu(found.uuid),
+        ),
     }
     settings = made[kind]()
     return replace(settings, backend=FAKE_BACKEND) if bench.dry else settings

@@ -5,8 +5,11 @@ arrivals, on one device that is opened once: partitions of its own, whole-GPU ba
 over all SMs are lanes of the same process. First each runs at three loads, in parts of the area
 bound. Then three of them, ours, the better of those that give every batch the whole GPU, and the
 best of those on streams, are halved down to the highest load at which every model has 99 % of its
-requests within the SLO. The papers' systems come last.
+requests within the SLO. The papers' systems come then, and last a process for each model, under
+MPS and without it.
 """
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -16,16 +19,26 @@ from bench.fidelity.gaps import figures
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.contestants import OURS, PAPERS, STREAMS, WHOLE, Contestant, protecting, scaled
-from bench.gpu.devices import maker, parted
+from bench.gpu.contestants import (
+    OURS,
+    PAPERS,
+    PROCESSES,
+    STREAMS,
+    WHOLE,
+    Contestant,
+    protecting,
+    scaled,
+)
+from bench.gpu.devices import lacking, maker, parted
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, judged, seen, skipped
-from bench.gpu.search import Race, Ratio, Search, at_one_load, played, race_of, reached
+from bench.gpu.search import Race, Ratio, Search, at_one_load, played, race_of, reached, trial
 from bench.gpu.world import demand
 from interlace.policy.catalog import resolve
 from interlace.sim.record import RunRecord
 
-MODELS: Final = ("resnet50", "vgg19", "bert_base", "mobilenet_v2", "resnext50", "densenet121")
+#: None so small that what one process can send decides.
+MODELS: Final = ("resnet50", "vgg19", "bert_base", "resnext50", "densenet121")
 #: Of the area bound, in this order: if time is short, the middle one is known of everyone.
 LOADS: Final = (0.8, 1.1, 0.5)
 _SECONDS, _LONG_S = 2.5, 5.0
@@ -36,6 +49,8 @@ _FIRST, _HALVED = 0.5, 0.8
 _HALVINGS: Final = 6
 #: A contestant that does not come to its end leaves time for the others.
 _LIMIT_S: Final = 40.0
+#: The first of all opens models, loads kernels and captures graphs, at a load that tells nothing.
+_OPENING_LIMIT_S, _OPENING_LOAD, _OPENING_S = 120.0, 0.3, 0.5
 _PROTECTED: Final = "p99 of a protected model beside a full GPU"
 
 
@@ -49,11 +64,33 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
             yield row
         if kind == "streams":
             yield skipped(_PROTECTED, "streams hold nobody to a part of the GPU")
-            return
-        try:
-            yield await protected(opened, race)
-        except Exception as error:
-            yield failed(_PROTECTED, error)
+        else:
+            try:
+                yield await protected(opened, race)
+            except Exception as error:
+                yield failed(_PROTECTED, error)
+    for apart, group in PROCESSES.items():
+        async for row in processes(bench, contest, apart, group):
+            yield row
+
+
+async def processes(
+    bench: Bench, contest: Contest, kind: str, group: Sequence[Contestant]
+) -> AsyncIterator[Row]:
+    """A process for each model, at the same loads with the same profiles, beside our row."""
+    why = lacking(bench, kind) or ("" if bench.left_s else "no time was left for it")
+    if why:
+        yield skipped(kind, why)
+        return
+    try:
+        async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
+            others = Contest(bench, opened, contest.race, kind)
+            for row in await others.at_loads(group, bench.size(LOADS, LOADS[:1]), until=1.0):
+                yield row
+        for row in contest.beside(others):
+            yield row
+    except Exception as error:
+        yield failed(kind, error)
 
 
 class Contest:
@@ -66,6 +103,8 @@ class Contest:
 
     async def rows(self) -> AsyncIterator[Row]:
         """Rows as they are found."""
+        for row in await self.opened():
+            yield row
         first = (OURS, *WHOLE, *STREAMS)
         loads = self._bench.size(LOADS, LOADS[:1])
         for row in await self.at_loads(first, loads, until=_FIRST):
@@ -77,6 +116,15 @@ class Contest:
             yield row
         for row in await self.at_loads(PAPERS, loads, until=1.0):
             yield row
+
+    async def opened(self) -> list[Row]:
+        """Open every model before anything is timed, as our row has them; a row if that failed."""
+        first = trial(self._opened, self.race, OURS, _OPENING_LOAD, _OPENING_S)
+        try:
+            await asyncio.wait_for(first, _OPENING_LIMIT_S)
+        except Exception as error:
+            return [failed("opening every model", error)]
+        return []
 
     def _left(self, until: float) -> bool:
         """Whether time is left until that part of what there was."""
@@ -97,8 +145,9 @@ class Contest:
                 try:
                     await asyncio.wait_for(search.at(load), _LIMIT_S)
                 except Exception as error:
-                    del searches[name]
-                    found.append(failed(name, error))
+                    found.append(failed(f"{name} at {load:g}", error))
+                    if name != OURS.name:  # the main figure is tried at every load
+                        del searches[name]
         for name, search in searches.items():
             if search.trials:
                 self._searches[name] = search
@@ -135,8 +184,13 @@ class Contest:
         if ours is None:
             return
         yield from compared(ours, whole, streams)
-        for name, other in self._searches.items():
-            if other is not ours:
+        yield from self.beside(self)
+
+    def beside(self, contest: Contest) -> Iterator[Row]:
+        """Ours at the loads of everyone else in a contest."""
+        ours = self._searches.get(OURS.name)
+        for name, other in contest._searches.items():
+            if ours is not None and other is not ours:
                 yield from at_the_same_loads(ours, other, name)
 
 
@@ -145,6 +199,7 @@ def told(search: Search, kind: str) -> Row:
     best, trials = search.best, sorted(search.trials, key=lambda one: one.load)
     loads = ", ".join(
         f"{t.goodput_rps:.0f} at {t.load:.2f} ({100 * t.worst:.1f} %, {100 * t.busy:.0f} %)"
+        f"{' void: sent late' if t.void else ''}"
         for t in trials
     )
     kept = f"99 % up to {search.low:.2f}" if best.kept else "never 99 %"
@@ -153,7 +208,10 @@ def told(search: Search, kind: str) -> Row:
         f"{kept}; in time per s at parts of the bound (worst model, GPU busy): {loads}",
         kept=best.kept, load=best.load, goodput_rps=best.goodput_rps, p99_ms=best.p99_ms,
         mean_ms=best.mean_ms, busy=best.busy, not_kept_load=search.high,
-        trials=[[t.load, t.worst, t.goodput_rps, t.p99_ms, t.busy] for t in search.trials],
+        trials=[
+            [t.load, t.worst, t.goodput_rps, t.p99_ms, t.busy, t.late_ms, t.cpu]
+            for t in search.trials
+        ],
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The parts of a run in order, with the seconds each can count on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Final
@@ -28,11 +28,14 @@ class Part:
     tells: str
     entry: str
     environment: Mapping[str, str] = field(default_factory=dict)  #: beside every child's own
+    usual: bool = True  #: asked where no part is named
 
 
-def _part(group: str, name: str, seconds: float, tells: str, module: str = "") -> Part:
+def _part(
+    group: str, name: str, seconds: float, tells: str, module: str = "", usual: bool = True
+) -> Part:
     """``module`` is in this folder, and named as the part if nothing is said."""
-    return Part(name, group, seconds, tells, f"bench.gpu.{module or name}:rows")
+    return Part(name, group, seconds, tells, f"bench.gpu.{module or name}:rows", usual=usual)
 
 
 _compared, _profiled = partial(_part, "comparisons"), partial(_part, "profiles")
@@ -41,24 +44,24 @@ _compared, _profiled = partial(_part, "comparisons"), partial(_part, "profiles")
 #: what it is for, then why it is as fast as it is.
 PARTS: Final[tuple[Part, ...]] = (
     _part(
-        "preflight", "preflight", 90, "whether the mechanism works at all, and which way of it",
+        "preflight", "preflight", 60, "whether the mechanism works at all, and which way of it",
         "preflight.part",
     ),
-    _part("checks", "versions", 30, "versions, tools and limits of the machine"),
+    _part("checks", "versions", 15, "versions, tools and limits of the machine"),
     _profiled("profiles", 80, "latency of the ten models by batch and share"),
-    _compared("goodput", 120, "requests in time per second, every system on this GPU"),
-    _compared("changing", 40, "the gap when shares change under load"),
+    _compared("goodput", 150, "requests in time per second: ours, whole GPU, streams, processes"),
+    _compared("changing", 30, "the gap when shares change under load"),
     _compared(
-        "cold-start", 120, "weights that come and go: the link, cold starts in every way",
+        "cold-start", 60, "weights that come and go: the link, cold starts in every way",
         "cold_start",
     ),
     Part(
         "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
-        "tests.bench.gpu_contract:rows", {"INTERLACE_TEST_WAIT_S": "120"},
+        "tests.bench.gpu_contract:rows", {"INTERLACE_TEST_WAIT_S": "120"}, usual=False,
     ),
-    _compared("twin", 40, "the simulator against this GPU"),
-    _profiled("layers", 50, "their layers: time to copy, to run, and to run from the host"),
-    _profiled("coruns", 45, "pairs and triples of models side by side"),
+    _compared("twin", 40, "the simulator against this GPU", usual=False),
+    _profiled("layers", 50, "layers: time to copy, to run, to run from the host", usual=False),
+    _profiled("coruns", 45, "pairs and triples of models side by side", usual=False),
 )  # fmt: skip
 
 GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))
@@ -79,8 +82,23 @@ def granted_s(part: Part, later: Sequence[Part], left_s: float) -> float:
     return part.seconds + min(free_s, (_STRETCH - 1.0) * part.seconds)
 
 
+def with_seconds(parts: Sequence[Part], said: Sequence[str]) -> list[Part]:
+    """The parts with what they can count on as ``PART=SECONDS`` says.
+
+    Raises:
+        KeyError: that is not said of a part; the message says what is expected.
+    """
+    seconds: dict[str, float] = {}
+    for one in said:
+        name, _, number = one.partition("=")
+        if name not in {part.name for part in PARTS} or not number.isdigit():
+            raise KeyError(f"--seconds {one}: expected PART=SECONDS, such as goodput=200")
+        seconds[name] = float(number)
+    return [replace(one, seconds=seconds.get(one.name, one.seconds)) for one in parts]
+
+
 def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts of those names or groups, in their order; all if none is named.
+    """The parts of those names or groups, in their order; the usual ones if none is named.
 
     Raises:
         KeyError: nothing has that name; the message says what there is.
@@ -91,4 +109,6 @@ def chosen(names: Sequence[str]) -> list[Part]:
             near = get_close_matches(name, [*known, *GROUPS], n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise KeyError(f"no part '{name}'{hint}; there are: {', '.join([*known, *GROUPS])}")
-    return [part for part in PARTS if not names or {part.name, part.group} & set(names)]
+    if not names:
+        return [part for part in PARTS if part.usual]
+    return [part for part in PARTS if {part.name, part.group} & set(names)]

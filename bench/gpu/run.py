@@ -25,7 +25,7 @@ from bench.gpu.child import ENVIRONMENT, Children, Errand
 from bench.gpu.findings import Findings, Found
 from bench.gpu.leftovers import end_daemons, temporary
 from bench.gpu.nvml import held
-from bench.gpu.parts import END_S, MOST_S, PARTS, Part, chosen, granted_s
+from bench.gpu.parts import END_S, MOST_S, PARTS, Part, chosen, granted_s, with_seconds
 from bench.gpu.rows import Row, Verdict, seen
 from bench.gpu.show import Screen
 
@@ -169,6 +169,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts or groups")
     parser.add_argument(
+        "--seconds", nargs="+", default=[], metavar="PART=N", help="what a part can count on"
+    )
+    parser.add_argument(
         "--resume", nargs="?", const=True, default=False, metavar="BUNDLE",
         help="leave out what has finished, in OUT or in a bundle of another run",
     )  # fmt: skip
@@ -193,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began_s = time.monotonic()
     asked = _arguments(arguments)
     try:
-        named = chosen(asked.only)
+        named = with_seconds(chosen(asked.only), asked.seconds)
         if isinstance(asked.resume, str):
             unpack(Path(asked.resume), asked.out)
     except (KeyError, OSError, tarfile.TarError) as error:

@@ -1,8 +1,9 @@
 """Trials of one system at one load after the other, and the highest load that it keeps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
+from time import perf_counter, process_time
 from typing import Final, NamedTuple
 
 from bench.fidelity.gaps import figures
@@ -28,6 +29,8 @@ IN_TIME: Final = 0.99
 MOST_LOAD: Final = 1.2
 #: Every engine, arrival and reply is this one process's work; beyond it nothing is the GPU's.
 _MOST_RPS: Final = 12_000.0
+#: A generator that is later than this, at p99, tells of itself.
+_LATE_MS: Final = 2.0
 #: A search has come to its end once what is kept and what is not are so near.
 _NEAR: Final = 0.05
 
@@ -36,7 +39,8 @@ _NEAR: Final = 0.05
 class Trial:
     """One run at one load; ``worst`` is the part in time of the model that fares worst.
 
-    ``busy`` is the part of the GPU that its graphs had: shares times their own time.
+    ``busy`` is the part of the GPU that its graphs had: shares times their own time. ``late_ms`` is
+    the p99 of how late requests were sent, ``cpu`` the cores that this process used meanwhile.
     """
 
     load: float
@@ -47,10 +51,17 @@ class Trial:
     mean_ms: float = 0.0
     busy: float = 0.0
     sent: int = 0
+    late_ms: float = 0.0
+    cpu: float = 0.0
 
     @property
     def kept(self) -> bool:
         return self.worst >= IN_TIME
+
+    @property
+    def void(self) -> bool:
+        """Whether the generator, not the system, decided: it kept the load from coming as drawn."""
+        return self.late_ms > _LATE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +150,11 @@ async def trial(
     gpu, seconds = opened.device.gpu, seconds or race.seconds
     asked = demand(race.profiles, gpu, load, race.least_slo_ms)
     plan = one.plan(asked, gpu, race.profiles)
-    busy = Busy(gpu)
+    busy, began_s, used_s = Busy(gpu), perf_counter(), process_time()
     record = await played(opened, race, one.system, plan, asked, seconds, (busy,))
-    return _trial(load, record, seconds, busy.part(seconds))
+    cpu = (process_time() - used_s) / (perf_counter() - began_s)
+    found = _trial(load, record, seconds, busy.part(seconds))
+    return replace(found, late_ms=opened.late_ms, cpu=cpu)
 
 
 async def played(

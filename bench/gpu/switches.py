@@ -18,12 +18,13 @@ class Switches:
     """``handle_context``: where cuDNN and cuBLAS make their handles for streams of green contexts,
     as ``CudaSettings`` has it. ``atoms`` are how many groups of how many SMs the driver makes, and
     what it leaves over; ``None`` if it was not asked. ``lacking`` says of a mechanism why it is not
-    to be used.
+    to be used. ``uuid`` is the GPU's: a later start may get another, which may be cut otherwise.
     """
 
     handle_context: LibraryContext = "primary"
     atoms: Atoms | None = None
     lacking: Mapping[str, str] = field(default_factory=dict)
+    uuid: str = ""
 
 
 #: Where nothing has been chosen.
@@ -37,6 +38,7 @@ def choose(out: Path, dry: bool, switches: Switches) -> None:
         "handle_context": switches.handle_context,
         "atoms": None if switches.atoms is None else asdict(switches.atoms),
         "lacking": dict(switches.lacking),
+        "uuid": switches.uuid,
     }
     (out / _FILE).write_text(as_json(plain))
 
@@ -49,6 +51,6 @@ def chosen(out: Path, dry: bool) -> Switches:
             return USUAL
         context: LibraryContext = "green" if plain["handle_context"] == "green" else "primary"
         atoms = None if plain["atoms"] is None else Atoms(**plain["atoms"])
-        return Switches(context, atoms, dict(plain["lacking"]))
+        return Switches(context, atoms, dict(plain["lacking"]), plain["uuid"])
     except (OSError, ValueError, KeyError, TypeError):
         return USUAL

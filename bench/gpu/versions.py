@@ -4,17 +4,14 @@ import os
 import platform
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.rows import Row, attempt, failed, judged, seen, skipped
+from bench.gpu.rows import Row, attempt, judged, seen, skipped
 
 #: Package, where it is imported from, and what is done without it.
 _PACKAGES: Final = (
@@ -30,21 +27,6 @@ _PACKAGES: Final = (
     ("pytest", "pytest", "no contracts of devices"),
 )
 _TOOLS: Final = ("cc", "nvidia-smi", "nvidia-cuda-mps-control")
-#: What a process of a device does first, after its imports: seconds, and memory of the GPU in use.
-_START: Final = """
-import time
-import torch
-began_s = time.perf_counter()
-one = torch.ones(1024, 1024, device="cuda", dtype=torch.float16)
-torch.mm(one, one)
-rows = torch.ones(8, 64, 28, 28, device="cuda", dtype=torch.float16)
-torch.nn.functional.conv2d(rows, torch.ones(64, 64, 3, 3, device="cuda", dtype=torch.float16))
-torch.cuda.synchronize()
-seconds = time.perf_counter() - began_s
-free_bytes, all_bytes = torch.cuda.mem_get_info()
-print(seconds, all_bytes - free_bytes)
-"""
-_START_S: Final = 40.0
 _HUGE: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -59,8 +41,6 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield seen(tool, path) if path else skipped(tool, "not on the path")
     yield from _machine()
     yield from attempt("driver", lambda: _driver(bench))
-    for mode in ("LAZY", "EAGER"):
-        yield from attempt(f"a start with {mode} modules", partial(_start, bench, mode))
 
 
 def _package(package: str, module: str, without: str) -> Row:
@@ -100,24 +80,6 @@ def _machine() -> Iterator[Row]:
         yield seen("huge pages", _HUGE.read_text().strip())
     cores = len(os.sched_getaffinity(0))
     yield seen("cores", str(cores), cores=cores)
-
-
-def _start(bench: Bench, mode: str) -> Iterable[Row]:
-    """What loading kernels when they are first used, or all at once, costs each GPU process."""
-    what = f"a start with {mode} modules"
-    if bench.dry:
-        yield skipped(what, "needs a GPU")
-        return
-    said = subprocess.run(
-        [sys.executable, "-c", _START], env={**os.environ, "CUDA_MODULE_LOADING": mode},
-        capture_output=True, text=True, timeout=_START_S, check=False,
-    )  # fmt: skip
-    if said.returncode != 0:
-        yield failed(what, (said.stderr.strip().splitlines() or ["no word"])[-1])
-        return
-    seconds, nbytes = (float(word) for word in said.stdout.split())
-    words = f"{seconds:.2f} s until a product and a convolution are done, {nbytes / 2**20:.0f} MiB"
-    yield seen(what, words, seconds=seconds, nbytes=nbytes)
 
 
 def _driver(bench: Bench) -> Iterable[Row]:

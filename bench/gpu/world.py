@@ -7,6 +7,7 @@ import msgspec
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
+from bench.gpu.devices import board
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.plan import Demand
@@ -25,8 +26,12 @@ HASTY = SweepSettings(samples=15, samples_min=3, warm_ups=2, budget_s=0.03, fact
 
 
 def kept_profiles(bench: Bench, models: Sequence[Model]) -> dict[str, Profile]:
-    """What the part "profiles" measured of these very files, by deployment key."""
+    """What the part "profiles" measured of these very files, by deployment key.
+
+    Only on this kind of GPU: a later start may get another.
+    """
     found: dict[str, Profile] = {}
+    kind = board(bench).kind
     by_digest = {model.digest: model for model in models}
     for path in sorted((bench.out / "profiles").rglob("*.json")):
         try:
@@ -34,7 +39,7 @@ def kept_profiles(bench: Bench, models: Sequence[Model]) -> dict[str, Profile]:
         except (OSError, msgspec.MsgspecError):
             continue
         model = by_digest.get(record.model.digest)
-        if model is not None:
+        if model is not None and record.device.kind in (kind, f"{kind}-streams"):
             found[model.key] = profile_of(record, model.key)
     return found
 

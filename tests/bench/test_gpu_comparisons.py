@@ -127,6 +127,31 @@ def test_everyone_meets_the_same_loads_and_three_are_halved(tmp_path: Path) -> N
     assert rows[-1].what.startswith("p99 of a protected model")
 
 
+def test_our_own_row_is_tried_at_every_load_whatever_happens_at_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    async def trial(
+        opened: object, race: Race, one: Contestant, load: float, seconds: float | None
+    ) -> Trial:
+        asked.append((one.name, load))
+        if load == goodput.LOADS[0]:
+            raise TimeoutError
+        return Trial(load, 1.0, 1.0, 1.0, 1.0, sent=1000, late_ms=3.0)
+
+    monkeypatch.setattr(search, "trial", trial)
+    opened = Kept(monkeypatch, {})
+    monkeypatch.setattr(search, "trial", trial)
+    race = Race(PROFILES, 1.0, 1)
+    contest = goodput.Contest(bench(tmp_path), opened, race, "green")  # type: ignore[arg-type]
+    rows = asyncio.run(contest.at_loads((OURS, *WHOLE), goodput.LOADS[:2], until=1.0))
+    assert ("interlace", goodput.LOADS[1]) in asked
+    assert (WHOLE[0].name, goodput.LOADS[1]) not in asked
+    told = {row.what: row for row in rows}
+    assert "void: sent late" in told["goodput of interlace (green)"].found
+
+
 class Kept:
     """A stand on which a system keeps every load below its own."""
 
@@ -327,7 +352,8 @@ def test_pairs_and_triples_are_kept_beside_the_profiles(tmp_path: Path) -> None:
     async def ask(opened: Stand) -> list[Row]:
         for key, profile in (await profiles_of(made, opened, QUICK)).items():
             model = opened.opened[key].model
-            store_of(made).save(profile, model, opened.device.gpu, settings_of(made))
+            gpu = green_gpu(board(made), "gpu0")
+            store_of(made).save(profile, model, gpu, settings_of(made))
         kept, found = known(made, opened.models()), list[CoRun]()
         rows = await gathered(coruns._groups(made, opened, kept, 2, 0.0, found))
         assert 0 < len(rows) <= 3  # two that hardly ran at once, on a busy machine, tell nothing
@@ -357,7 +383,10 @@ def test_kept_profiles_are_those_of_the_same_files(tmp_path: Path) -> None:
         (model,) = opened.models()
         profiles = await profiles_of(bench(tmp_path), opened, QUICK)
         store = ProfileStore(tmp_path / "profiles")
-        store.save(profiles[model.key], model, opened.device.gpu, QUICK)
+        gpu = green_gpu(board(bench(tmp_path)), "gpu0")
+        store.save(profiles[model.key], model, replace(gpu, kind="another"), QUICK)
+        assert not kept_profiles(bench(tmp_path), [model])
+        store.save(profiles[model.key], model, gpu, QUICK)
         assert kept_profiles(bench(tmp_path), [model]).keys() == {model.key}
         return []
 

@@ -4,12 +4,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from bench.gpu import forking
+from bench.gpu.bench import Bench
+from bench.gpu.child import Children, Errand
 from bench.gpu.forking import cuda_started
+from bench.gpu.rows import Row, seen
 from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model
 
@@ -70,3 +76,24 @@ def test_forked_processes_serve() -> None:
             assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name=name)) == [[TWICE]]
     finally:
         rig.close()
+
+
+def grandchild(bench: Bench) -> Iterator[Row]:
+    context = get_context("forkserver")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_send_parent, args=(theirs,))
+    child.start()
+    yield seen("parents", str(ours.recv() == os.getppid()))
+    child.join()
+
+
+def _send_parent(pipe: Connection) -> None:
+    pipe.send(os.getppid())
+
+
+def test_a_parts_processes_come_from_the_server_that_the_part_came_from(tmp_path: Path) -> None:
+    children = Children()
+    entry = "tests.bench.test_gpu_forking:grandchild"
+    errand = Errand(entry, "", False, tmp_path, tmp_path / "log", 100.0)
+    found = list(children.rows(errand))
+    assert [row.found for row in found] == ["True"], found

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
-from bench.gpu.devices import green_gpu, lacking, maker
+from bench.gpu.devices import board, green_gpu, lacking, maker
 from bench.gpu.preflight import answers, green, mps_client, part, tries
 from bench.gpu.preflight.green import basics, convolutions
 from bench.gpu.preflight.part import Seen, chosen
@@ -85,9 +85,15 @@ def test_a_gpu_that_is_cut_otherwise_is_found_out_and_later_parts_know(tmp_path:
     assert "atoms of 8: 15 of 8 SMs and 12 left" in row.found
     made = bench(tmp_path, uneven)
     atoms = Atoms(*row.figures["atoms"])
-    choose(tmp_path, True, Switches("primary", atoms))
+    choose(tmp_path, True, Switches("primary", atoms, {}, board(made).uuid))
     assert made.switches.atoms == atoms
     assert green_gpu(made).blocks == (atoms.count, atoms.atom_sms)
+
+
+def test_how_another_gpu_is_cut_does_not_count_on_this_one(tmp_path: Path) -> None:
+    made, usual = bench(tmp_path), green_gpu(bench(tmp_path)).blocks
+    choose(tmp_path, True, Switches("primary", Atoms(15, 8, 12), {}, "GPU-another"))
+    assert green_gpu(made).blocks == usual != (15, 8)
 
 
 @pytest.mark.usefixtures("library")

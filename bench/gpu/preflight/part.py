@@ -53,14 +53,16 @@ def rows(bench: Bench) -> Iterator[Row]:
         for row in tried(bench, basics(), "primary"):
             yield row
             if "atoms" in row.figures:
-                switches = replace(switches, atoms=Atoms(*row.figures["atoms"]))
+                atoms = Atoms(*row.figures["atoms"])
+                switches = replace(switches, atoms=atoms, uuid=board(bench).uuid)
                 choose(bench.out, bench.dry, switches)
         yield from _green(bench, found)
-    streams: list[Row] = []
-    for row in flow(answers(bench, "streams")):
-        streams.append(row)
-        yield row
-    found.streams = _right(streams)
+    if not any(found.models.values()):  # else whose matter it is needs no asking
+        streams: list[Row] = []
+        for row in flow(answers(bench, "streams")):
+            streams.append(row)
+            yield row
+        found.streams = _right(streams)
     no_mps = ""
     for row in attempt("a client of MPS", lambda: _mps(bench)):
         no_mps = row.found if _wrong(row) else ""
