@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.packing.fluid_pools import FluidPools
 from interlace.planning.trial import enough
 from interlace.planning.tried_plan import PlanTrials, TriedPlan
+from interlace.policy.planners.overcommitted import Overcommitted
 
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.08
@@ -22,6 +22,8 @@ _PROPOSED, _TRIED = 12, 4
 #: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience,
 #: the more the sooner.
 _SOON, _PATIENCE = 0.8, 1.5
+#: Headrooms between which lanes that overlap are tried.
+_CAREFUL, _AMPLE = 0.55, 4.0
 
 
 @dataclass(frozen=True)
@@ -32,26 +34,77 @@ class Narrowing:
     current: Plan
     _tried: dict[int, TriedPlan | None] = field(default_factory=dict)
 
-    def fewest(self, gpus: int, least: int) -> TriedPlan | None:
-        """The fewest accelerators below ``gpus``, from ``least`` up, of which a cut is kept."""
-        cuts = (self.pooled(count) for count in range(max(1, least), gpus))
-        return next(filter(None, cuts), None)
+    def fewest(self, least: int, most: int) -> TriedPlan | None:
+        """The fewest accelerators, from ``least`` to ``most``, of which a cut is kept.
+
+        From the fewest with time for all rates up, by one and then by steps that double; between
+        the last that fails and the first that is kept by bisection.
+        """
+        count = self._with_time(max(1, least), most)
+        failed, step, kept = count - 1, 1, None
+        while kept is None and count <= most:
+            kept = self.pooled(count)
+            if kept is None:
+                failed, count = count, min(count + step, max(most, count + 1))
+                step = 2 * step if count - failed == step and failed > least else step
+        while kept is not None and count - failed > 1:
+            middle = (failed + count) // 2
+            fewer = self.pooled(middle)
+            kept, count = (fewer, middle) if fewer else (kept, count)
+            failed = failed if fewer else middle
+        return kept
+
+    def _with_time(self, least: int, most: int) -> int:
+        """The fewest accelerators, in that range, with time for all rates; else ``most`` + 1."""
+        evenly = {one.model: 1.0 for one in self._wanted}
+        low, high, step = least, least, 1
+        while high <= most and self._pools(high).plan(evenly) is None:
+            low, high, step = high + 1, high + step, 2 * step
+        high = min(high, most + 1)
+        while low < high:
+            middle = (low + high) // 2
+            if self._pools(middle).plan(evenly) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def overlapped(self, least: int, most: int) -> TriedPlan | None:
+        """The fewest accelerators, in that range, that keep every promise by overlapping lanes.
+
+        Every model is on every accelerator, so batches meet by chance, not by a plan: what such a
+        plan says of its headroom is careful, and trials decide from ``_CAREFUL`` on.
+        """
+        known, planner = self.trials.scenario, Overcommitted()
+        for count in range(max(1, least), most + 1):
+            fleet = uniform_fleet(known.gpu, count)
+            plan = planner(self._wanted, fleet, known.busy_profiles, self.current)
+            if plan.headroom is None or plan.headroom >= _AMPLE:
+                return None  # a cut with so much to spare has been tried
+            if plan.headroom >= _CAREFUL:
+                whole = replace(plan, unserved_rows_per_s={}, reasons={})
+                found = self.trials.confirmed(self.trials.as_asked(whole), fleet)
+                if not found.missed:
+                    return found
+        return None
+
+    def _pools(self, gpus: int) -> FluidPools:
+        known = self.trials.scenario
+        fleet = uniform_fleet(known.gpu, gpus)
+        return FluidPools(self._wanted, fleet, known.busy_profiles, self.current)
 
     def pooled(self, gpus: int) -> TriedPlan | None:
         """So many accelerators cut into pools that keep every promise, tried once."""
         if gpus not in self._tried:
-            fleet = uniform_fleet(self.trials.scenario.gpu, gpus)
-            self._tried[gpus] = self._kept(fleet)
+            self._tried[gpus] = self._kept(self._pools(gpus))
         return self._tried[gpus]
 
-    def _kept(self, fleet: Fleet) -> TriedPlan | None:
+    def _kept(self, pools: FluidPools) -> TriedPlan | None:
         """The first cut that keeps every promise.
 
         Models whose promise breaks count for more in the next attempt, and for the more the
         oftener; where they have the same hosts again, it is not tried that it breaks.
         """
-        profiles = self.trials.scenario.busy_profiles
-        pools = FluidPools(self._wanted, fleet, profiles, self.current)
         weight = {one.model: 1.0 for one in self._wanted}
         often = dict.fromkeys(weight, 0)
         broken: list[TriedPlan] = []
@@ -60,10 +113,10 @@ class Narrowing:
             proposed = pools.plan(weight) if weight else None
             if proposed is None:
                 return None
-            plan = self.trials.spread(proposed, fleet)
+            plan = self.trials.spread(proposed, pools.fleet)
             found = next((one for one in broken if _breaks_alike(plan, one)), None)
             if found is None:
-                found = self.trials.confirmed(plan, fleet)
+                found = self.trials.confirmed(plan, pools.fleet)
                 if not found.missed:
                     return found
                 broken.append(found)

@@ -21,7 +21,7 @@ _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
 #: Parts of the rates of models whose promise breaks that are added to a current plan.
 _EXTRA: Final = (0.15, 0.3, 0.6)
 #: Models beyond which only a sample is tried: hosts are added, and nothing is narrowed by it.
-_MOST_MODELS: Final = 24
+_MOST_MODELS: Final = 60
 
 
 def kept_plan(
@@ -66,39 +66,38 @@ class _Search:
         return self.trials.system
 
     def fewest(self) -> TriedPlan:
-        """The packer's answer, or what is better of what trials lead to.
-
-        Where all is served, fewer accelerators are tried first; where they are short, all that
-        there are: the packer may be too careful.
-        """
-        narrows = self.system.tried and len(self.scenario.demand) <= _MOST_MODELS
-        narrowing, able = Narrowing(self.trials, self.current), not self.trials.hopeless
-        able = able and self.start <= self.scenario.limit
-        cut = narrowing.pooled(self.start) if narrows and able else None
-        if cut is not None:
-            return cut
-        plan, fleet = self.packed({})
+        """The fewest accelerators that keep every promise; else what keeps most of it."""
         if not self.system.tried:
-            return self.trials.tried(plan, fleet)
-        if not narrows:
-            return mended(self.trials.tried(plan, fleet), self.trials)
+            return self.trials.tried(*self.packed({}))
+        if len(self.scenario.demand) > _MOST_MODELS:
+            return mended(self.trials.tried(*self.packed({})), self.trials)
+        narrowing, limit = Narrowing(self.trials, self.current), self.scenario.limit
+        able = not self.trials.hopeless and self.start <= limit
+        first = narrowing.pooled(self.start) if able else None
+        if first is not None:
+            return first
+        plan, fleet = self.packed({})
         complete = self.trials.complete(plan)
         alike = not self.current.partitions  # as many in pools have more to spare
-        cut = narrowing.fewest(len(fleet.gpus) + alike, self.start) if complete else None
-        if cut is not None:
-            return _without(cut, plan)
-        found = self.trials.confirmed(plan, fleet)
-        if found.trial.broken:
-            wider = () if plan.underserved else self.wider(found)
-            kept = next((one for one in wider if one.kept), None)
-            found = kept or self.at_the_load_asked(found)
-        short = bool(found.trial.broken) or not self.trials.complete(found.plan)
-        if short and found.gpus < self.scenario.limit:
-            return found
-        cut = narrowing.fewest(found.gpus + short, self.start)
-        if cut is not None:
-            return _without(cut, plan)
+        most = min(limit, len(fleet.gpus) + alike - 1) if complete else limit
+        found = narrowing.fewest(self.start, most)
+        if found is None:
+            packed = self.trials.confirmed(plan, fleet)
+            found = self.repaired(packed) if complete else packed
+            if found.missed and most < limit:
+                found = narrowing.fewest(most + 1, limit) or found
+        fewer = narrowing.overlapped(self.start, limit if found.missed else found.gpus - 1)
+        found = fewer or found
+        if found.plan is not plan:
+            found = _without(found, plan)
         return (self.whole() if found.plan.underserved else None) or found
+
+    def repaired(self, found: TriedPlan) -> TriedPlan:
+        """The packer's plan, or a wider one where it breaks a promise that the wider one keeps."""
+        if not found.trial.broken or found.plan.underserved:
+            return self.at_the_load_asked(found) if found.trial.broken else found
+        kept = next((one for one in self.wider(found) if one.kept), None)
+        return kept or self.at_the_load_asked(found)
 
     def at_the_load_asked(self, found: TriedPlan) -> TriedPlan:
         """A plan that broke at more load than is asked for, tried at what is."""
@@ -187,5 +186,6 @@ class _Search:
 def _without(cut: TriedPlan, plan: Plan) -> TriedPlan:
     """A cut for the models that can be served, with what ``plan`` says of the others."""
     lost = {m: r for m, r in plan.unserved_rows_per_s.items() if m not in cut.trial.models}
-    told = replace(cut.plan, unserved_rows_per_s=lost, reasons=plan.reasons)
+    why = {model: plan.reasons[model] for model in lost if model in plan.reasons}
+    told = replace(cut.plan, unserved_rows_per_s=lost, reasons=why)
     return replace(cut, plan=told)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
@@ -126,6 +126,12 @@ class PlanTrial:
         return (
             f"{model} is worst, {100 * worst.attainment:.2f} % in time "
             f"({100 * low:.2f} to {100 * high:.2f})"
+        )
+
+    def nearly(self, models: Iterable[str]) -> bool:
+        """True if each of those models lost less than twice what it may lose."""
+        return all(
+            1.0 - self.models[one].attainment < 2.0 * (1.0 - self.asked[one]) for one in models
         )
 
     @property

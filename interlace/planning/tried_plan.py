@@ -20,6 +20,8 @@ from interlace.policy.base import System
 
 #: The first seed of trials of a plan that was chosen for how a first trial went.
 _OTHER_SEED: Final = 100
+#: The first seed of the last trial of a plan.
+_LAST_SEED: Final = 10_000
 #: Requests of such a trial for the sake of its time.
 _MOST: Final = 500_000
 #: Requests of a model that comes in bursts, were they independent, that tell something of it.
@@ -78,25 +80,34 @@ class PlanTrials:
     cores: int = 1
 
     def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> TriedPlan:
-        """The plan after such a trial; where accelerators are left, of more load than is asked.
+        """The plan after trials from seeds of their own, whatever the limit on accelerators is.
 
-        One that is kept is tried again for longer if the bursts of a model are rarer.
+        At more load than is asked for; one that nearly keeps its promises there, for longer at what
+        is asked. One that is kept is tried again for longer if the bursts of a model are rarer,
+        and a last time from a seed that no choice between plans has seen: that trial is told.
         """
-        known, there = self.scenario, _in_use(plan, fleet)
-        spare = len(there.gpus) < known.limit
-        how = how or (WITH_SPARE if spare else AS_ASKED)
-        found = self._confirmed(plan, there, how)
-        bursts_s = max(map(_bursts_s, known.demand), default=0.0)
+        there = _in_use(plan, fleet)
+        found = self._confirmed(plan, there, how or WITH_SPARE)
+        if how is None and found.missed and found.trial.nearly(found.missed):
+            how = AS_ASKED
+            found = self._confirmed(plan, there, how)
+        how = how or WITH_SPARE
+        bursts_s = max(map(_bursts_s, self.scenario.demand), default=0.0)
         if bursts_s > how.least_s and not found.missed:
-            found = self._confirmed(plan, there, how._replace(least_s=bursts_s))
+            how = how._replace(least_s=bursts_s)
+            found = self._confirmed(plan, there, how)
+        if not found.missed:
+            found = self._confirmed(plan, there, how._replace(load=1.0), _LAST_SEED)
         return found
 
-    def _confirmed(self, plan: Plan, there: Fleet, how: Confirmation) -> TriedPlan:
+    def _confirmed(
+        self, plan: Plan, there: Fleet, how: Confirmation, seed: int = _OTHER_SEED
+    ) -> TriedPlan:
         known, (load, longer, least_s) = self.scenario, how
         rate_rps = load * sum(one.rows_per_s for one in known.demand)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
         trial = try_plan(
-            plan, there, known, self.system, requests, _OTHER_SEED, 0.0, least_s, load, self.cores
+            plan, there, known, self.system, requests, seed, 0.0, least_s, load, self.cores
         )
         return TriedPlan(plan, there, trial)
 

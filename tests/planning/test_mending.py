@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile, Profiles
+from interlace.planning import promise
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import TrialRuns
@@ -18,6 +20,12 @@ from interlace.policy.catalog import CATALOG
 GPU = GPU_KINDS["a100"]
 OURS = CATALOG["interlace"]
 MODELS = 30
+
+
+@pytest.fixture(autouse=True)
+def _many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many models are not cut into pools."""
+    monkeypatch.setattr(promise, "_MOST_MODELS", MODELS - 1)
 
 
 def _scenario(limit: int = 64) -> Scenario:
