@@ -51,7 +51,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast("asyncio.Transport", transport)
-        transport.set_write_buffer_limits(high=0)
+        # A transport of TLS is paused at its limit, not above it: at 0 it would be for ever.
+        transport.set_write_buffer_limits(
+            high=int(transport.get_extra_info("sslcontext") is not None)
+        )
         self._admission = self._state.enter(self)
         if self._admission is ConnectionAdmission.NONE:
             self.refuse(self._state.full())
