@@ -6,7 +6,8 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from http.client import HTTPConnection, HTTPException
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +17,12 @@ from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.repository.digest import Digests
 from interlace.repository.fetching import fetch, forget_all_but, models_in
+from interlace.server.tls import FollowedContext
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
 _AGAIN_S: Final = 3.0
+_HTTPS: Final = "https://"
 _ALL: Final = "*"  # where a model's name stands, if it is none of them
 _MODELS: Final = msgspec.json.Decoder(dict[str, ModelFiles])
 
@@ -27,12 +30,42 @@ _MODELS: Final = msgspec.json.Decoder(dict[str, ModelFiles])
 OnChanged = Callable[[Collection[str], Collection[str]], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerCalls:
+    """How a node calls the controller: the key it shows, and ``tls`` where that has it.
+
+    Only a controller with TLS is called if ``private``.
+    """
+
+    key: str = ""
+    tls: FollowedContext | None = None
+    private: bool = False
+
+    def connection(self, source: str) -> HTTPConnection:
+        """To a source: HOST:PORT, or https://HOST:PORT.
+
+        Raises:
+            HTTPException: that would be in clear text, and may not.
+        """
+        address = source.removeprefix(_HTTPS)
+        if address != source and self.tls is not None:
+            return HTTPSConnection(address, timeout=_TIMEOUT_S, context=self.tls.now())
+        if self.private:
+            raise HTTPException(
+                "it would be called in clear text: start it with --tls-cert and --tls-key, or this "
+                "node without --ca"
+            )
+        return HTTPConnection(address, timeout=_TIMEOUT_S)
+
+
 class WantedModels:
     """Carries out the newest ``FilesOrder``; what fails is tried again until another comes."""
 
-    def __init__(self, root: Path, fetches: bool, key: str, changed: OnChanged) -> None:
-        """``fetches``: the folder ``root`` is ours. ``key`` is shown to the controller."""
-        self._root, self._fetches, self._key = root, fetches, key
+    def __init__(
+        self, root: Path, fetches: bool, calls: ControllerCalls, changed: OnChanged
+    ) -> None:
+        """``fetches``: the folder ``root`` is ours."""
+        self._root, self._fetches, self._calls = root, fetches, calls
         self._changed = changed
         self._digests = Digests()
         self._at_hand: dict[str, str] = {}  # digests of what ``changed`` was told of
@@ -85,7 +118,7 @@ class WantedModels:
 
     async def _take(self, order: FilesOrder) -> dict[str, str]:
         """What of the order failed."""
-        source = _FilesSource(order.source, self._key)
+        source = _FilesSource(order.source, self._calls)
         try:
             wanted = await asyncio.to_thread(source.models)
         except (OSError, HTTPException, msgspec.MsgspecError) as error:
@@ -139,9 +172,9 @@ class WantedModels:
 class _FilesSource:
     """Where files come from. Used in threads; a connection a call, as calls are few and large."""
 
-    def __init__(self, address: str, key: str) -> None:
-        self._address = address
-        self._headers = {"X-API-Key": key} if key else {}
+    def __init__(self, address: str, calls: ControllerCalls) -> None:
+        self._address, self._calls = address, calls
+        self._headers = {"X-API-Key": calls.key} if calls.key else {}
 
     def models(self) -> dict[str, ModelFiles]:
         return _MODELS.decode(self._get("/v2/fleet/models"))
@@ -150,7 +183,7 @@ class _FilesSource:
         return self._get(f"/v2/fleet/files/{digest}/{number}")
 
     def _get(self, path: str) -> bytes:
-        connection = HTTPConnection(self._address, timeout=_TIMEOUT_S)
+        connection = self._calls.connection(self._address)
         try:
             connection.request("GET", path, headers=self._headers)
             reply = connection.getresponse()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from interlace.control import model_files
-from interlace.control.model_files import WantedModels
+from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.fleet.model_files import FleetFiles
@@ -145,7 +145,7 @@ class Node:
 
     def __init__(self, root: Path, fetches: bool = True, key: str = "secret") -> None:
         self.changes: list[tuple[list[str], list[str]]] = []
-        self.wanted = WantedModels(root, fetches, key, self._changed)
+        self.wanted = WantedModels(root, fetches, ControllerCalls(key), self._changed)
 
     async def _changed(self, new: Collection[str], gone: Collection[str]) -> None:
         self.changes.append((sorted(new), sorted(gone)))
