@@ -27,6 +27,8 @@ CLEAR_KEYS: Final = (
 )
 #: How long a handshake may take.
 HANDSHAKE_S: Final = 5.0
+#: So many take 3 ms at most (RSA); then others of the event loop have their turn.
+HANDSHAKES_A_TURN: Final = 4
 _LOOK_S: Final = 1.0
 _LOG_S: Final = 1.0
 #: Most bytes of one TLS record, which is decrypted at once.

@@ -29,7 +29,7 @@ from interlace.server.grpc.http2_frames import (
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.timeouts import LingeringSockets, StallTimeouts
-from interlace.server.tls import HANDSHAKE_S, FollowedContext, HandshakeLog
+from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
 _log = logging.getLogger(__name__)
 
@@ -150,17 +150,18 @@ class EpollLoop:
 
     def _read(self) -> None:
         """Give each connection that has sent something its turn."""
-        events = self._epoll.poll(0.0, _CONNECTIONS_A_TURN)
+        events, handshakes = self._epoll.poll(0.0, _CONNECTIONS_A_TURN), HANDSHAKES_A_TURN
         unfinished = dict.fromkeys(islice(self._unfinished, _CONNECTIONS_A_TURN))
         for waiting in unfinished:
             del self._unfinished[waiting]
         for fd, event in events:
             client = self._clients.get(fd)
             if client is None:
-                if fd in self._shaking:
-                    self._shake_hands(fd)
-                else:
+                if fd not in self._shaking:
                     self._accept()
+                elif handshakes:  # the others in the next turn: each computes for long
+                    handshakes -= 1
+                    self._shake_hands(fd)
                 continue
             if event & ~_READ:  # room to write, or an end to be found by trying
                 self._due.add(client)
@@ -285,9 +286,9 @@ class EpollLoop:
     def _make_room(self) -> bool:
         """Give up the connection that has been idle for longest; its client opens another.
 
-        Handshakes go before: they cost their callers the least.
+        The oldest handshake goes before, where they are many.
         """
-        if self._shaking:
+        if len(self._shaking) > self._limits.max_connections // 8:
             self._give_up_handshake(next(iter(self._shaking)), OSError("too many connections"))
             return True
         idlest = max(self._clients.values(), key=lambda client: client.timeouts.idle_ms)

@@ -7,10 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from interlace.server.tls import HANDSHAKE_S, FollowedContext, HandshakeLog
+from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
-#: Handshakes that begin before others of the event loop have their turn.
-_ACCEPTED_A_TURN: Final = 16
 #: How long none is accepted where descriptors or memory are short.
 _SHORT_S: Final = 1.0
 
@@ -48,7 +46,7 @@ class TlsListener:
             self._loop.add_reader(self.sock.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTED_A_TURN):
+        for _ in range(HANDSHAKES_A_TURN):
             try:
                 sock, peer = self.sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
