@@ -36,6 +36,7 @@ from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
 from interlace.runtime.plan_solver import ProcessPlanSolver, WarmProcess, unsendable
+from interlace.server.api_keys import shown_key
 
 #: Plans that are made at a time: what would be done elsewise keeps no node's loss waiting.
 _QUESTIONS: Final = 4
@@ -105,7 +106,7 @@ class _FleetParts:
         router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
         keys, scheme = asked.router.keys, "https://" if asked.router.tls.cert else ""
         orders = NodeReader(router.directory, keys.order, secret=True)
-        reads = NodeReader(router.directory, keys.api)
+        reads = NodeReader(router.directory, shown_key(keys.api))
 
         def source(name: str) -> str:
             node = next(one for one in router.directory.nodes if one.name == name)

@@ -23,7 +23,7 @@ from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller, OnHeard
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
-from interlace.server.api_keys import ApiKeys
+from interlace.server.api_keys import ApiKeys, shown_key
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
 from interlace.server.heap_budget import HeapBudget
@@ -69,9 +69,9 @@ class Router:
         self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)
         self.directory = NodeDirectory(
-            beliefs, WallClock(loop), budget, settings.keys.api, settings.tls
+            beliefs, WallClock(loop), budget, shown_key(settings.keys.api), settings.tls
         )
-        reader = NodeReader(self.directory, settings.keys.api)
+        reader = NodeReader(self.directory, shown_key(settings.keys.api))
         self.on_heard: OnHeard = lambda node, state: None
         self._poller = NodePoller(self.directory, reader, self._heard)
         self._api = RouterApi(self.directory, reader)

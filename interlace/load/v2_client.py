@@ -16,6 +16,7 @@ from interlace.core.user_errors import UserError
 from interlace.formats.arrays import sample_shape
 from interlace.load.call import Call, EncodedCall, pack
 from interlace.profiling.samples import content
+from interlace.server.api_keys import shown_key
 from interlace.server.tls import HTTP, TlsFiles
 
 _TIMEOUT_S = 5.0
@@ -55,7 +56,7 @@ class V2Client:
             raise UserError(f"'{url}': the port is not a number in 1..65535") from None
         self.host = parts.hostname
         self._key_option = key_option
-        self.headers = {} if api_key is None else {"X-Api-Key": api_key}
+        self.headers = {} if api_key is None else {"X-Api-Key": shown_key(api_key)}
         self.url = f"{parts.scheme}://{parts.hostname}:{self.port}"
 
     def text(self, path: str) -> str:

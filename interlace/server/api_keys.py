@@ -20,7 +20,7 @@ class Access(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The operator's keys; an empty one is not required.
+    """The operator's keys; an empty one is not required. Of several lines each is a key.
 
     ``api`` lets callers use the server; ``admin`` lets them change it, too. Without an ``admin``
     key, every caller who may use the server may change it. ``node`` is what the processes of a
@@ -34,7 +34,7 @@ class ApiKeys:
     @property
     def order(self) -> str:
         """What is shown, and asked, with orders to nodes."""
-        return self.node or self.admin or self.api
+        return shown_key(self.node or self.admin or self.api)
 
     def refusal(self, access: Access, given: bytes) -> ServeError | None:
         """Why a caller with that key may not do this, if so."""
@@ -56,7 +56,13 @@ class ApiKeys:
 
 
 def _same(given: bytes, key: str) -> bool:
-    return hmac.compare_digest(given, key.encode())
+    lines = key.encode().splitlines()
+    return any(hmac.compare_digest(given, one) for line in lines if (one := line.strip()))
+
+
+def shown_key(keys: str) -> str:
+    """The one of several that is sent: the first."""
+    return keys.partition("\n")[0].strip()
 
 
 def given_key(x_api_key: bytes, authorization: bytes) -> bytes:

@@ -65,6 +65,11 @@ def test_the_rule(api: str, admin: str, given: str, use: bool, change: bool) -> 
         (ApiKeys("key", "", "peer"), "peer", False, True, True),
         (ApiKeys("", "", "peer"), "", True, False, False),
         (ApiKeys("key"), "key", True, True, True),
+        (ApiKeys("old\nnew", "root\n"), "new", True, False, False),
+        (ApiKeys("old\nnew"), "old", True, True, True),
+        (ApiKeys("old\nnew"), "old\nnew", False, False, False),
+        (ApiKeys("old\n\nnew"), "", False, False, False),
+        (ApiKeys("of words"), "of", False, False, False),
     ],
 )
 def test_roles_have_keys_of_their_own(
