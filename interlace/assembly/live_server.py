@@ -66,7 +66,7 @@ from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.statistics.execution_counter import ExecutionCounter
 from interlace.server.statistics.metrics import Metrics
-from interlace.server.tls import HTTP, NO_TLS, TlsFiles
+from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
@@ -163,11 +163,8 @@ class LiveServer:
 
     def _node(self, choices: ServeSettings) -> None:
         """What routers and controllers see."""
-        key, tls = choices.keys.order, choices.tls.client(HTTP, by_name=False)
-        private = choices.tls.ca is not None
-        self.wanted = WantedModels(
-            choices.root, choices.fetches, ControllerCalls(key, tls, private), self._have_changed
-        )
+        calls = ControllerCalls(choices.keys.order, choices.tls)
+        self.wanted = WantedModels(choices.root, choices.fetches, calls, self._have_changed)
         self.assignments = Assignments(
             self.runtime, self.fleet, self.lifecycle, self.registry, self._assigned, self.wanted
         )

@@ -6,9 +6,9 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.repository.digest import Digests
 from interlace.repository.fetching import fetch, forget_all_but, models_in
-from interlace.server.tls import FollowedContext
+from interlace.server.tls import HTTP, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
@@ -30,16 +30,17 @@ _MODELS: Final = msgspec.json.Decoder(dict[str, ModelFiles])
 OnChanged = Callable[[Collection[str], Collection[str]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
 class ControllerCalls:
-    """How a node calls the controller: the key it shows, and ``tls`` where that has it.
+    """How a node calls the controller: with that key, and with TLS where the controller has it.
 
-    Only a controller with TLS is called if ``private``.
+    With an authority in ``tls`` no other controller is called.
     """
 
-    key: str = ""
-    tls: FollowedContext | None = None
-    private: bool = False
+    def __init__(self, key: str, tls: TlsFiles) -> None:
+        """Raises InputError where a file of ``tls`` cannot be used."""
+        self.key = key
+        self._private = tls.ca is not None
+        self._tls = tls.client(HTTP, by_name=False)
 
     def connection(self, source: str) -> HTTPConnection:
         """To a source: HOST:PORT, or https://HOST:PORT.
@@ -48,9 +49,9 @@ class ControllerCalls:
             HTTPException: that would be in clear text, and may not.
         """
         address = source.removeprefix(_HTTPS)
-        if address != source and self.tls is not None:
-            return HTTPSConnection(address, timeout=_TIMEOUT_S, context=self.tls.now())
-        if self.private:
+        if address != source:
+            return HTTPSConnection(address, timeout=_TIMEOUT_S, context=self._tls.now())
+        if self._private:
             raise HTTPException(
                 "it would be called in clear text: start it with --tls-cert and --tls-key, or this "
                 "node without --ca"
@@ -196,4 +197,5 @@ class _FilesSource:
 
 
 def _reached(order: FilesOrder, error: Exception) -> str:
-    return f"the controller at {order.source}: {error or type(error).__name__}"
+    hint = ": start this node with --ca" if isinstance(error, SSLCertVerificationError) else ""
+    return f"the controller at {order.source}: {error or type(error).__name__}{hint}"
