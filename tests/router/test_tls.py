@@ -10,7 +10,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from interlace.core.node import Node
-from interlace.server.tls import GRPC, HTTP, TlsFiles
+from interlace.router.http.reads import NodeReader
+from interlace.server.tls import GRPC, HTTP, NO_TLS, TlsFiles
 from tests.router.stand import RouterStand
 from tests.server.certificates import Authority
 from tests.server.fakes import one_to_one, wait_until
@@ -107,6 +108,32 @@ def test_a_router_without_a_certificate_gets_nothing(node: SecureNode) -> None:
         refused_both_ways(router)
     finally:
         router.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "secure", "secret", "warned"),
+    [
+        ("127.0.0.1", False, True, False),
+        ("10.0.0.7", False, True, True),
+        ("10.0.0.7", True, True, False),
+        ("10.0.0.7", False, False, False),
+    ],
+)
+def test_a_secret_key_in_clear_text_is_warned_of_once(
+    node: SecureNode, caplog: pytest.LogCaptureFixture,
+    host: str, secure: bool, secret: bool, warned: bool,
+) -> None:  # fmt: skip
+    router = RouterStand({}, tls=node.files if secure else NO_TLS)
+    directory = router.parts.directory
+    try:
+        router.do(lambda: directory.follow([Node("a", host, 8000)]))
+        reader = router.do(lambda: NodeReader(directory, "key", secret=secret))
+        for _ in range(2):
+            router.do(lambda: reader.request("a", "GET", "/v2/node"))
+    finally:
+        router.close()
+    said = "the node or admin key goes in clear text to node a"
+    assert caplog.text.count(said) == int(warned)
 
 
 def test_nodes_of_a_service_are_known_by_its_name(tmp_path: Path) -> None:

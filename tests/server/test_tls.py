@@ -83,6 +83,19 @@ def test_any_size_goes_both_ways_over_http(web: Stand, files: TlsFiles, size: in
     wait_until(lambda: web.used_bytes == 0)
 
 
+def test_a_reply_stays_in_the_arena_until_its_reader_has_it(web: Stand, files: TlsFiles) -> None:
+    value = np.random.default_rng(2).random((1, 10_000_000), dtype=np.float32)
+    with over_tls(web, files) as connection:
+        connection.sendall(infer("ident", value))
+        time.sleep(0.5)
+        assert web.used_bytes >= value.nbytes, "not copied to a heap without bound"
+        got = bytearray()
+        while len(got) < value.nbytes or not got.endswith(value[0, -16:].tobytes()):
+            got += connection.recv(1 << 20)
+        assert got.endswith(value.tobytes())
+    wait_until(lambda: web.used_bytes == 0)
+
+
 @pytest.mark.parametrize("size", [0, 1, 4090, 16_000, 70_000, 150_528, 3_000_000])
 def test_any_size_goes_both_ways_over_grpc(echo: Main, files: TlsFiles, size: int) -> None:
     value = numbers(1, size)
