@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
+from typer.testing import CliRunner
 
+from interlace.cli.main import build
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
 from tests.fleet.stand import Process, free_ports, until
@@ -104,3 +106,18 @@ def test_orders_files_and_requests_go_over_tls_with_keys_of_their_own(fleet: Sec
         fleet.client("admin").text("/v2/fleet/models")
     assert set(fleet.client("node").json("/v2/fleet/models")) == {"tagger", "bert"}
     assert "clear text" not in fleet.logs(), fleet.logs()
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"), [("http://10.0.0.5:8000", True), ("https://10.0.0.5:8000", False),
+                        ("http://localhost:8000", False)],
+)  # fmt: skip
+def test_an_admin_key_in_clear_text_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, warned: bool
+) -> None:
+    monkeypatch.setattr(V2Client, "post", lambda client, path, order: {"done": "told"})
+    (tmp_path / "key").write_text("secret")
+    arguments = ("fleet", "drain", "a", "--url", url, "--admin-key-file", str(tmp_path / "key"))
+    result = CliRunner().invoke(build(arguments), list(arguments))
+    assert result.exit_code == 0 and "told" in result.output
+    assert ("goes in clear text to 10.0.0.5: give --ca" in result.output) is warned
