@@ -239,15 +239,19 @@ class HandshakeLog:
         self._said_s = -inf
         self._unsaid = 0
 
-    def failed(self, peer: Sequence[object] | str, error: BaseException) -> None:
-        """A caller at that address did not get through."""
+    def failed(self, peer: Sequence[object], error: BaseException) -> None:
+        """A caller at that address did not get through. Those that just hang up are not named:
+        load balancers look so whether a port is open.
+        """
+        if isinstance(error, ConnectionError | ssl.SSLEOFError):
+            return
         now_s = time.monotonic()
         if now_s < self._said_s + _LOG_S:
             self._unsaid += 1
             return
         more, self._unsaid = f" (and {self._unsaid} before)" if self._unsaid else "", 0
         self._said_s = now_s
-        address = peer if isinstance(peer, str) else ":".join(str(part) for part in peer[:2])
+        address = ":".join(str(part) for part in peer[:2])
         _LOG.warning("%s: no TLS with %s: %s%s", self._what, address, _why(error), more)
 
 

@@ -157,6 +157,18 @@ def test_clear_text_is_refused_and_the_log_says_so(
     assert caplog.text.count("it sent clear text, and this port takes TLS alone") >= 2
 
 
+def test_probes_of_an_open_port_are_not_logged(
+    web: Stand, echo: Main, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_module, "_LOG_S", 0.0)
+    for port in (web.port, echo.port):
+        socket.create_connection(("127.0.0.1", port)).close()
+        with socket.create_connection(("127.0.0.1", port)) as reset:
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    time.sleep(0.2)
+    assert "no TLS with" not in caplog.text
+
+
 def test_with_an_authority_callers_need_a_certificate_of_it(
     files: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,7 +77,8 @@ class EpollLoop:
         self._lingering = LingeringSockets(limits.linger_s, limits.max_lingering)
         self._listener: socket.socket | None = None
         self._tls: FollowedContext | None = None
-        self._shaking: dict[int, tuple[ssl.SSLSocket, float]] = {}  #: handshakes, and until when
+        #: Handshakes, until when, and with whom.
+        self._shaking: dict[int, tuple[ssl.SSLSocket, float, tuple[object, ...]]] = {}
         self._handshake_log = HandshakeLog("gRPC")
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._called = False  #: ``_turn`` is called soon, with or without anything to read
@@ -221,7 +222,7 @@ class EpollLoop:
     def _accept(self) -> None:
         while self._listener is not None:
             try:
-                sock, _ = self._listener.accept()
+                sock, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:  # out of descriptors or memory: try again with the next tick
@@ -239,7 +240,7 @@ class EpollLoop:
                 self._connected(sock)
                 self._epoll.register(sock.fileno(), _READ)
             else:
-                self._begin_handshake(sock, self._tls.now())
+                self._begin_handshake(sock, self._tls.now(), peer)
 
     def _connected(self, sock: socket.socket) -> None:
         share = 1.0 / (1 + len(self._lingering))
@@ -248,17 +249,20 @@ class EpollLoop:
         )
         self._clients[sock.fileno()] = _Client(make, self._wake)
 
-    def _begin_handshake(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def _begin_handshake(
+        self, sock: socket.socket, context: ssl.SSLContext, peer: tuple[object, ...]
+    ) -> None:
         try:
+            sock.getpeername()  # of one that has gone, a socket would be left unclosed
             tls = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         except OSError:  # it has gone
             sock.close()
             return
-        self._shaking[tls.fileno()] = tls, self._loop.time() + HANDSHAKE_S
+        self._shaking[tls.fileno()] = tls, self._loop.time() + HANDSHAKE_S, peer
         self._epoll.register(tls.fileno(), _READ)
 
     def _shake_hands(self, fd: int) -> None:
-        sock, _ = self._shaking[fd]
+        sock = self._shaking[fd][0]
         try:
             sock.do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -271,16 +275,15 @@ class EpollLoop:
 
     def _give_up_handshakes(self, now_s: float, why: OSError) -> None:
         """Those that had their time, the oldest first."""
-        for fd, (_, ends_s) in list(self._shaking.items()):
+        for fd, (_, ends_s, _) in list(self._shaking.items()):
             if ends_s > now_s:
                 return
             self._give_up_handshake(fd, why)
 
     def _give_up_handshake(self, fd: int, error: OSError) -> None:
-        sock, _ = self._shaking.pop(fd)
+        sock, _, peer = self._shaking.pop(fd)
         self._epoll.unregister(fd)
-        with suppress(OSError):
-            self._handshake_log.failed(sock.getpeername(), error)
+        self._handshake_log.failed(peer, error)
         sock.close()
 
     def _make_room(self) -> bool:
