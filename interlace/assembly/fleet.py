@@ -26,6 +26,7 @@ from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.node_orders import NodeOrders
 from interlace.fleet.orders import fleet_routes
 from interlace.fleet.prices import NO_PRICES, KindPrices
 from interlace.fleet.ray_nodes import RayNodes
@@ -35,6 +36,7 @@ from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
 from interlace.runtime.plan_solver import ProcessPlanSolver, WarmProcess, unsendable
+from interlace.server.api_keys import shown_key
 
 #: Plans that are made at a time: what would be done elsewise keeps no node's loss waiting.
 _QUESTIONS: Final = 4
@@ -44,15 +46,14 @@ _QUESTIONS: Final = 4
 class FleetSettings:
     """What the operator chose. ``models`` is the folder of all that is to be served.
 
-    ``admin_key`` is shown to nodes with orders. Controllers that share the folder ``lease`` take
-    turns; without, the one that began last commands.
+    Nodes are shown ``router.keys.order`` with orders. Controllers that share the folder ``lease``
+    take turns; without, the one that began last commands.
     ``prices`` say where work costs least.
     """
 
     router: RouterSettings
     models: Path
     system: System
-    admin_key: str = ""
     lease: Path | None = None
     prices: KindPrices = NO_PRICES
 
@@ -68,8 +69,8 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
     if reason := unsendable(settings.system):
         raise InputError(f"system {settings.system.name}: {reason}")
 
-    if not (settings.admin_key or settings.router.keys.api):
-        raise InputError("nodes take orders from whoever has their key: --admin-key-file")
+    if not settings.router.keys.order:
+        raise InputError("nodes take orders from whoever has their key: --node-key-file")
     folder_names(settings.models)
 
     async def run() -> None:
@@ -103,16 +104,19 @@ class _FleetParts:
         nodes = ChangingNodes(asked.router.nodes, changes)
         pages = fleet_routes(self._commanding, nodes, self._end)
         router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
-        orders = NodeReader(router.directory, asked.admin_key or asked.router.keys.api)
+        keys, scheme = asked.router.keys, "https://" if asked.router.tls.cert else ""
+        orders = NodeReader(router.directory, keys.order, secret=True)
+        reads = NodeReader(router.directory, shown_key(keys.api))
 
         def source(name: str) -> str:
             node = next(one for one in router.directory.nodes if one.name == name)
-            return f"{_seen_from(node, asked.router.host)}:{router.port}"
+            return f"{scheme}{_seen_from(node, asked.router.host)}:{router.port}"
 
         service = FleetService(
             router.directory,
-            orders,
-            NodeModels(orders),
+            reads,
+            NodeOrders(orders),
+            NodeModels(reads),
             files,
             source,
             self._controller,

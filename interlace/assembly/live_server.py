@@ -18,7 +18,7 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
-from interlace.control.model_files import WantedModels
+from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.control.model_preparer import ModelPreparer
 from interlace.control.models_at_hand import ModelsAtHand
 from interlace.control.node_states import NodeStates
@@ -66,6 +66,7 @@ from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.statistics.execution_counter import ExecutionCounter
 from interlace.server.statistics.metrics import Metrics
+from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class ServeSettings:
     fetches: bool = False  #: ``root`` is filled with what a controller says
     assigned: bool = False  #: what is served is told from outside: nothing is loaded before
     zone: str = ""  #: what this server fails together with
+    tls: TlsFiles = NO_TLS
 
 
 class LiveServer:
@@ -161,10 +163,8 @@ class LiveServer:
 
     def _node(self, choices: ServeSettings) -> None:
         """What routers and controllers see."""
-        keys = choices.keys
-        self.wanted = WantedModels(
-            choices.root, choices.fetches, keys.admin or keys.api, self._have_changed
-        )
+        calls = ControllerCalls(choices.keys.order, choices.tls)
+        self.wanted = WantedModels(choices.root, choices.fetches, calls, self._have_changed)
         self.assignments = Assignments(
             self.runtime, self.fleet, self.lifecycle, self.registry, self._assigned, self.wanted
         )

@@ -23,13 +23,15 @@ from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller, OnHeard
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
-from interlace.server.api_keys import ApiKeys
+from interlace.server.api_keys import ApiKeys, shown_key
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origins import loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 from interlace.shm.arena import Arena
 
 #: Hears the ports of HTTP and gRPC.
@@ -39,7 +41,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """What the operator chose. ``keys`` are asked of callers, ``api`` is shown to nodes."""
+    """What the operator chose. ``keys`` are asked of callers, ``api`` is shown to nodes.
+
+    Callers speak TLS if ``tls`` has a certificate, and nodes if it has an authority.
+    """
 
     nodes: Membership
     host: str = "127.0.0.1"
@@ -49,6 +54,7 @@ class RouterSettings:
     arena_bytes: int = 1 << 30
     http: HttpLimits = field(default_factory=lambda: HttpLimits(connections=8192))
     exit_timeout_s: float = 30.0
+    tls: TlsFiles = NO_TLS
 
 
 class Router:
@@ -62,8 +68,10 @@ class Router:
         self._settings = settings
         self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)
-        self.directory = NodeDirectory(beliefs, WallClock(loop), budget, settings.keys.api)
-        reader = NodeReader(self.directory, settings.keys.api)
+        self.directory = NodeDirectory(
+            beliefs, WallClock(loop), budget, shown_key(settings.keys.api), settings.tls
+        )
+        reader = NodeReader(self.directory, shown_key(settings.keys.api))
         self.on_heard: OnHeard = lambda node, state: None
         self._poller = NodePoller(self.directory, reader, self._heard)
         self._api = RouterApi(self.directory, reader)
@@ -89,9 +97,12 @@ class Router:
         Raises:
             OSError: an address cannot be had.
         """
-        asked = self._settings
-        self.port = http = await self.http.listen(asked.host, asked.http_port)
-        return http, await self.grpc.listen(asked.host, asked.grpc_port)
+        asked, tls = self._settings, self._settings.tls
+        keys = asked.keys.admin or asked.keys.node
+        if tls.cert is None and keys and not loopback(asked.host):
+            _LOG.warning(CLEAR_KEYS, asked.host)
+        self.port = http = await self.http.listen(asked.host, asked.http_port, tls.listener(HTTP))
+        return http, await self.grpc.listen(asked.host, asked.grpc_port, tls.listener(GRPC))
 
     async def close(self) -> None:
         """Answer what was accepted, then give everything back."""

@@ -33,6 +33,8 @@ from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.runtime.plan_solver import unsendable
 from interlace.server.api_keys import ApiKeys
+from interlace.server.http.origins import loopback
+from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,12 +44,14 @@ class ServeOptions:
     """What is rarely set: who may call, how much memory and log, how a server ends.
 
     Callers need ``api_key``, and ``admin_key`` where a call changes the server; an empty one is not
-    asked for. ``allow_hosts`` are further Host names to answer to; ``allow_client_shm`` lets
-    clients pass shared memory. ``request_memory_mb`` bounds the bodies of requests. Every event is
-    kept in ``log``, for `interlace replay`; it and the file before it hold ``log_limit_mb`` at
-    most. An end serves on for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for
-    accepted requests. A server that is ``assigned`` loads nothing until it is told to
-    (docs/fleet.md); it is the ``node`` of that name (else host:port) in that ``zone``.
+    asked for. Orders to a node need ``node_key``, else ``admin_key``. ``allow_hosts`` are further
+    Host names to answer to; ``allow_client_shm`` lets clients pass shared memory.
+    ``request_memory_mb`` bounds the bodies of requests. Every event is kept in ``log``, for
+    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. An end serves on
+    for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for accepted requests. A
+    server that is ``assigned`` loads nothing until it is told to (docs/fleet.md); it is the
+    ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
+    speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
     """
 
     api_key: str = ""
@@ -62,12 +66,14 @@ class ServeOptions:
     assigned: bool = False
     node: str = ""
     zone: str = ""
+    node_key: str = ""
+    tls: TlsFiles = NO_TLS
 
     def __post_init__(self) -> None:
-        if self.assigned and not (self.admin_key or self.api_key):
+        if self.assigned and not (self.node_key or self.admin_key or self.api_key):
             raise InputError(
                 "--assigned: whoever reaches this port could say what is served; "
-                "--admin-key-file says who may"
+                "--node-key-file says who may"
             )
 
 
@@ -101,7 +107,8 @@ class Server:
     @property
     def url(self) -> str:
         """Where HTTP is spoken."""
-        return f"http://{self._settings.host}:{self.ports.http}"
+        scheme = "http" if self._settings.tls.cert is None else "https"
+        return f"{scheme}://{self._settings.host}:{self.ports.http}"
 
     def __enter__(self) -> Server:
         """Serve in a thread; returns when every model is loaded.
@@ -198,10 +205,12 @@ class Server:
             await server.close()
 
     async def _listen(self, server: LiveServer) -> ServerPorts:
-        host = self._settings.host
-        http = await server.http.listen(host, self._asked.http)
-        metrics = await server.metrics.listen(host, self._asked.metrics)
-        grpc = await server.grpc.listen(host, self._asked.grpc)
+        host, tls, keys = self._settings.host, self._settings.tls, self._settings.keys
+        http = await server.http.listen(host, self._asked.http, tls.listener(HTTP, mutual=True))
+        metrics = await server.metrics.listen(host, self._asked.metrics, tls.listener(HTTP))
+        grpc = await server.grpc.listen(host, self._asked.grpc, tls.listener(GRPC, mutual=True))
+        if tls.cert is None and (keys.admin or keys.node) and not loopback(host):
+            _LOG.warning(CLEAR_KEYS, host)
         server.assignments.node = self._options.node or f"{socket.gethostname()}:{http}"
         return ServerPorts(http, grpc, metrics)
 
@@ -285,7 +294,7 @@ def serve(
     where = _accelerators(device, gpu, gpus, cores, folder).with_weights(*sizes)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
-        keys=ApiKeys(options.api_key, options.admin_key),
+        keys=ApiKeys(options.api_key, options.admin_key, options.node_key), tls=options.tls,
         allow_client_shm=options.allow_client_shm, allow_hosts=options.allow_hosts,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,

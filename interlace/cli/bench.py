@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from interlace.cli.options import Json, KeyFile, numbers, pairs, positive, read_key
+from interlace.cli.options import CallCa, Json, KeyFile, numbers, pairs, positive, read_key
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import UserError
@@ -110,6 +110,7 @@ def bench(
         typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
     ] = None,
     api_key_file: KeyFile = None,
+    ca: CallCa = None,
     as_json: Json = False,
 ) -> None:
     """Send open-loop load to a running server; report goodput, latency, refusals.
@@ -125,16 +126,14 @@ def bench(
       interlace bench localhost:8000 cnn_small=200 embedder=30 --slo-ms 100
       interlace bench localhost:8000 detector --shape detector/x=1,3,320,320 --json
     """
-    positive({"--rate": rate, "--seconds": seconds, "--connections": connections})
-    positive({"--slo-ms": slo_ms})
-    server = V2Client(url, read_key(api_key_file))
+    counts = {"--rate": rate, "--seconds": seconds, "--connections": connections}
+    positive({**counts, "--slo-ms": slo_ms})
+    server = V2Client(url, read_key(api_key_file), ca=ca)
     shapes = {key: _sizes(key, text) for key, text in pairs("--shape", shape or []).items()}
     rates = _rates(models, rate)
     calls = [make_call(server, model, shapes, slo_ms) for model in rates]
-    times_s = [
-        send_times(process, rate_rps, seconds, seed + index)
-        for index, rate_rps in enumerate(rates.values())
-    ]
+    seeds = enumerate(rates.values(), seed)
+    times_s = [send_times(process, rate_rps, seconds, one) for one, rate_rps in seeds]
     reports = load_test(calls, times_s, connections, seconds)
     if as_json:
         typer.echo(json_text(reports))

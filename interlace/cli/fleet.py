@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Final
@@ -15,6 +16,7 @@ from interlace.cli.fleet_table import show_fleet, show_planned
 from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.options import (
     NOT_KEPT,
+    CallCa,
     Grace,
     Grpc,
     Host,
@@ -22,13 +24,18 @@ from interlace.cli.options import (
     Json,
     KeyFile,
     Level,
+    NodeCa,
+    NodeKeyFile,
     Price,
     Requests,
     Root,
     SystemName,
+    TlsCert,
+    TlsKey,
     numbers,
     positive,
     read_key,
+    read_keys,
 )
 from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
@@ -42,6 +49,8 @@ from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
 from interlace.server.api_keys import ApiKeys
+from interlace.server.http.origins import loopback
+from interlace.server.tls import TlsFiles
 
 _ABOUT: Final = """One plan and one address for many nodes.
 
@@ -106,7 +115,8 @@ _Most = Annotated[
 _AdminFile = Annotated[
     Path | None,
     typer.Option(
-        help="The key in this file is shown to nodes with orders, and asked for by this fleet."
+        help="This fleet asks for the key in this file where it is told something; without a node "
+        "key it is shown to nodes."
     ),
 ]
 _Lease = Annotated[
@@ -131,10 +141,12 @@ def serve(
     lease: _Lease = None,
     api_key_file: AskedKeyFile = None,
     admin_key_file: _AdminFile = None,
+    node_key_file: NodeKeyFile = None,
+    tls_cert: TlsCert = None, tls_key: TlsKey = None, ca: NodeCa = None,
     request_memory_mb: Requests = 1024.0,
     exit_timeout_s: Grace = 30.0,
     log_level: Level = LogLevel.INFO,
-) -> None:
+) -> None:  # fmt: skip
     """Plan for all nodes, tell each its part, and pass requests to them.
 
     MODELS_DIR holds what the fleet is to serve; what changes there is taken up. Nodes are servers
@@ -145,27 +157,30 @@ def serve(
     \b
     Examples:
       interlace fleet serve models/ --local 3 --node-options="--device simulated --gpu h100"
-      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --admin-key-file key
-      interlace fleet serve models/ --nodes a=10.0.0.7:8000 --admin-key-file key --host 0.0.0.0
+      interlace fleet serve models/ --nodes 10.0.0.7:8000,10.0.0.8:8000 --node-key-file key
       interlace fleet serve models/ --nodes a=...,b=... --price h100=4 --price l4=0.8
       interlace fleet serve models/ --nodes dns:interlace-nodes.default.svc:8000
-      interlace fleet serve /mnt/models --ray auto --admin-key-file key  # the same path everywhere
-      interlace fleet serve /mnt/models --ray auto --max-machines 10 --admin-key-file key
+      interlace fleet serve /mnt/models --ray auto --max-machines 10 --node-key-file key
     """
     positive({"--request-memory-mb": request_memory_mb})
     show_logs(out := console(stderr=True), log_level)
-    made = token_hex() if local else ""  # nodes of our own: nobody else has to know it
-    keys = read_key(admin_key_file, "--admin-key-file") or made, read_key(api_key_file) or ""
-    launch = NodeLaunch(str(models_dir.resolve()), tuple(shlex.split(node_options)), *keys)
-    found = _found(nodes, ray, local, launch, max_machines)
+    keys = read_keys(api_key_file, admin_key_file, node_key_file)
+    if local and not keys.admin:
+        keys = replace(keys, admin=token_hex())  # nodes of our own: nobody else has to know it
+    found = _found(nodes, ray, local, _launch(models_dir, node_options, keys), max_machines)
     router = RouterSettings(
-        found, host, http_port, grpc_port, ApiKeys(keys[1], keys[0]),
-        int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
+        found, host, http_port, grpc_port, keys, int(request_memory_mb * (1 << 20)),
+        exit_timeout_s=exit_timeout_s, tls=TlsFiles(tls_cert, tls_key, ca),
     )  # fmt: skip
     run_fleet(
-        FleetSettings(router, models_dir, system_of(system), keys[0], lease, _prices(price)),
+        FleetSettings(router, models_dir, system_of(system), lease, _prices(price)),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
+
+
+def _launch(models: Path, options: str, keys: ApiKeys) -> NodeLaunch:
+    words = tuple(shlex.split(options))
+    return NodeLaunch(str(models.resolve()), words, keys.admin, keys.api, keys.node)
 
 
 def _prices(texts: list[str] | None) -> KindPrices:
@@ -200,6 +215,7 @@ def _found(
 def status(
     url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
     api_key_file: KeyFile = None,
+    ca: CallCa = None,
     as_json: Json = False,
 ) -> None:
     """Show each node: what it is told to serve, whether it does, and what is wrong with it.
@@ -209,7 +225,7 @@ def status(
       interlace fleet status
       interlace fleet status http://10.0.0.5:8000 --json
     """
-    text = V2Client(url, read_key(api_key_file)).text("/v2/fleet")
+    text = V2Client(url, read_key(api_key_file), ca=ca).text("/v2/fleet")
     if as_json:
         typer.echo(text)
     else:
@@ -221,6 +237,7 @@ def top(
     url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
     interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
     api_key_file: KeyFile = None,
+    ca: CallCa = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
     ] = False,
@@ -234,7 +251,7 @@ def top(
       interlace fleet top --once
     """
     positive({"--interval": interval})
-    client = V2Client(url, read_key(api_key_file))
+    client = V2Client(url, read_key(api_key_file), ca=ca)
     seen = FleetWatch(lambda: client.text("/v2/fleet"))
     watch(console(), seen.look, interval, once)
 
@@ -258,6 +275,7 @@ def plan(
         list[str] | None, typer.Option(metavar="NODE", help="Plan as if this node were not there.")
     ] = None,
     admin_key_file: _Key = None,
+    ca: CallCa = None,
     as_json: Json = False,
 ) -> None:
     """Show what would be planned now, and change nothing: what comes and goes on each node.
@@ -273,7 +291,7 @@ def plan(
       interlace fleet plan --rate bert=900 --rate tagger=400 --admin-key-file key
     """
     asked = {"rates": numbers("--rate", rate or []), "without": without or []}
-    client = _commanding(url, admin_key_file)
+    client = _commanding(url, admin_key_file, ca)
     found = client.post("/v2/fleet/plan", asked)
     if as_json:
         typer.echo(json_text(found))
@@ -284,7 +302,7 @@ def plan(
 
 
 @fleet.command()
-def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
     """Empty a node: its models stand elsewhere first, then it takes nothing.
 
     It answers what it has, and may be ended once `interlace fleet status` says "drained".
@@ -294,18 +312,18 @@ def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
       interlace fleet drain a --admin-key-file key
       interlace fleet undrain a --admin-key-file key  # have it serve again
     """
-    _order(url, admin_key_file, "drain", node)
+    _order(url, admin_key_file, ca, "drain", node)
 
 
 @fleet.command()
-def undrain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+def undrain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
     """Plan for a drained node again.
 
     \b
     Examples:
       interlace fleet undrain a --admin-key-file key
     """
-    _order(url, admin_key_file, "undrain", node)
+    _order(url, admin_key_file, ca, "undrain", node)
 
 
 @fleet.command()
@@ -313,6 +331,7 @@ def add(
     node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT", help="Where it listens.")],
     url: _Url = _HERE,
     admin_key_file: _Key = None,
+    ca: CallCa = None,
 ) -> None:
     """Have one more node: until this controller ends, or for good where it has a --lease.
 
@@ -320,11 +339,11 @@ def add(
     Examples:
       interlace fleet add c=10.0.0.9:8000 --admin-key-file key
     """
-    _order(url, admin_key_file, "add", node)
+    _order(url, admin_key_file, ca, "add", node)
 
 
 @fleet.command()
-def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
     """Have one node less: it is asked no more, and its models stand elsewhere.
 
     Drain it first, so that they stand there before. It goes on with what it was told.
@@ -333,11 +352,11 @@ def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None) -> None:
     Examples:
       interlace fleet remove c --admin-key-file key
     """
-    _order(url, admin_key_file, "remove", node)
+    _order(url, admin_key_file, ca, "remove", node)
 
 
 @fleet.command()
-def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
+def down(url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
     """End a fleet: every node serves what it has, then nothing; the controller ends.
 
     Nodes wait to be told by another controller; those that Ray's actors keep end, and the actors.
@@ -346,15 +365,20 @@ def down(url: _Url = _HERE, admin_key_file: _Key = None) -> None:
     Examples:
       interlace fleet down --admin-key-file key
     """
-    _order(url, admin_key_file, "down")
+    _order(url, admin_key_file, ca, "down")
 
 
-def _order(url: str, key_file: Path | None, what: str, node: str = "") -> None:
-    client = _commanding(url, key_file)
+def _order(url: str, key_file: Path | None, ca: Path | None, what: str, node: str = "") -> None:
+    client = _commanding(url, key_file, ca)
     typer.echo(client.post(f"/v2/fleet/{what}", {"node": node} if node else {})["done"])
 
 
-def _commanding(url: str, key_file: Path | None) -> V2Client:
+def _commanding(url: str, key_file: Path | None, ca: Path | None) -> V2Client:
     """A client that sends the admin key, which every order asks for."""
     option = "--admin-key-file"
-    return V2Client(url, read_key(key_file, option), option)
+    client = V2Client(url, read_key(key_file, option), option, ca)
+    if key_file is not None and client.tls is None and not loopback(client.host):
+        typer.echo(
+            f"warning: the admin key goes in clear text to {client.host}: give --ca", err=True
+        )
+    return client

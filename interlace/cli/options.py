@@ -13,6 +13,7 @@ from interlace.cli.screen import LogLevel
 from interlace.core.byte_sizes import parse_bytes
 from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG
+from interlace.server.api_keys import ApiKeys
 
 #: The exit status of a plan that leaves demand unserved or breaks a promise.
 NOT_KEPT: Final = 3
@@ -51,6 +52,30 @@ Price = Annotated[
     typer.Option(metavar="KIND=USD", help="What one accelerator of a kind costs an hour."),
 ]
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PEM", help="Speak TLS alone on every port, with this certificate (chain)."
+    ),
+]
+TlsKey = Annotated[Path | None, typer.Option(metavar="PEM", help="Its key, without a password.")]
+NodeCa = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="PEM", help="Speak TLS with nodes; this authority signed theirs."),
+]
+CallCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", metavar="PEM", help="Call by TLS; this authority signed the server's certificate."
+    ),
+]
+NodeKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="The key in this file is what controllers and nodes of a fleet show each other.  "
+        "[default: the admin key]"
+    ),
+]
 Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
@@ -114,6 +139,15 @@ def numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
             raise InputError(f"{option} {name}={value}: '{value}' is not a number") from None
     positive({f"{option} {name}": value for name, value in found.items()})
     return found
+
+
+def read_keys(api: Path | None, admin: Path | None, node: Path | None) -> ApiKeys:
+    """The keys of each role, as ``read_key`` reads them."""
+    return ApiKeys(
+        read_key(api) or "",
+        read_key(admin, "--admin-key-file") or "",
+        read_key(node, "--node-key-file") or "",
+    )
 
 
 def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:

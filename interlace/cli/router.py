@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from interlace.assembly.router import RouterSettings, run_router
 from interlace.cli.fleet import AskedKeyFile, Nodes
-from interlace.cli.options import Grace, Grpc, Host, Http, Level, Requests, positive, read_key
+from interlace.cli.options import (
+    Grace,
+    Grpc,
+    Host,
+    Http,
+    Level,
+    NodeCa,
+    Requests,
+    TlsCert,
+    TlsKey,
+    positive,
+    read_key,
+)
 from interlace.cli.screen import LogLevel, console, show_logs
 from interlace.fleet.membership import membership
 from interlace.server.api_keys import ApiKeys
+from interlace.server.tls import TlsFiles
 
 
 def router(
@@ -16,6 +29,9 @@ def router(
     http_port: Http = 8000,
     grpc_port: Grpc = 8001,
     api_key_file: AskedKeyFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    ca: NodeCa = None,
     request_memory_mb: Requests = 1024.0,
     exit_timeout_s: Grace = 30.0,
     log_level: Level = LogLevel.INFO,
@@ -31,6 +47,7 @@ def router(
       interlace router 10.0.0.7:8000 10.0.0.8:8000 --host 0.0.0.0
       interlace router a=10.0.0.7:8000 b=10.0.0.8:8000
       interlace router dns:interlace-nodes.default.svc:8000
+      interlace router a=gpu-a:8000 --tls-cert tls.crt --tls-key tls.key --ca ca.crt
     """
     positive({"--request-memory-mb": request_memory_mb})
     found = membership(nodes)
@@ -38,6 +55,7 @@ def router(
     settings = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
+        tls=TlsFiles(tls_cert, tls_key, ca),
     )  # fmt: skip
     run_router(
         settings, lambda http, grpc: out.print(f"{found}: HTTP {host}:{http}, gRPC {host}:{grpc}")

@@ -21,11 +21,14 @@ from interlace.cli.options import (
     Host,
     Http,
     Level,
+    NodeKeyFile,
     Profiles,
     Requests,
     SystemName,
+    TlsCert,
+    TlsKey,
     positive,
-    read_key,
+    read_keys,
     size_bytes,
 )
 from interlace.cli.progress import ProgressBar
@@ -34,6 +37,7 @@ from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
 from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import EngineSnapshot
+from interlace.server.tls import TlsFiles
 
 #: Of more models than this the first ones are printed.
 _SHOWN: Final = 50
@@ -84,6 +88,15 @@ _Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
 _KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
 _AdminFile = Annotated[
     Path | None, typer.Option(help="Ask for the key in this file where a call changes the server.")
+]
+_Ca = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="PEM",
+        help="With --tls-cert: ask callers of HTTP and gRPC for a certificate that this authority "
+        "signed, and fetch models only from a controller that has one.",
+    ),
 ]
 _Hosts = Annotated[
     list[str] | None,
@@ -178,30 +191,30 @@ def serve(
     memory: _Memory = None,
     host_memory: _HostMemory = None,
     cold: _Cold = None,
-    api_key_file: _KeyFile = None,
-    admin_key_file: _AdminFile = None,
+    api_key_file: _KeyFile = None, admin_key_file: _AdminFile = None,
+    node_key_file: NodeKeyFile = None,
+    tls_cert: TlsCert = None, tls_key: TlsKey = None, ca: _Ca = None,
     allow_host: _Hosts = None,
     allow_client_shm: _Shm = False,
     request_memory_mb: Requests = 2048.0,
-    drain_delay_s: _Delay = 0.0,
-    exit_timeout_s: Grace = 30.0,
-    log: _Log = None,
-    log_limit_mb: _LogLimit = 1000.0,
-    log_level: Level = LogLevel.INFO,
-) -> None:
+    drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0,
+    log: _Log = None, log_limit_mb: _LogLimit = 1000.0, log_level: Level = LogLevel.INFO,
+) -> None:  # fmt: skip
     """Profile what is new, plan, and serve a folder of models.
 
     Requests that cannot meet their model's SLO are refused on arrival. SIGTERM answers the others.
 
     \b
     Examples:
-      interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
+      interlace serve models/ --host 0.0.0.0 --api-key-file key --tls-cert tls.crt --tls-key tls.key
       interlace serve models/ --memory 2GB --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
+    keys = read_keys(api_key_file, admin_key_file, node_key_file)
     options = ServeOptions(
-        *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
+        keys.api, keys.admin, tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
+        keys.node, TlsFiles(tls_cert, tls_key, ca),
     )  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
@@ -215,10 +228,6 @@ def _run(log_level: LogLevel, node: str, server: interlace.Server) -> None:
     show_logs(out := console(stderr=True), log_level, node)
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
-
-
-def _keys(api: Path | None, admin: Path | None) -> tuple[str, str]:
-    return read_key(api) or "", read_key(admin, "--admin-key-file") or ""
 
 
 def _named(system: str, cold: str | None, memory: str | None, host_memory: str | None) -> str:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from interlace.cli.options import KeyFile, positive, read_key
+from interlace.cli.options import CallCa, KeyFile, positive, read_key
 from interlace.cli.screen import console, table, watch
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
@@ -258,6 +258,7 @@ def top(
     interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
     window: Annotated[float, typer.Option(help="Seconds that rates and latencies cover.")] = 10.0,
     api_key_file: KeyFile = None,
+    ca: CallCa = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
     ] = False,
@@ -274,7 +275,7 @@ def top(
       interlace top --once
     """
     positive({"--interval": interval, "--window": window})
-    seen = _Watch(V2Client(url, read_key(api_key_file)), window)
+    seen = _Watch(V2Client(url, read_key(api_key_file), ca=ca), window)
     seen.read()
     watch(console(), seen.look, interval, once)
 

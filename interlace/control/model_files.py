@@ -6,8 +6,9 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import Final
 
 import msgspec
@@ -16,10 +17,12 @@ from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.repository.digest import Digests
 from interlace.repository.fetching import fetch, forget_all_but, models_in
+from interlace.server.tls import HTTP, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
 _AGAIN_S: Final = 3.0
+_HTTPS: Final = "https://"
 _ALL: Final = "*"  # where a model's name stands, if it is none of them
 _MODELS: Final = msgspec.json.Decoder(dict[str, ModelFiles])
 
@@ -27,12 +30,43 @@ _MODELS: Final = msgspec.json.Decoder(dict[str, ModelFiles])
 OnChanged = Callable[[Collection[str], Collection[str]], Awaitable[None]]
 
 
+class ControllerCalls:
+    """How a node calls the controller: with that key, and with TLS where the controller has it.
+
+    With an authority in ``tls`` no other controller is called.
+    """
+
+    def __init__(self, key: str, tls: TlsFiles) -> None:
+        """Raises InputError where a file of ``tls`` cannot be used."""
+        self.key = key
+        self._private = tls.ca is not None
+        self._tls = tls.client(HTTP, by_name=False)
+
+    def connection(self, source: str) -> HTTPConnection:
+        """To a source: HOST:PORT, or https://HOST:PORT.
+
+        Raises:
+            HTTPException: that would be in clear text, and may not.
+        """
+        address = source.removeprefix(_HTTPS)
+        if address != source:
+            return HTTPSConnection(address, timeout=_TIMEOUT_S, context=self._tls.now())
+        if self._private:
+            raise HTTPException(
+                "it would be called in clear text: start it with --tls-cert and --tls-key, or this "
+                "node without --ca"
+            )
+        return HTTPConnection(address, timeout=_TIMEOUT_S)
+
+
 class WantedModels:
     """Carries out the newest ``FilesOrder``; what fails is tried again until another comes."""
 
-    def __init__(self, root: Path, fetches: bool, key: str, changed: OnChanged) -> None:
-        """``fetches``: the folder ``root`` is ours. ``key`` is shown to the controller."""
-        self._root, self._fetches, self._key = root, fetches, key
+    def __init__(
+        self, root: Path, fetches: bool, calls: ControllerCalls, changed: OnChanged
+    ) -> None:
+        """``fetches``: the folder ``root`` is ours."""
+        self._root, self._fetches, self._calls = root, fetches, calls
         self._changed = changed
         self._digests = Digests()
         self._at_hand: dict[str, str] = {}  # digests of what ``changed`` was told of
@@ -85,7 +119,7 @@ class WantedModels:
 
     async def _take(self, order: FilesOrder) -> dict[str, str]:
         """What of the order failed."""
-        source = _FilesSource(order.source, self._key)
+        source = _FilesSource(order.source, self._calls)
         try:
             wanted = await asyncio.to_thread(source.models)
         except (OSError, HTTPException, msgspec.MsgspecError) as error:
@@ -139,9 +173,9 @@ class WantedModels:
 class _FilesSource:
     """Where files come from. Used in threads; a connection a call, as calls are few and large."""
 
-    def __init__(self, address: str, key: str) -> None:
-        self._address = address
-        self._headers = {"X-API-Key": key} if key else {}
+    def __init__(self, address: str, calls: ControllerCalls) -> None:
+        self._address, self._calls = address, calls
+        self._headers = {"X-API-Key": calls.key} if calls.key else {}
 
     def models(self) -> dict[str, ModelFiles]:
         return _MODELS.decode(self._get("/v2/fleet/models"))
@@ -150,7 +184,7 @@ class _FilesSource:
         return self._get(f"/v2/fleet/files/{digest}/{number}")
 
     def _get(self, path: str) -> bytes:
-        connection = HTTPConnection(self._address, timeout=_TIMEOUT_S)
+        connection = self._calls.connection(self._address)
         try:
             connection.request("GET", path, headers=self._headers)
             reply = connection.getresponse()
@@ -163,4 +197,5 @@ class _FilesSource:
 
 
 def _reached(order: FilesOrder, error: Exception) -> str:
-    return f"the controller at {order.source}: {error or type(error).__name__}"
+    hint = ": start this node with --ca" if isinstance(error, SSLCertVerificationError) else ""
+    return f"the controller at {order.source}: {error or type(error).__name__}{hint}"

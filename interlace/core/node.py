@@ -12,12 +12,21 @@ from interlace.core.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a node listens, by its name in the fleet."""
+    """Where a node listens, by its name in the fleet.
+
+    ``service`` is the name in its certificate, "" for ``host``.
+    """
 
     name: str
     host: str
     http_port: int
     grpc_port: int = 0
+    service: str = ""
+
+    @property
+    def tls_name(self) -> str:
+        """What its certificate has to name."""
+        return self.service or self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +124,10 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class FilesOrder:
-    """Have these models at hand: ``source`` (HOST:PORT) says which, and gives their files.
+    """Have these models at hand: ``source`` says which, and gives their files.
 
-    ``digest`` covers all of them, ``term`` is that of the controller.
+    It is HOST:PORT, or https://HOST:PORT. ``digest`` covers all of them, ``term`` is that of the
+    controller.
     """
 
     term: int

@@ -74,7 +74,7 @@ class NamedNodes:
                 failed = True
             else:
                 failed = False
-                nodes = tuple(_node(address, self._port) for address in found)
+                nodes = tuple(_node(address, self._port, self._host) for address in found)
                 if nodes != known:
                     known = nodes
                     yield nodes
@@ -117,9 +117,10 @@ def _host_port(address: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _node(address: str, port: int) -> Node:
+def _node(address: str, port: int, service: str) -> Node:
     host = f"[{address}]" if ":" in address else address
-    return Node(f"{host}:{port}", address, port, port + 1)
+    named = service if service != address else ""
+    return Node(f"{host}:{port}", address, port, port + 1, named)
 
 
 async def _addresses(host: str, port: int) -> Iterable[str]:

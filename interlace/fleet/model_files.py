@@ -54,13 +54,13 @@ class FleetFiles:
         _LOG.info("%s has %d models", self._root, len(found))
 
     def routes(self) -> list[Route]:
-        """Which models there are, and their files; both need the admin key."""
+        """Which models there are, and their files; both need the node key."""
         return [
-            Route("/v2/fleet/models", respond={"GET": self._listed}, access=Access.CHANGE),
+            Route("/v2/fleet/models", respond={"GET": self._listed}, access=Access.ORDER),
             Route(
                 "/v2/fleet/files/{digest}/{block}",
                 respond={"GET": self._block},
-                access=Access.CHANGE,
+                access=Access.ORDER,
             ),
         ]
 

@@ -34,6 +34,7 @@ class NodeLaunch:
     options: tuple[str, ...] = ()
     admin_key: str = ""
     api_key: str = ""
+    node_key: str = ""
     first_port: int = 8010
 
 
@@ -113,8 +114,9 @@ class NodeKeeper:
                 self._ending.wait(wait_s)
 
     def _keys(self) -> list[tuple[str, str]]:
-        both = ("admin", self._launch.admin_key), ("api", self._launch.api_key)
-        return [(kind, key) for kind, key in both if key]
+        launch = self._launch
+        keys = {"admin": launch.admin_key, "api": launch.api_key, "node": launch.node_key}
+        return [(kind, key) for kind, key in keys.items() if key]
 
     def _run(self, options: Sequence[str]) -> int:
         """Run the node once; its exit status."""

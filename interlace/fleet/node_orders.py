@@ -37,6 +37,15 @@ class NodeOrders:
         self.complain(node, f"refuses its part of the plan: {_error(answer)}")
         return False
 
+    async def standing(self, node: str) -> Assignment | None:
+        """What a node was told last.
+
+        Raises:
+            ServeError, msgspec.MsgspecError: it does not say.
+        """
+        answer = await self._reader.ask(node, "GET", "/v2/node/assignment")
+        return msgspec.json.decode(answer.body, type=Assignment | None)
+
     async def bring(self, node: str, files: FilesOrder) -> None:
         """Have a node bring what is wanted."""
         try:
@@ -63,7 +72,7 @@ class NodeOrders:
 
 def _error(answer: HttpResponse) -> str:
     if answer.status == 401:
-        return "it has another key: start it and this controller with the same --admin-key-file"
+        return "it has another key: start it and this controller with the same --node-key-file"
     try:
         return str(msgspec.json.decode(answer.body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -63,6 +63,7 @@ class FleetService:
         self,
         directory: NodeDirectory,
         reader: NodeReader,
+        orders: NodeOrders,
         models: NodeModels,
         files: FleetFiles,
         source: Callable[[str], str],
@@ -73,7 +74,7 @@ class FleetService:
         """``source`` says where a node reaches this controller, as HOST:PORT."""
         self._directory = directory
         self._reader = reader
-        self._orders = NodeOrders(reader)
+        self._orders = orders
         self._models = models
         self._files = files
         self._source = source
@@ -279,8 +280,7 @@ class FleetService:
         if Revision(*self._states[node].revision) == UNASSIGNED:
             return None
         with suppress(ServeError, msgspec.MsgspecError):
-            answer = await self._reader.ask(node, "GET", "/v2/node/assignment")
-            return msgspec.json.decode(answer.body, type=Assignment | None)
+            return await self._orders.standing(node)
         return None
 
     def _able(self) -> dict[str, NodeDescription]:

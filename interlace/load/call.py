@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: HTTP/1.1 POST (``proto`` "http") or a unary gRPC call over h2c ("grpc")."""
+    """One call: HTTP/1.1 POST (``proto`` "http") or a unary gRPC call ("grpc")."""
 
     proto: str
     port: int
@@ -17,6 +18,7 @@ class Call:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class EncodedCall:
     payload: bytes
     head: bytes = b""
     host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
 
 
 def pack(call: Call) -> EncodedCall:
@@ -38,13 +41,13 @@ def pack(call: Call) -> EncodedCall:
             f"POST {call.path} HTTP/1.1\r\nHost: {call.host}:{call.port}\r\n{lines}"
             f"Content-Length: {len(call.body)}\r\n\r\n"
         )
-        return EncodedCall("http", call.port, head.encode() + call.body, host=call.host)
+        return EncodedCall("http", call.port, head.encode() + call.body, b"", call.host, call.tls)
     message = struct.pack(">BI", 0, len(call.body)) + call.body
     pairs = {
         ":method": "POST", ":scheme": "http", ":path": call.path, ":authority": call.host,
         "te": "trailers", "content-type": "application/grpc", "user-agent": "load", **call.headers,
     }  # fmt: skip
-    return EncodedCall("grpc", call.port, message, _hpack(pairs), call.host)
+    return EncodedCall("grpc", call.port, message, _hpack(pairs), call.host, call.tls)
 
 
 def _hpack(pairs: Mapping[str, str]) -> bytes:

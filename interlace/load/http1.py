@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import ssl
 from abc import ABC, abstractmethod
 
 from interlace.load.call import EncodedCall
@@ -27,11 +28,14 @@ class ClientConnection(ABC):
         "port",
         "reason",
         "sock",
+        "tls",
         "wants_out",
     )
 
-    def __init__(self, epoll: select.epoll, host: str, port: int) -> None:
-        self.epoll, self.host, self.port = epoll, host, port
+    def __init__(
+        self, epoll: select.epoll, host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.epoll, self.host, self.port, self.tls = epoll, host, port, tls
         self.due_s = 0.0
         self.reason = ""  #: why the last call did not end with 200, as the server says it
         self.open()
@@ -42,7 +46,11 @@ class ClientConnection(ABC):
         Raises:
             OSError: nobody listens.
         """
-        self.sock = socket.create_connection((self.host, self.port), _CONNECT_TIMEOUT_S)
+        self.sock: socket.socket = socket.create_connection(
+            (self.host, self.port), _CONNECT_TIMEOUT_S
+        )
+        if self.tls is not None:
+            self.sock = self.tls.wrap_socket(self.sock, server_hostname=self.host)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.alive, self.busy, self.wants_out = True, False, False
         self.out: memoryview | None = None

@@ -1,4 +1,4 @@
-"""Unary gRPC calls over cleartext HTTP/2: flow control, PING and SETTINGS honoured."""
+"""Unary gRPC calls over HTTP/2: flow control, PING and SETTINGS honoured."""
 
 from __future__ import annotations
 

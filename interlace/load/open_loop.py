@@ -229,8 +229,9 @@ def load_test(
         loop = OpenLoop(encoded, merged(times_s), connections, connections, end_with_server=True)
         samples = loop.run(_DRAIN_S).samples
     except OSError as error:
-        server = f"http://{encoded[0].host}:{encoded[0].port}"
-        raise UserError(f"{server}: gone, or takes no connections ({error})") from None
+        raise UserError(
+            f"{encoded[0].host}:{encoded[0].port}: gone, or takes no connections ({error})"
+        ) from None
     return [
         report(call.model, call.slo_ms, [one for one in samples if one.tag == tag], seconds)
         for tag, call in enumerate(calls)

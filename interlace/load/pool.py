@@ -69,7 +69,7 @@ class ConnectionPool:
 
     def _connect(self, call: EncodedCall) -> ClientConnection:
         key = _address(call)
-        connection = KINDS[call.proto](self.epoll, call.host, call.port)
+        connection = KINDS[call.proto](self.epoll, call.host, call.port, call.tls)
         self._idle.setdefault(key, [])
         self._open[key] = self._open.get(key, 0) + 1
         self._by_fd[connection.sock.fileno()] = connection

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -14,6 +16,8 @@ from interlace.core.user_errors import UserError
 from interlace.formats.arrays import sample_shape
 from interlace.load.call import Call, EncodedCall, pack
 from interlace.profiling.samples import content
+from interlace.server.api_keys import shown_key
+from interlace.server.tls import HTTP, TlsFiles
 
 _TIMEOUT_S = 5.0
 _ORDER_S = 120.0
@@ -24,26 +28,36 @@ class V2Client:
     """A v2 server at a URL such as ``http://127.0.0.1:8000`` or ``localhost:8000``."""
 
     def __init__(
-        self, url: str, api_key: str | None = None, key_option: str = "--api-key-file"
+        self,
+        url: str,
+        api_key: str | None = None,
+        key_option: str = "--api-key-file",
+        ca: Path | None = None,
     ) -> None:
         """Only remembers the address, and the key that calls are to carry.
 
-        ``key_option`` is how a command is given that key.
+        ``key_option`` is how a command is given that key. Servers with TLS are verified by the
+        authority in ``ca``, else by those of the system.
 
         Raises:
-            UserError: the URL is not one of plain HTTP.
+            UserError: the URL is not one of HTTP, or the file of the authority cannot be used.
         """
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme != "http" or not parts.hostname:
-            raise UserError(f"'{url}' is not a URL this can reach; give http://HOST:PORT")
+        scheme = "http" if ca is None else "https"
+        parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"'{url}' is not a URL this can reach; give http(s)://HOST:PORT")
+        if ca is not None and parts.scheme == "http":
+            raise UserError(f"'{url}' with --ca: give https://{parts.netloc}, or no --ca")
+        tls = TlsFiles(ca=ca).client(HTTP) if parts.scheme == "https" else None
+        self.tls = None if tls is None else tls.now()
         try:
             self.port = parts.port or 8000
         except ValueError:
             raise UserError(f"'{url}': the port is not a number in 1..65535") from None
         self.host = parts.hostname
         self._key_option = key_option
-        self.headers = {} if api_key is None else {"X-Api-Key": api_key}
-        self.url = f"http://{parts.hostname}:{self.port}"
+        self.headers = {} if api_key is None else {"X-Api-Key": shown_key(api_key)}
+        self.url = f"{parts.scheme}://{parts.hostname}:{self.port}"
 
     def text(self, path: str) -> str:
         """The body of a GET.
@@ -58,17 +72,20 @@ class V2Client:
         return json.loads(self._ask("POST", path, json.dumps(order).encode()))
 
     def _ask(self, method: str, path: str, sent: bytes | None = None) -> str:
-        connection = HTTPConnection(
-            self.host, self.port, timeout=_TIMEOUT_S if sent is None else _ORDER_S
+        timeout_s = _TIMEOUT_S if sent is None else _ORDER_S
+        connection = (
+            HTTPConnection(self.host, self.port, timeout=timeout_s)
+            if self.tls is None
+            else HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.tls)
         )
         try:
             connection.request(method, path, sent, headers=self.headers)
             reply = connection.getresponse()
             body = reply.read(_BODY_BYTES_MAX).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
-            raise UserError(
-                f"no answer from {self.url} ({error}); is `interlace serve` running there?"
-            ) from None
+            unknown = isinstance(error, SSLCertVerificationError)
+            hint = "give --ca FILE" if unknown else "is `interlace serve` running there?"
+            raise UserError(f"no answer from {self.url} ({error}); {hint}") from None
         finally:
             connection.close()
         if reply.status == 401:
@@ -156,6 +173,7 @@ def make_call(
             "Inference-Header-Content-Length": str(len(header.encode())),
         },
         server.host,
+        server.tls,
     )
     judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
     return LoadCall(model, pack(call), judged_ms, tuple(notes))

@@ -13,6 +13,7 @@ from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.statistics.metrics import MetricsPage
+from interlace.server.tls import NO_TLS, TlsFiles
 
 #: How long a node that left may take for what it has.
 _LEAVE_MS: Final = 30_000.0
@@ -30,9 +31,16 @@ class NodeDirectory:
     ``budget`` bounds the replies of all nodes that are received in more than one piece.
     """
 
-    def __init__(self, routes: Routes, clock: Clock, budget: HeapBudget, key: str = "") -> None:
-        """``key`` is the API key that nodes ask for."""
-        self._key = key
+    def __init__(
+        self,
+        routes: Routes,
+        clock: Clock,
+        budget: HeapBudget,
+        key: str = "",
+        tls: TlsFiles = NO_TLS,
+    ) -> None:
+        """``key`` is the API key that nodes ask for; they speak TLS if ``tls`` has an authority."""
+        self._key, self._tls = key, tls
         self._routes = routes
         self.now_ms = clock.now_ms
         self._budget = budget
@@ -50,7 +58,7 @@ class NodeDirectory:
         give_up_ms = self.now_ms() + _LEAVE_MS
         self._leaving += [(self._links.pop(node.name), give_up_ms) for node in gone]
         for node in new:
-            self._links[node.name] = NodeLinks(node, self._key, self._budget)
+            self._links[node.name] = NodeLinks(node, self._key, self._budget, self._tls)
 
     def heard(self, node: str, state: NodeState) -> None:
         """Take what a node said of itself."""

@@ -8,6 +8,7 @@ from interlace.core.node import Node
 from interlace.router.grpc.node_channel import NodeChannel
 from interlace.router.http.node_connections import NodeConnections
 from interlace.server.heap_budget import HeapBudget
+from interlace.server.tls import GRPC, HTTP, NO_TLS, TlsFiles
 
 
 class NodeLinks:
@@ -17,11 +18,14 @@ class NodeLinks:
     ``answered`` is called whenever it has answered one, and its answer is on its way.
     """
 
-    def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
-        """``key`` is the API key that nodes ask for, "" for none; ``budget`` bounds replies."""
+    def __init__(self, node: Node, key: str, budget: HeapBudget, tls: TlsFiles = NO_TLS) -> None:
+        """``key`` is the API key that nodes ask for, "" for none; ``budget`` bounds replies.
+
+        With an authority in ``tls`` both speak TLS.
+        """
         self.node = node.name
-        self.http = NodeConnections(node, budget)
-        self.grpc = NodeChannel(node, key, budget)
+        self.http = NodeConnections(node, budget, tls.client(HTTP) if tls.ca else None)
+        self.grpc = NodeChannel(node, key, budget, tls.client(GRPC) if tls.ca else None)
         self.sent = self.lost = 0
         self.answered: Callable[[], None] = _nothing
 

@@ -15,30 +15,40 @@ class Access(IntEnum):
     PROBE = 0  #: asks whether the server is there
     USE = 1  #: infers, or reads what there is to know
     CHANGE = 2  #: changes what is served, or what others use
+    ORDER = 3  #: is one of a fleet's own processes: an order to a node, files for it
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The operator's keys; an empty one is not required.
+    """The operator's keys; an empty one is not required. Of several lines each is a key.
 
     ``api`` lets callers use the server; ``admin`` lets them change it, too. Without an ``admin``
-    key, every caller who may use the server may change it.
+    key, every caller who may use the server may change it. ``node`` is what the processes of a
+    fleet show each other; each of the two stands for the other where there is one alone.
     """
 
     api: str = ""
     admin: str = ""
+    node: str = ""
+
+    @property
+    def order(self) -> str:
+        """What is shown, and asked, with orders to nodes."""
+        return shown_key(self.node or self.admin or self.api)
 
     def refusal(self, access: Access, given: bytes) -> ServeError | None:
         """Why a caller with that key may not do this, if so."""
         if access is Access.PROBE:
             return None
-        changes = access is Access.CHANGE
-        needed = self.admin if changes and self.admin else self.api
+        needed, which = self.api, "an API key"
+        if access is Access.ORDER and self.node:
+            needed, which = self.node, "its node key for this"
+        elif access >= Access.CHANGE and (self.admin or self.node):
+            needed, which = self.admin or self.node, "its admin key for this"
         if not needed or _same(given, needed):
             return None
-        if self.admin and not changes and _same(given, self.admin):
+        if self.admin and access is Access.USE and _same(given, self.admin):
             return None
-        which = "its admin key for this" if changes and self.admin else "an API key"
         return ServeError(
             Reason.UNAUTHORIZED,
             f"this server asks for {which}: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
@@ -46,7 +56,13 @@ class ApiKeys:
 
 
 def _same(given: bytes, key: str) -> bool:
-    return hmac.compare_digest(given, key.encode())
+    lines = key.encode().splitlines()
+    return any(hmac.compare_digest(given, one) for line in lines if (one := line.strip()))
+
+
+def shown_key(keys: str) -> str:
+    """The one of several that is sent: the first."""
+    return keys.partition("\n")[0].strip()
 
 
 def given_key(x_api_key: bytes, authorization: bytes) -> bytes:

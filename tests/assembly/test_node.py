@@ -319,5 +319,5 @@ def test_a_node_that_plans_for_itself_takes_no_plan(tmp_path: Path) -> None:
 
 
 def test_who_may_assign_must_be_said() -> None:
-    with pytest.raises(interlace.InputError, match="--admin-key-file"):
+    with pytest.raises(interlace.InputError, match="--node-key-file"):
         ServeOptions(assigned=True)

@@ -157,7 +157,9 @@ def test_the_command_prints_a_table() -> None:
     ("arguments", "message"),
     [
         (("bench", "localhost:1", "x"), "no answer from http://localhost:1"),
-        (("bench", "ftp://x", "x"), "give http://HOST:PORT"),
+        (("bench", "ftp://x", "x"), "give http(s)://HOST:PORT"),
+        (("bench", "http://x", "x", "--ca", "ca.crt"), "give https://x, or no --ca"),
+        (("bench", "x", "x", "--ca", "none.crt"), "none.crt: [Errno 2] No such file"),
         (("bench", "localhost:1", "x=fast"), "'fast' is not a number"),
         (("bench", "localhost:1", "x", "--rate", "-3"), "--rate is -3; expected a number above 0"),
         (("bench", "localhost:1", "x", "--shape", "y"), "expected NAME=VALUE"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl
 import threading
 from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from interlace.control import model_files
-from interlace.control.model_files import WantedModels
+from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.fleet.model_files import FleetFiles
 from interlace.repository.digest import Digests
 from interlace.repository.fetching import BLOCK_BYTES, fetch, models_in
 from interlace.server.http.routes import AdminRequest, HttpResponse, RouteTable
+from interlace.server.tls import NO_TLS, TlsFiles
+from tests.server.certificates import Authority
 
 
 def write(folder: Path, **files: bytes) -> None:
@@ -95,7 +98,7 @@ def test_no_path_leads_out_of_the_folder(own: Path, path: str) -> None:
 class Controller:
     """What a controller answers about the files of a folder, over HTTP."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, tls: TlsFiles = NO_TLS) -> None:
         self.files = FleetFiles(root)
         asyncio.run(self.files.look())
         table = RouteTable(self.files.routes())
@@ -117,10 +120,17 @@ class Controller:
                 """Nobody reads it."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._scheme = ""
+        if tls.cert is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(tls.cert, tls.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https://"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def order(self, term: int = 1) -> FilesOrder:
-        return FilesOrder(term, self.files.digest, f"127.0.0.1:{self._server.server_port}")
+        source = f"{self._scheme}127.0.0.1:{self._server.server_port}"
+        return FilesOrder(term, self.files.digest, source)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -143,9 +153,11 @@ def controller(wanted: Path) -> Iterator[Controller]:
 class Node:
     """A node's part, and what it was told of models that came and went."""
 
-    def __init__(self, root: Path, fetches: bool = True, key: str = "secret") -> None:
+    def __init__(
+        self, root: Path, fetches: bool = True, key: str = "secret", tls: TlsFiles = NO_TLS
+    ) -> None:
         self.changes: list[tuple[list[str], list[str]]] = []
-        self.wanted = WantedModels(root, fetches, key, self._changed)
+        self.wanted = WantedModels(root, fetches, ControllerCalls(key, tls), self._changed)
 
     async def _changed(self, new: Collection[str], gone: Collection[str]) -> None:
         self.changes.append((sorted(new), sorted(gone)))
@@ -165,6 +177,34 @@ def test_a_node_has_what_its_controller_wants(controller: Controller, own: Path)
     assert node.wanted.failures == {}
     assert models_in(own, Digests()) == controller.files.models
     assert node.changes == [(["m"], [])]
+
+
+def test_files_come_over_tls_from_a_controller_of_the_same_authority(
+    wanted: Path, own: Path, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path / "authority").issue("controller", "controller.example")
+    other = Authority(tmp_path / "other").issue("node")
+    controller = Controller(wanted, files)
+    try:
+        for tls in (NO_TLS, other):
+            node = Node(own, tls=tls)
+            asyncio.run(node.take(controller.order()))
+            assert "CERTIFICATE_VERIFY_FAILED" in node.wanted.failures["*"]
+            assert "start this node with --ca" in node.wanted.failures["*"]
+        node = Node(own, tls=files)
+        asyncio.run(node.take(controller.order()))
+        assert node.wanted.failures == {}
+        assert models_in(own, Digests()) == controller.files.models
+    finally:
+        controller.close()
+
+
+def test_a_node_with_an_authority_shows_no_key_in_clear_text(
+    controller: Controller, own: Path, tmp_path: Path
+) -> None:
+    node = Node(own, tls=Authority(tmp_path / "authority").issue("node"))
+    asyncio.run(node.take(controller.order()))
+    assert "it would be called in clear text" in node.wanted.failures["*"]
 
 
 def test_models_that_come_change_and_go_are_told(

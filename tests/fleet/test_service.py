@@ -30,6 +30,7 @@ from interlace.fleet.lease import LatestLease
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
+from interlace.fleet.node_orders import NodeOrders
 from interlace.fleet.service import FleetService
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
@@ -124,7 +125,7 @@ class Stand:
 
         fakes: Any = self.nodes
         self.service = FleetService(
-            fakes, fakes, NodeModels(fakes), FleetFiles(root),
+            fakes, fakes, NodeOrders(fakes), NodeModels(fakes), FleetFiles(root),
             lambda node: "127.0.0.1:8000", make, LatestLease(),
             KeptNodeChanges(kept),
         )  # fmt: skip
@@ -307,7 +308,7 @@ def test_a_refused_key_is_told(tmp_path: Path) -> None:
     async def work(stand: Stand) -> None:
         stand.nodes.refusal = b'{"error": "this server asks for its admin key for this"}'
         await stand.until(lambda: bool(stand.service.problems))
-        assert "same --admin-key-file" in stand.service.problems["a"]
+        assert "same --node-key-file" in stand.service.problems["a"]
 
     run(tmp_path, work, a=node("a", 1))
 

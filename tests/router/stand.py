@@ -17,6 +17,7 @@ from interlace.server.grpc.server import GrpcServer
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.tls import NO_TLS, TlsFiles
 from tests.server.fakes import Memory
 from tests.server.stand import LoopThread
 
@@ -24,12 +25,14 @@ from tests.server.stand import LoopThread
 class RouterParts:
     """Everything of one router. Made on its loop."""
 
-    def __init__(self, routing: RoutingLimits) -> None:
+    def __init__(self, routing: RoutingLimits, tls: TlsFiles) -> None:
         self.memory = Memory()
         limits = HttpLimits()
         budget = HeapBudget(limits.heap_bytes)
         clock = WallClock(asyncio.get_running_loop())
-        self.directory = NodeDirectory(Routes(routing, by_pace(Random(1).choices)), clock, budget)
+        self.directory = NodeDirectory(
+            Routes(routing, by_pace(Random(1).choices)), clock, budget, tls=tls
+        )
         api = RouterApi(self.directory, NodeReader(self.directory, ""))
         self.forwarder = Forwarder(self.directory, self.memory.arena, budget)
         grpc = GrpcLimits()
@@ -50,11 +53,12 @@ class RouterStand(LoopThread):
         grpc: Mapping[str, int] | None = None,
         lost_ms: float = 60_000.0,
         limits: RoutingLimits | None = None,
+        tls: TlsFiles = NO_TLS,
     ) -> None:
         """Nodes by name, at these ports of this machine; lost when they are silent for so long."""
         super().__init__()
         routing = limits or RoutingLimits(lost_ms / 5, lost_ms)
-        self.parts = self.do(lambda: RouterParts(routing))
+        self.parts = self.do(lambda: RouterParts(routing, tls))
         other = grpc or {}
         nodes = [Node(n, "127.0.0.1", port, other.get(n, 0)) for n, port in ports.items()]
         self.do(lambda: self.parts.directory.follow(nodes))
@@ -71,4 +75,5 @@ class RouterStand(LoopThread):
 
     def close(self) -> None:
         self.do(self.parts.grpc.close)
+        self.do(self.parts.directory.close)
         super().close()

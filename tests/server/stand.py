@@ -20,6 +20,7 @@ from interlace.server.http.origins import Origins
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Regions
+from interlace.server.tls import FollowedContext
 from tests.server.fakes import FakeControl, FakeRuntime, Memory
 
 
@@ -104,13 +105,14 @@ class Stand(LoopThread):
         keys: ApiKeys | None = None,
         origins: Origins | None = None,
         regions: Regions | None = None,
+        tls: FollowedContext | None = None,
     ) -> None:
         super().__init__()
         given = (
             limits or HttpLimits(), keys or ApiKeys(), origins or Origins(), regions or Regions()
         )  # fmt: skip
         self.parts = self.do(lambda: Parts(*given))
-        self.port = self.wait(self.parts.http.listen("127.0.0.1", 0))
+        self.port = self.wait(self.parts.http.listen("127.0.0.1", 0, tls))
 
     def publish(self, *models: Model) -> None:
         self.do(lambda: self.parts.publish(*models))

@@ -53,6 +53,37 @@ def test_the_rule(api: str, admin: str, given: str, use: bool, change: bool) -> 
     assert (keys.refusal(Access.CHANGE, given.encode()) is None) is change
 
 
+@pytest.mark.parametrize(
+    ("keys", "given", "use", "change", "order"),
+    [
+        (ApiKeys("key", "root", "peer"), "peer", False, False, True),
+        (ApiKeys("key", "root", "peer"), "root", True, True, False),
+        (ApiKeys("key", "root", "peer"), "key", True, False, False),
+        (ApiKeys("", "root", "peer"), "", True, False, False),
+        (ApiKeys("key", "root"), "root", True, True, True),
+        (ApiKeys("key", "root"), "key", True, False, False),
+        (ApiKeys("key", "", "peer"), "peer", False, True, True),
+        (ApiKeys("", "", "peer"), "", True, False, False),
+        (ApiKeys("key"), "key", True, True, True),
+        (ApiKeys("old\nnew", "root\n"), "new", True, False, False),
+        (ApiKeys("old\nnew"), "old", True, True, True),
+        (ApiKeys("old\nnew"), "old\nnew", False, False, False),
+        (ApiKeys("old\n\nnew"), "", False, False, False),
+        (ApiKeys("of words"), "of", False, False, False),
+    ],
+)
+def test_roles_have_keys_of_their_own(
+    keys: ApiKeys, given: str, use: bool, change: bool, order: bool
+) -> None:
+    """Inference, administration, and the processes of a fleet among each other."""
+    found = [
+        keys.refusal(access, given.encode()) is None
+        for access in (Access.USE, Access.CHANGE, Access.ORDER)
+    ]
+    assert found == [use, change, order]
+    assert keys.refusal(Access.ORDER, keys.order.encode()) is None
+
+
 def test_what_changes_the_server_needs_the_admin_key() -> None:
     stand = Stand(keys=ApiKeys("user", "root"))
     stand.publish(one_to_one("ident"))

@@ -16,8 +16,10 @@ from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
 from interlace.server.grpc.stream import PREFIX
 from interlace.server.heap_budget import HeapBudget, HeapReservation
+from interlace.server.tls import FollowedContext, connect_tls
 
 _CONNECT_S: Final = 0.3
+_CONNECT_TLS_S: Final = 1.0  #: the node's own process answers a handshake
 _READ_BYTES: Final = 256 << 10
 _CALLS_MAX: Final = 1000  #: a node takes 1024 streams
 _BACKLOG_BYTES: Final = 64 << 20
@@ -79,8 +81,11 @@ class NodeCall:
 class NodeChannel:
     """Calls of one node over one connection, which is opened when there is something to send."""
 
-    def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
+    def __init__(
+        self, node: Node, key: str, budget: HeapBudget, tls: FollowedContext | None = None
+    ) -> None:
         self._node = node
+        self._tls = tls
         self._budget = budget
         self._heads = CallHeads(f"{node.host}:{node.grpc_port}", key)
         self._link: _Link | None = None
@@ -100,7 +105,7 @@ class NodeChannel:
         """
         link = self._link
         if link is None or not link.open:
-            link = self._link = _Link(self._node, self._budget)
+            link = self._link = _Link(self._node, self._budget, self._tls)
         if len(link.calls) + len(link.waiting) >= _CALLS_MAX:
             raise ServeError(
                 Reason.OVERLOADED,
@@ -139,7 +144,7 @@ class NodeChannel:
 class _Link:
     """One connection, from its making to its end."""
 
-    def __init__(self, node: Node, budget: HeapBudget) -> None:
+    def __init__(self, node: Node, budget: HeapBudget, tls: FollowedContext | None) -> None:
         self.open = True  #: takes calls
         self.calls: dict[int, NodeCall] = {}
         self.waiting: list[tuple[NodeCall, bytes, bytes]] = []  #: for the connection to be made
@@ -162,7 +167,7 @@ class _Link:
             h2.GOAWAY: self._goaway,
             h2.WINDOW_UPDATE: self._window_update,
         }
-        self._opening = self._loop.create_task(self._connect(node))
+        self._opening = self._loop.create_task(self._connect(node, tls))
 
     @property
     def all_calls(self) -> list[NodeCall]:
@@ -220,20 +225,23 @@ class _Link:
             if taker is not None:
                 taker.lost(why)
 
-    async def _connect(self, node: Node) -> None:
+    async def _connect(self, node: Node, tls: FollowedContext | None) -> None:
+        patience_s = _CONNECT_S if tls is None else _CONNECT_TLS_S
         family = socket.AF_INET6 if ":" in node.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(patience_s):
                 found = await self._loop.getaddrinfo(
                     node.host, node.grpc_port, type=socket.SOCK_STREAM, family=family
                 )
                 await self._loop.sock_connect(sock, found[0][4])
+                if tls is not None:
+                    sock = await connect_tls(sock, tls.now(), node.tls_name)
         except (TimeoutError, OSError) as error:
             sock.close()
             timed_out = isinstance(error, TimeoutError)
-            text = f"within {_CONNECT_S * 1000:.0f} ms" if timed_out else str(error)
+            text = f"within {patience_s * 1000:.0f} ms" if timed_out else str(error)
             self.end(f"no gRPC connection: {text}")
             return
         except asyncio.CancelledError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -12,10 +13,14 @@ from interlace.core.node import Node
 from interlace.router.http.node_connection import NodeConnection, ReplyTaker
 from interlace.router.http.passed_heads import PassedHeads, ReplyHeads
 from interlace.server.heap_budget import HeapBudget
+from interlace.server.http.origins import loopback
+from interlace.server.tls import FollowedContext
 
+_LOG: Final = logging.getLogger(__name__)
 #: Requests of one router that one node has at a time, at most.
 _CONNECTIONS_MAX: Final = 1024
 _CONNECT_S: Final = 0.3
+_CONNECT_TLS_S: Final = 1.0  #: the node's own process answers a handshake
 #: Shorter than a node keeps an idle connection, so that few are found closed.
 _IDLE_S: Final = 60.0
 
@@ -46,13 +51,17 @@ class PendingReply:
 class NodeConnections:
     """Sends requests to one node, each over a connection of its own."""
 
-    def __init__(self, node: Node, budget: HeapBudget) -> None:
+    def __init__(self, node: Node, budget: HeapBudget, tls: FollowedContext | None = None) -> None:
         self.node = node.name
+        self.private = tls is not None or loopback(node.host)  #: nobody reads what is sent
         self.host_header = f"{node.host}:{node.http_port}".encode()
         self.sent_heads = PassedHeads(self.host_header)
         self._loop = asyncio.get_running_loop()
         self._host = node.host
         self._port = node.http_port
+        self._tls, self._tls_name = tls, node.tls_name if tls else None
+        self._connect_s = _CONNECT_S if tls is None else _CONNECT_TLS_S
+        self._failed = ""  # why TLS failed last
         self._budget = budget
         self._heads = ReplyHeads(node.name)
         self._idle: deque[tuple[float, NodeConnection]] = deque()
@@ -107,26 +116,35 @@ class NodeConnections:
         while self._idle and self._idle[0][0] <= before_s:
             _, connection = self._idle.popleft()
             if connection.transport is not None:
-                connection.transport.close()
+                connection.transport.abort()  # nothing is owed: no farewell of TLS is waited for
 
     async def _open(self, pending: PendingReply) -> None:
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(self._connect_s):
                 _, connection = await self._loop.create_connection(
                     lambda: NodeConnection(self._heads, self._budget, self._on_idle),
                     self._host,
                     self._port,
+                    ssl=None if self._tls is None else self._tls.now(),
+                    server_hostname=self._tls_name,
                 )
         except TimeoutError:
-            pending.taker.lost(f"no connection within {_CONNECT_S * 1000:.0f} ms", True)
+            pending.taker.lost(f"no connection within {self._connect_s * 1000:.0f} ms", True)
             return
         except OSError as error:
             self.refused = isinstance(error, ConnectionRefusedError)
+            self._complain(error)
             pending.taker.lost(f"no connection: {error.strerror or error}", True)
             return
-        self.refused = False
+        self.refused, self._failed = False, ""
         pending.connection = connection
         connection.send(pending.parts, pending.taker)
+
+    def _complain(self, error: OSError) -> None:
+        """Say why there is no TLS with the node: once for each reason."""
+        if self._tls is not None and not self.refused and str(error) != self._failed:
+            self._failed = str(error)
+            _LOG.warning("node %s: no TLS with it: %s", self.node, error)
 
     def _on_idle(self, connection: NodeConnection) -> None:
         self._idle.append((self._loop.time(), connection))

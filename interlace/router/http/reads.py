@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
@@ -12,6 +13,7 @@ from interlace.router.http.passed_heads import ReplyHead
 from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.routes import HttpResponse
 
+_LOG: Final = logging.getLogger(__name__)
 #: Longer than a node takes for digests of files that it never read before.
 _PATIENCE_S: Final = 30.0
 
@@ -44,8 +46,18 @@ class _Taker:
 class NodeReader:
     """Small requests that a router makes itself."""
 
-    def __init__(self, directory: NodeDirectory, key: str, patience_s: float = _PATIENCE_S) -> None:
-        """``key`` is the API key that nodes ask for; "" if they ask for none."""
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        key: str,
+        patience_s: float = _PATIENCE_S,
+        secret: bool = False,
+    ) -> None:
+        """``key`` is the one that nodes ask for; "" if they ask for none.
+
+        Of a ``secret`` one it is said, once, if it goes out in clear text.
+        """
+        self._warns = secret
         self._directory = directory
         self._patience_s = patience_s
         self._key = f"X-API-Key: {key}\r\n".encode() if key else b""
@@ -55,6 +67,13 @@ class NodeReader:
     ) -> tuple[NodeConnections, bytes]:
         """A request to that node as bytes, and the connections to send it over."""
         connections = self._directory.links(node).http
+        if self._warns and not connections.private:
+            self._warns = False
+            _LOG.warning(
+                "the node or admin key goes in clear text to node %s: start nodes with --tls-cert, "
+                "and this process with --ca",
+                node,
+            )
         start = b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n" % (
             method.encode(),
             path.encode(),

@@ -11,10 +11,12 @@ import asyncio
 import logging
 import select
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import Final
 
 from interlace.server.grpc.http2_connection import Http2Connection
@@ -27,7 +29,7 @@ from interlace.server.grpc.http2_frames import (
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.timeouts import LingeringSockets, StallTimeouts
-from interlace.server.listening import cannot_listen
+from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,10 @@ class EpollLoop:
         self._unfinished: dict[_Client, None] = {}
         self._lingering = LingeringSockets(limits.linger_s, limits.max_lingering)
         self._listener: socket.socket | None = None
+        self._tls: FollowedContext | None = None
+        #: Handshakes, until when, and with whom.
+        self._shaking: dict[int, tuple[ssl.SSLSocket, float, tuple[object, ...]]] = {}
+        self._handshake_log = HandshakeLog("gRPC")
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._called = False  #: ``_turn`` is called soon, with or without anything to read
         self._timer: asyncio.TimerHandle | None = None
@@ -82,10 +88,9 @@ class EpollLoop:
     def connections(self) -> int:
         return len(self._clients)
 
-    def listen(self, listener: socket.socket) -> None:
-        """Accept connections from this socket, and serve them."""
-        listener.setblocking(False)
-        self._listener = listener
+    def listen(self, listener: socket.socket, tls: FollowedContext | None = None) -> None:
+        """Accept connections from this socket, with ``tls`` no others, and serve them."""
+        self._listener, self._tls = listener, tls
         self._epoll.register(listener.fileno(), _READ)
         self._loop.add_reader(self._epoll.fileno(), self._turn)
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -96,6 +101,7 @@ class EpollLoop:
             self._epoll.unregister(self._listener.fileno())
             self._listener.close()
             self._listener = None
+        self._give_up_handshakes(inf, OSError("this server ends"))
         for client in self._clients.values():
             client.connection.drain()
 
@@ -107,6 +113,7 @@ class EpollLoop:
         if self._timer is not None:
             self._timer.cancel()
         self._lingering.close()
+        self._give_up_handshakes(inf, OSError("this server ends"))
         for client in list(self._clients.values()):
             self._close(client)
         self._epoll.close()
@@ -139,18 +146,23 @@ class EpollLoop:
         self._accept_again(True)
         self._service.look()
         self._look_for_stalls()
+        self._give_up_handshakes(self._loop.time(), TimeoutError())
         self._lingering.expire()
 
     def _read(self) -> None:
         """Give each connection that has sent something its turn."""
-        events = self._epoll.poll(0.0, _CONNECTIONS_A_TURN)
+        events, handshakes = self._epoll.poll(0.0, _CONNECTIONS_A_TURN), HANDSHAKES_A_TURN
         unfinished = dict.fromkeys(islice(self._unfinished, _CONNECTIONS_A_TURN))
         for waiting in unfinished:
             del self._unfinished[waiting]
         for fd, event in events:
             client = self._clients.get(fd)
             if client is None:
-                self._accept()
+                if fd not in self._shaking:
+                    self._accept()
+                elif handshakes:  # the others in the next turn: each computes for long
+                    handshakes -= 1
+                    self._shake_hands(fd)
                 continue
             if event & ~_READ:  # room to write, or an end to be found by trying
                 self._due.add(client)
@@ -210,28 +222,78 @@ class EpollLoop:
     def _accept(self) -> None:
         while self._listener is not None:
             try:
-                sock, _ = self._listener.accept()
+                sock, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:  # out of descriptors or memory: try again with the next tick
                 self._accept_again(False)
                 return
-            if len(self._clients) >= self._limits.max_connections and not self._make_room():
+            open_now = len(self._clients) + len(self._shaking)
+            if open_now >= self._limits.max_connections and not self._make_room():
                 sock.close()
                 continue
             sock.setblocking(False)
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            share = 1.0 / (1 + len(self._lingering))
-            make = partial(
-                Http2Connection, sock, self._service, self._limits, self._scratch, burst_share=share
-            )
-            self._clients[sock.fileno()] = _Client(make, self._wake)
-            self._epoll.register(sock.fileno(), _READ)
+            if self._tls is None:
+                self._connected(sock)
+                self._epoll.register(sock.fileno(), _READ)
+            else:
+                self._begin_handshake(sock, self._tls.now(), peer)
+
+    def _connected(self, sock: socket.socket) -> None:
+        share = 1.0 / (1 + len(self._lingering))
+        make = partial(
+            Http2Connection, sock, self._service, self._limits, self._scratch, burst_share=share
+        )
+        self._clients[sock.fileno()] = _Client(make, self._wake)
+
+    def _begin_handshake(
+        self, sock: socket.socket, context: ssl.SSLContext, peer: tuple[object, ...]
+    ) -> None:
+        try:
+            sock.getpeername()  # of one that has gone, a socket would be left unclosed
+            tls = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError:  # it has gone
+            sock.close()
+            return
+        self._shaking[tls.fileno()] = tls, self._loop.time() + HANDSHAKE_S, peer
+        self._epoll.register(tls.fileno(), _READ)
+
+    def _shake_hands(self, fd: int) -> None:
+        sock = self._shaking[fd][0]
+        try:
+            sock.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._give_up_handshake(fd, error)
+            return
+        del self._shaking[fd]
+        self._connected(sock)
+
+    def _give_up_handshakes(self, now_s: float, why: OSError) -> None:
+        """Those that had their time, the oldest first."""
+        for fd, (_, ends_s, _) in list(self._shaking.items()):
+            if ends_s > now_s:
+                return
+            self._give_up_handshake(fd, why)
+
+    def _give_up_handshake(self, fd: int, error: OSError) -> None:
+        sock, _, peer = self._shaking.pop(fd)
+        self._epoll.unregister(fd)
+        self._handshake_log.failed(peer, error)
+        sock.close()
 
     def _make_room(self) -> bool:
-        """Give up the connection that has been idle for longest; its client opens another."""
+        """Give up the connection that has been idle for longest; its client opens another.
+
+        The oldest handshake goes before, where they are many.
+        """
+        if len(self._shaking) > self._limits.max_connections // 8:
+            self._give_up_handshake(next(iter(self._shaking)), OSError("too many connections"))
+            return True
         idlest = max(self._clients.values(), key=lambda client: client.timeouts.idle_ms)
         if idlest.timeouts.idle_ms < _IDLE_MS:
             return False
@@ -265,21 +327,3 @@ class EpollLoop:
             client = kept.pop()
             excess -= client.timeouts.kept_bytes
             self._close(client, PeerError(ENHANCE_YOUR_CALM, "answers are not being read"))
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens for gRPC; port 0 picks one.
-
-    Raises:
-        OSError: the port is busy, or the host is not ours; says which and why.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(1024)
-    except OSError as error:
-        sock.close()
-        raise cannot_listen("gRPC", host, port, error) from error
-    return sock

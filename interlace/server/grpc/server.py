@@ -14,10 +14,11 @@ work, but took it from cores that models use.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
-from interlace.server.grpc.epoll_loop import EpollLoop, listening_socket
+from interlace.server.grpc.epoll_loop import EpollLoop
 from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.infer_decoder import InferDecoder
 from interlace.server.grpc.infer_response import ResponseEncoder
@@ -25,9 +26,13 @@ from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import InferencePlane, PendingCalls
 from interlace.server.grpc.service import GrpcService, InferenceCalls
 from interlace.server.heap_budget import HeapBudget
+from interlace.server.listening import listening_socket
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
+from interlace.server.tls import FollowedContext
 from interlace.shm.arena import Arena, ArenaMap
+
+BACKLOG: Final = 1024
 
 
 def local_inference(
@@ -64,14 +69,14 @@ class GrpcServer:
         """Connections open now."""
         return self._loop.connections
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections; port 0 picks one. Returns the port.
+    async def listen(self, host: str, port: int, tls: FollowedContext | None = None) -> int:
+        """Accept connections, with ``tls`` no others; port 0 picks one. Returns the port.
 
         Raises:
             OSError: the address cannot be had, and why.
         """
-        listener = listening_socket(host, port)
-        self._loop.listen(listener)
+        listener = listening_socket("gRPC", host, port, BACKLOG)
+        self._loop.listen(listener, tls)
         bound: int = listener.getsockname()[1]
         return bound
 

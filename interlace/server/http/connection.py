@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Final, cast
 
 from interlace.core.errors import ServeError
 from interlace.server.api_keys import Access
@@ -18,6 +19,8 @@ from interlace.server.http.server_state import ServerState
 
 # Found faster than attributes of an enum, and read very often.
 _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
+#: More than a transport takes before it says that it is full.
+_PIECE_BYTES: Final = 128 << 10
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -29,8 +32,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_admission", "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head",
-        "_paused", "_reading", "_release", "_state", "_target", "idle_since_s", "phase", "served",
-        "transport",
+        "_paused", "_pieces", "_reading", "_release", "_state", "_target", "idle_since_s", "phase",
+        "served", "transport",
     )  # fmt: skip
 
     def __init__(self, state: ServerState) -> None:
@@ -46,12 +49,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body: ArenaBody | HeapBody | ChunkedBody | SkippedBody | None = None
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
+        self._pieces: deque[memoryview] | None = None  #: over TLS: of a response, not written yet
         self._paused = self._feeding = self._close_after = False
         self._reading = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast("asyncio.Transport", transport)
-        transport.set_write_buffer_limits(high=0)
+        if transport.get_extra_info("sslcontext") is None:
+            transport.set_write_buffer_limits(high=0)
+        else:  # it is paused at its limit, not above it: at 0 that would be for ever
+            transport.set_write_buffer_limits(high=1)
+            self._pieces = deque()
         self._admission = self._state.enter(self)
         if self._admission is ConnectionAdmission.NONE:
             self.refuse(self._state.full())
@@ -78,6 +86,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.transport = None
         self._state.connections.discard(self)
         self._drop_body()
+        if self._pieces:
+            self._pieces.clear()
         if self._exchange is not None:
             self._exchange.abandon()
         if self._release is not None:
@@ -88,6 +98,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused = False
+        if self._pieces:
+            self._write_pieces(self._pieces)
         if self.phase is _SEND:
             self._next_or_wait()
 
@@ -107,7 +119,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._exchange = None
         self._release = release
-        self.transport.writelines((self._with_connection(start), *parts))
+        if self._pieces is None:
+            self.transport.writelines((self._with_connection(start), *parts))
+        else:
+            for part in (self._with_connection(start), *parts):
+                whole = memoryview(part).cast("B")
+                steps = range(0, len(whole), _PIECE_BYTES)
+                self._pieces.extend(whole[at : at + _PIECE_BYTES] for at in steps)
+            self._write_pieces(self._pieces)
         self._next_or_wait()
 
     def fail(self, error: ServeError | HttpError) -> None:
@@ -118,7 +137,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def progress(self) -> int:
         """A number that changes while the client does its part."""
         if self.phase is _SEND and self.transport is not None:
-            return -self.transport.get_write_buffer_size()
+            left = len(self._pieces) * _PIECE_BYTES if self._pieces else 0
+            return -left - self.transport.get_write_buffer_size()
         return self._body.received if self._body is not None else len(self._backlog)
 
     @property
@@ -299,6 +319,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
         if self._backlog and not self._feeding:
             self._feed_backlog()
+
+    def _write_pieces(self, pieces: deque[memoryview]) -> None:
+        """Encrypt as much as is read meanwhile: TLS copies what it is given, however much."""
+        while pieces and not self._paused and self.transport is not None:
+            self.transport.write(pieces.popleft())
 
     def _drop_body(self) -> None:
         self._target = self._state.scratch_view

@@ -31,7 +31,7 @@ def node_routes(
     drain: Callable[[Revision], Revision],
     have: Callable[[FilesOrder], None],
 ) -> list[Route]:
-    """What the node is and could serve, and three orders, which need the admin key.
+    """What the node is and could serve, and three orders, which need the node key.
 
     Models are a MessagePack map of ``NodeModel``; an order is answered with its revision. What was
     told last can be asked for, by the next controller.
@@ -60,14 +60,14 @@ def node_routes(
     return [
         Route("/v2/node", respond={"GET": described_to}),
         Route("/v2/node/models", respond={"GET": at_hand}),
-        Route("/v2/node/files", respond={"POST": files}, access=Access.CHANGE),
+        Route("/v2/node/files", respond={"POST": files}, access=Access.ORDER),
         Route(
             "/v2/node/assignment",
             RouteKind.PLAN,
             respond={"GET": told, "POST": assigned},
-            access=Access.CHANGE,
+            access=Access.ORDER,
         ),
-        Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),
+        Route("/v2/node/drain", respond={"POST": drained}, access=Access.ORDER),
     ]
 
 

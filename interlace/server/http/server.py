@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,7 +18,9 @@ from interlace.server.http.request_head import RequestHeadReader
 from interlace.server.http.routes import Route, RouteKind, RouteTable
 from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
-from interlace.server.listening import cannot_listen
+from interlace.server.http.tls_listener import TlsListener
+from interlace.server.listening import cannot_listen, listening_socket
+from interlace.server.tls import FollowedContext
 
 BACKLOG: Final = 1024
 #: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
@@ -52,7 +53,7 @@ class HttpServer:
         self._inference = inference
         self._trims = trims
         self._timeouts = ConnectionTimeouts(self._limits)
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -60,24 +61,31 @@ class HttpServer:
         """Connections open now."""
         return len(self._state.connections)
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections; port 0 picks one. Returns the port.
+    async def listen(self, host: str, port: int, tls: FollowedContext | None = None) -> int:
+        """Accept connections, with ``tls`` no others; port 0 picks one. Returns the port.
 
         Raises:
             OSError: the address cannot be had, with host and port in the text.
         """
-        loop = self._state.loop
-        try:
-            listener = await loop.create_server(
-                lambda: HttpConnection(self._state), host, port, backlog=BACKLOG
-            )
-        except OSError as error:
-            raise cannot_listen("HTTP", host, port, error) from error
+        listener: asyncio.Server | TlsListener
+        if tls is not None:
+            bound = listening_socket("HTTPS", host, port, BACKLOG)
+            listener = TlsListener(bound, tls, self._connection, self._state.crowded)
+        else:
+            try:
+                listener = await self._state.loop.create_server(
+                    self._connection, host, port, backlog=BACKLOG
+                )
+            except OSError as error:
+                raise cannot_listen("HTTP", host, port, error) from error
+            bound = listener.sockets[0]
         self._listeners.append(listener)
         if self._timer is None:
             self._sweep()
-        bound: socket.socket = listener.sockets[0]
         return int(bound.getsockname()[1])
+
+    def _connection(self) -> HttpConnection:
+        return HttpConnection(self._state)
 
     def drain(self) -> None:
         """Say in every response from now on that its connection closes."""

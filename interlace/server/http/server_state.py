@@ -66,6 +66,13 @@ class ServerState:
             connection.transport.abort()  # too many even for a refusal
         return ConnectionAdmission.NONE
 
+    def crowded(self, handshakes: int) -> bool:
+        """Whether there are too many of them: they count as connections, but have some places
+        even where all connections are taken.
+        """
+        limit = self.limits.connections
+        return handshakes >= max(limit - len(self.connections), limit // 8)
+
     def full(self) -> ServeError:
         """The refusal of one connection too many."""
         limit = self.limits.connections

@@ -22,6 +22,7 @@ from interlace.server.grpc.server import GrpcServer, local_inference
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
+from interlace.server.tls import FollowedContext
 from interlace.shm.arena import Arena, ArenaMap
 from tests.server.fakes import FakeControl
 
@@ -127,7 +128,9 @@ class Main:
         keys: ApiKeys | None = None,
         arena_bytes: int = 64 << 20,
         limits: GrpcLimits | None = None,
+        tls: FollowedContext | None = None,
     ) -> None:
+        self.tls = tls
         self.arenas = ArenaMap(os.getpid())
         self.arena = Arena.create(arena_bytes)
         self.arenas.add(self.arena)
@@ -191,7 +194,7 @@ class Main:
             self.plane, self.table, self.regions, self.arena, self.arenas, limits, heap
         )
         self.server = GrpcServer(inference, api, limits, heap, keys)
-        self.port = await self.server.listen("127.0.0.1", port)
+        self.port = await self.server.listen("127.0.0.1", port, self.tls)
 
     async def _settle(self) -> None:
         for _ in range(20):

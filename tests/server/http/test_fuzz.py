@@ -33,6 +33,9 @@ class CuttingTransport:
         self._connection = connection
         connection.connection_made(self)  # type: ignore[arg-type]
 
+    def get_extra_info(self, name: str) -> None:
+        """It is clear text."""
+
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 0
 
