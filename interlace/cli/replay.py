@@ -24,6 +24,9 @@ _Request = Annotated[
     int | None, typer.Option("--request", metavar="ID", help="The story of this request.")
 ]
 _Model = Annotated[str | None, typer.Option(help="With --missed: of this model alone.")]
+_System = Annotated[
+    str | None, typer.Option(help="Allow the log's own system, where that is module:attribute.")
+]
 _Report = Annotated[bool, typer.Option("--report", help="Figures of the whole log.")]
 
 
@@ -33,6 +36,7 @@ def replay(
     request_id: _Request = None,
     model: _Model = None,
     full_report: _Report = False,
+    system: _System = None,
     as_json: Json = False,
 ) -> None:
     """Decide a server's event log again, and tell what became of a request.
@@ -48,7 +52,7 @@ def replay(
       interlace replay events.log --request 1742
       interlace replay events.log --report --json
     """
-    again = opened(log)
+    again = opened(log, system)
     if request_id is not None:
         _tell(again, request_id)
         return

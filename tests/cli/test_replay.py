@@ -64,6 +64,28 @@ def test_damage_and_other_files_are_told(tmp_path: Path) -> None:
         _replay(str(path))
 
 
+def test_a_log_that_names_code_runs_it_only_where_the_command_names_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named_by_a_log.py").write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "from interlace.policy.catalog import CATALOG\nown = CATALOG['interlace']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name, path = "named_by_a_log:own", tmp_path / "events.log"
+    for named in (name, f"{name}/deepplan", f"interlace+{name}"):
+        LogWriter(path, LogHeader("test", named, FLEET), limit_bytes=1 << 20).close()
+        with pytest.raises(InputError, match=r"names code.*add --system"):
+            _replay(str(path))
+        path.unlink()
+    LogWriter(path, LogHeader("test", name, FLEET), limit_bytes=1 << 20).close()
+    with pytest.raises(InputError, match="--system says interlace"):
+        _replay(str(path), "--system", "interlace")
+    assert not (tmp_path / "ran").exists()
+    assert f"decided by {name}" in _replay(str(path), "--system", name)
+    assert (tmp_path / "ran").exists()
+
+
 def test_the_story_of_a_missed_request(tmp_path: Path) -> None:
     path = tmp_path / "events.log"
     _log(path, "gslice", rate_rps=600.0)

@@ -18,19 +18,31 @@ from interlace.sim.record import PartitionSpan, RunRecord
 from interlace.sim.recorder import Recorder
 
 
-def opened(path: Path) -> Replay:
+def opened(path: Path, system: str | None = None) -> Replay:
     """The log in ``path``, ready to be replayed.
 
+    A log is data: a system that it names as ``module:attribute`` is imported only if ``system``
+    names the same.
+
     Raises:
-        InputError: the file is no event log, or one of a system that is not known here.
+        InputError: the file is no event log, or one of a system that is not known here, or that
+            was not allowed.
         OSError: it cannot be read.
     """
     try:
         log = open_log(path)
     except LogError as error:
         raise InputError(str(error)) from None
+    named = log.header.system
+    if system is not None and system != named:
+        raise InputError(f"{path}: the log is of the system {named}; --system says {system}")
+    if system is None and ":" in named:
+        raise InputError(
+            f"{path}: the log names code, {named}, which is not run for a file's sake; "
+            f"if you trust it, add --system {named}"
+        )
     try:
-        return Replay(log, system_of(log.header.system))
+        return Replay(log, system_of(named))
     except InputError as error:
         raise InputError(f"the system that wrote the log is not here: {error}") from None
 
