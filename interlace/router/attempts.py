@@ -10,7 +10,7 @@ from interlace.router.node_links import NodeLinks
 class Attempts:
     """Asks the directory for one node after another."""
 
-    __slots__ = ("_directory", "_model", "_started_ms", "_tried", "links")
+    __slots__ = ("_directory", "_model", "_spared", "_started_ms", "_tried", "links")
 
     def __init__(self, directory: NodeDirectory, model: str) -> None:
         """``model`` is "" for what any node can answer."""
@@ -18,6 +18,7 @@ class Attempts:
         self._model = model
         self._started_ms = directory.now_ms()
         self._tried: tuple[str, ...] = ()
+        self._spared = False  #: a node was asked again, once for a request
         self.links: NodeLinks | None = None  #: those to the node that is asked now
 
     @property
@@ -51,12 +52,14 @@ class Attempts:
     def lost(self, why: str, asked_in_vain: bool) -> str:
         """The node did not answer; it may be asked again unless it was ``asked_in_vain``.
 
+        Once a request: a node may have executed what it did not answer, whenever it closed.
         Returns what the caller is told if nobody else can be asked.
         """
         links = self.links
         assert links is not None, "a node was asked"
         links.lost += 1
-        if not asked_in_vain:
+        if not (asked_in_vain or self._spared):
+            self._spared = True
             self._tried = tuple([name for name in self._tried if name != links.node])
         return f"node {links.node!r} did not answer: {why}"
 

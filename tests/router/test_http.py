@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -154,6 +155,23 @@ def test_a_kept_connection_that_was_closed_costs_nothing(made: Made) -> None:
     router, (node,) = made([last])
     assert [one.status for one in ask(router, INFER, INFER, INFER)] == [200] * 3
     assert len(node.heads) == 3
+
+
+def test_a_node_that_takes_requests_and_closes_executes_each_at_most_twice(made: Made) -> None:
+    together = threading.Barrier(4)
+
+    def waits(connection: socket.socket, head: bytes) -> bool:
+        together.wait(10.0)  # so that each has a connection of its own, which is then idle
+        return answers(200, b"yes")(connection, head)
+
+    router, (node,) = made([waits, waits, waits, waits, hangs_up])
+    with ThreadPoolExecutor(4) as callers:
+        assert [one.status for (one,) in callers.map(lambda _: ask(router, INFER), range(4))] == (
+            [200] * 4
+        )
+    (reply,) = ask(router, INFER)
+    assert reply.status == 503
+    assert len(node.heads) - 4 == 2
 
 
 def test_a_request_that_is_sent_anew_says_how_old_it_is(made: Made) -> None:
