@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,6 +35,35 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
 #: What decoding JSON from strangers raises; the last for arrays in arrays in arrays.
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BINARY_ONLY: Final = ("FP16", "BF16")
+#: What JSON has no numbers for; Triton and its clients write them as such.
+_NonFinite = Literal["NaN", "Infinity", "-Infinity"]
+#: A string, closed or not, or one of those.
+_STRING_OR_NON_FINITE: Final = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"?|-?(?:NaN|Infinity)', re.DOTALL
+)
+Decoded = TypeVar("Decoded")
+
+
+def decoded(decoder: msgspec.json.Decoder[Decoded], body: bytes | memoryview) -> Decoded:
+    """What a decoder makes of JSON in which NaN, Infinity and -Infinity may stand for numbers.
+
+    They are decoded as strings, which ``to_bytes`` takes for numbers of floating point.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON all the same, or not of the decoder's type.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError:
+        text = bytes(body)
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise
+        return decoder.decode(_STRING_OR_NON_FINITE.sub(_as_string, text))
+
+
+def _as_string(found: re.Match[bytes]) -> bytes:
+    text = found[0]
+    return text if text.startswith(b'"') else b'"' + text + b'"'
 
 
 def to_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> bytes:
@@ -103,7 +133,11 @@ def _values(name: str, datatype: str, data: bytes) -> list[Any]:
     if depth > DEPTH_MAX:
         raise bad_input(f"input '{name}': 'data' is nested deeper than {DEPTH_MAX}")
     try:
-        values = _decoder(_kind(datatype), depth).decode(data)
+        kind = _kind(datatype)
+        if kind is float and (b"NaN" in data or b"Infinity" in data):
+            values = decoded(_decoder(float | _NonFinite, depth), data)
+        else:
+            values = _decoder(kind, depth).decode(data)
     except MALFORMED as error:
         raise bad_input(f"input '{name}' ({datatype}): 'data': {error}") from error
     for _ in range(depth - 1):
@@ -137,7 +171,7 @@ def _kind(datatype: str) -> type:
 
 
 @cache
-def _decoder(kind: type, depth: int) -> msgspec.json.Decoder[list[Any]]:
+def _decoder(kind: Any, depth: int) -> msgspec.json.Decoder[list[Any]]:
     nested: Any = bool | int if kind is bool else kind
     for _ in range(depth):
         nested = list[nested]

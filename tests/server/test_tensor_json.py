@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from interlace.core.errors import ServeError
-from interlace.server.tensor_json import DTYPES, frame, to_bytes, to_json, unframe
+from interlace.server.tensor_json import DTYPES, decoded, frame, to_bytes, to_json, unframe
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 
@@ -62,7 +63,10 @@ def test_framing_round_trip(elements: list[bytes]) -> None:
         ("INT32", b"[true]", "Expected `int`, got `bool`"),
         ("INT32", b'["1"]', "Expected `int`, got `str`"),
         ("FP32", b"[null]", "Expected `float`, got `null`"),
-        ("FP32", b"[NaN]", "malformed"),
+        ("INT32", b"[NaN]", "malformed"),
+        ("FP32", b"[Nan]", "malformed"),
+        ("FP32", b'["1.5"]', "Expected `float`"),
+        ("FP32", b'["nan", NaN]', "Invalid enum value"),
         ("BOOL", b"[2]", "BOOL takes true, false, 0 and 1"),
         ("BYTES", b"[1]", "Expected `str`, got `int`"),
         ("FP16", b"[1]", "no JSON form"),
@@ -79,3 +83,25 @@ def test_wrong_values_are_named(datatype: str, data: bytes, text: str) -> None:
 def test_bytes_that_are_no_text_have_no_json_form() -> None:
     with pytest.raises(ServeError, match="not UTF-8"):
         to_json("x", "BYTES", memoryview(frame([b"\xff"])))
+
+
+def test_numbers_that_json_has_not_are_read_as_they_are_written() -> None:
+    values = np.array([1.0, np.nan, -np.inf, np.inf], np.float32)
+    for datatype, dtype in (("FP32", np.float32), ("FP64", np.float64)):
+        view = memoryview(values.astype(dtype).tobytes())
+        text = to_json("x", datatype, view)
+        assert to_bytes("x", datatype, (4,), text) == bytes(view)
+
+
+def test_a_text_that_names_them_stays_a_text() -> None:
+    told = msgspec.json.Decoder(dict[str, str | float])
+    text = b'{"a": "NaN \\" -Infinity", "b": -Infinity, "c": "NaN"}'
+    assert decoded(told, text) == {"a": 'NaN " -Infinity', "b": "-Infinity", "c": "NaN"}
+
+
+@pytest.mark.parametrize(
+    "text", [b'"' + b'\\"' * 300_000 + b" NaN", b"[" + b"-" * 300_000 + b" NaN"]
+)
+def test_what_never_closes_is_refused_in_one_pass(text: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decoded(msgspec.json.Decoder(dict[str, str]), text)

@@ -17,7 +17,7 @@ from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.inference import Inference
 from interlace.server.http.responses import ReplyBody
-from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, to_bytes, to_json
+from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, decoded, to_bytes, to_json
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -61,7 +61,7 @@ def decode_generate(model: Model, body: bytes) -> DecodedRequest:
         ServeError: BAD_INPUT, naming the field.
     """
     try:
-        fields = _fields.decode(body)
+        fields = decoded(_fields, body)
         id = _text.decode(fields.pop("id", b'""'))
         parameters = _parameters.decode(fields.pop("parameters", b"{}"))
     except MALFORMED as error:

@@ -16,7 +16,7 @@ from interlace.server.http.decoded_request import (
     OutputTarget,
     RegionSpan,
 )
-from interlace.server.tensor_json import MALFORMED, to_bytes
+from interlace.server.tensor_json import MALFORMED, decoded, to_bytes
 
 RANK_MAX: Final = 32
 #: Sizes and counts from here on are refused: no tensor has them, and products overflow texts.
@@ -58,7 +58,7 @@ def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest
         ServeError: BAD_INPUT, naming the place in the JSON, what was found and expected.
     """
     try:
-        request = _decoder.decode(body)
+        request = decoded(_decoder, body)
     except MALFORMED as error:
         raise bad_input(f"failed to parse the request JSON: {error}") from error
     sources = []
