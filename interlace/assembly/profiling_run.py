@@ -18,6 +18,7 @@ from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import UserError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
@@ -177,6 +178,7 @@ class ProfilingTask:
     folder: Path
     force: bool
     wanted: ExtraMetrics
+    trusted: TrustedModels
 
 
 class Findings(NamedTuple):
@@ -202,7 +204,7 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
     devices = task.where.make(loop, arenas, (arena.number,))
     rig = Rig(devices.all[0], WallClock(loop), arena)
     store = ProfileStore(task.folder)
-    preparation = ModelPreparer(task.root, devices.describe, rig, store)
+    preparation = ModelPreparer(task.root, devices.describe, rig, store, task.trusted)
     models: list[Model] = []
     failures: list[str] = []
     try:

@@ -25,6 +25,7 @@ from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wai
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
+from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError, UserError
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
@@ -48,6 +49,8 @@ class ServeOptions:
     most. An end serves on for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for
     accepted requests. A server that is ``assigned`` loads nothing until it is told to
     (docs/fleet.md); it is the ``node`` of that name (else host:port) in that ``zone``.
+    ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
+    commas; else all of a folder that was given, and none that are fetched.
     """
 
     api_key: str = ""
@@ -62,6 +65,7 @@ class ServeOptions:
     assigned: bool = False
     node: str = ""
     zone: str = ""
+    trust_models: str = ""
 
     def __post_init__(self) -> None:
         if self.assigned and not (self.admin_key or self.api_key):
@@ -282,10 +286,11 @@ def serve(
     """
     root, folder = _root(models, options, port), profiles or default_profiles()
     sizes = memory_bytes or 0, host_memory_bytes
+    trusted = TrustedModels.of(options.trust_models or ("none" if models is None else "all"))
     where = _accelerators(device, gpu, gpus, cores, folder).with_weights(*sizes)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
-        keys=ApiKeys(options.api_key, options.admin_key),
+        keys=ApiKeys(options.api_key, options.admin_key), trusted=trusted,
         allow_client_shm=options.allow_client_shm, allow_hosts=options.allow_hosts,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,

@@ -13,13 +13,14 @@ import uvloop
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.profiling_run import ProfilingTask, check, measure
-from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
+from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root, TrustModels
 from interlace.cli.profile_tables import cost_table, further_tables, latency_table
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, show_logs
 from interlace.core.json_text import json_text
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import UserError
 from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
@@ -40,6 +41,7 @@ def profile(
     gpus: Gpus = None,
     cores: Cores = None,
     profiles: Profiles = None,
+    trust_models: TrustModels = "all",
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
     layers: Layers = False,
     pressure: Pressure = False,
@@ -66,9 +68,10 @@ def profile(
     folder = profiles or default_profiles()
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose_accelerators(device, cpu_settings(cores, Path(weights)), gpus)
+        trusted = TrustedModels.of(trust_models)
         wanted = ExtraMetrics(layers, pressure, power, corun)
         check(wanted, where)
-        task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted)
+        task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted, trusted)
         errors = console(stderr=True)
         show_logs(errors)
         with ProgressBar(errors) as bar:

@@ -24,6 +24,7 @@ from interlace.cli.options import (
     Profiles,
     Requests,
     SystemName,
+    TrustModels,
     positive,
     read_key,
     size_bytes,
@@ -182,6 +183,7 @@ def serve(
     admin_key_file: _AdminFile = None,
     allow_host: _Hosts = None,
     allow_client_shm: _Shm = False,
+    trust_models: TrustModels = "",
     request_memory_mb: Requests = 2048.0,
     drain_delay_s: _Delay = 0.0,
     exit_timeout_s: Grace = 30.0,
@@ -202,6 +204,7 @@ def serve(
     options = ServeOptions(
         *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
+        trust_models,
     )  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
