@@ -178,7 +178,7 @@ class ProfilingTask:
     folder: Path
     force: bool
     wanted: ExtraMetrics
-    trusted: TrustedModels
+    trust_models: str
 
 
 class Findings(NamedTuple):
@@ -204,7 +204,8 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
     devices = task.where.make(loop, arenas, (arena.number,))
     rig = Rig(devices.all[0], WallClock(loop), arena)
     store = ProfileStore(task.folder)
-    preparation = ModelPreparer(task.root, devices.describe, rig, store, task.trusted)
+    trusted = TrustedModels.of(task.trust_models)
+    preparation = ModelPreparer(task.root, devices.describe, rig, store, trusted)
     models: list[Model] = []
     failures: list[str] = []
     try:

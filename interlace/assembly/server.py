@@ -27,6 +27,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError, UserError
+from interlace.device.process.sandbox import why_unconfined
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
@@ -73,6 +74,10 @@ class ServeOptions:
                 "--assigned: whoever reaches this port could say what is served; "
                 "--admin-key-file says who may"
             )
+
+    def trusted(self, models: Path | str | None) -> TrustedModels:
+        """The models that may be code, of that folder or of those that are fetched."""
+        return TrustedModels.of(self.trust_models or ("none" if models is None else "all"))
 
 
 class ServerPorts(NamedTuple):
@@ -216,6 +221,7 @@ class Server:
         server.lifecycle.started = True
         self.models = tuple(models)
         on_ready(models, server.engine.snapshot())
+        _tell_confinement(self._settings)
         http, grpc, metrics = self.ports
         _LOG.info("ready: HTTP on %d, gRPC on %d, metrics on %d", http, grpc, metrics)
 
@@ -286,17 +292,32 @@ def serve(
     """
     root, folder = _root(models, options, port), profiles or default_profiles()
     sizes = memory_bytes or 0, host_memory_bytes
-    trusted = TrustedModels.of(options.trust_models or ("none" if models is None else "all"))
-    where = _accelerators(device, gpu, gpus, cores, folder).with_weights(*sizes)
+    where = _accelerators(device, gpu, gpus, cores, folder, root).with_weights(*sizes)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
-        keys=ApiKeys(options.api_key, options.admin_key), trusted=trusted,
+        keys=ApiKeys(options.api_key, options.admin_key), trusted=options.trusted(models),
         allow_client_shm=options.allow_client_shm, allow_hosts=options.allow_hosts,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
         fetches=models is None, assigned=options.assigned,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+
+
+def _tell_confinement(settings: ServeSettings) -> None:
+    """Say what keeps models from reading what the server's user can read."""
+    where = settings.accelerators
+    if isinstance(where, SimulatedAccelerators):
+        return
+    reason = "workers of GPUs are not confined" if where.settings else why_unconfined()
+    if not reason:
+        _LOG.info("workers read MODELS_DIR and libraries alone, and write weights (Landlock)")
+    elif settings.trusted != TrustedModels():
+        _LOG.warning(
+            "models that are code can read what this server's user can, keys included: %s; "
+            "--trust-models none, or a user without rights (SECURITY.md)",
+            reason,
+        )
 
 
 def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
@@ -308,13 +329,13 @@ def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
 
 
 def _accelerators(
-    device: str, gpu: str | None, gpus: str | None, cores: str | None, folder: Path
+    device: str, gpu: str | None, gpus: str | None, cores: str | None, folder: Path, root: Path
 ) -> Accelerators | SimulatedAccelerators:
     if device == SIMULATED:
         return simulated_accelerators(gpu, gpus, folder)
     if gpu is not None:
         raise UserError(f"--gpu {gpu} with --device {device}: it says what --device simulated is")
-    return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+    return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights", root), gpus)
 
 
 def _planned_by(

@@ -20,7 +20,6 @@ from interlace.cli.screen import console, show_logs
 from interlace.core.json_text import json_text
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import UserError
 from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
@@ -67,13 +66,12 @@ def profile(
     """
     folder = profiles or default_profiles()
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        where = choose_accelerators(device, cpu_settings(cores, Path(weights)), gpus)
-        trusted = TrustedModels.of(trust_models)
-        wanted = ExtraMetrics(layers, pressure, power, corun)
-        check(wanted, where)
-        task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted, trusted)
-        errors = console(stderr=True)
-        show_logs(errors)
+        where = choose_accelerators(device, cpu_settings(cores, Path(weights), models_dir), gpus)
+        check(wanted := ExtraMetrics(layers, pressure, power, corun), where)
+        task = ProfilingTask(
+            models_dir, tuple(model or ()), where, folder, force, wanted, trust_models
+        )
+        show_logs(errors := console(stderr=True))
         with ProgressBar(errors) as bar:
             models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}

@@ -201,11 +201,9 @@ def serve(
       interlace serve models/ --memory 2GB --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
-    options = ServeOptions(
-        *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
-        request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
-        trust_models,
-    )  # fmt: skip
+    options = ServeOptions(*_keys(api_key_file, admin_key_file), tuple(allow_host or ()),
+        allow_client_shm, request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s,
+        assigned, node, zone, trust_models)  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
         device=device, gpu=gpu, gpus=gpus, cores=cores, memory_bytes=size_bytes("--memory", memory),

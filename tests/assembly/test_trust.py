@@ -14,25 +14,20 @@ from interlace.assembly.server import ServeOptions
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.core.trust import CODE_FORMATS, TrustedModels
+from interlace.device.process.sandbox import why_unconfined
 from tests.formats.making import layers_onnx, write_exported, write_factory, write_torchscript
 
 
 class Reader(torch.nn.Module):
     """Answers what a file of the host holds, and writes another."""
 
+    def __init__(self, mark: Path, secret: Path) -> None:
+        super().__init__()
+        self.mark, self.secret = str(mark), str(secret)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        torch.save(x, "MARK")
-        return torch.from_file("SECRET", False, 4) + x
-
-
-def scripted(folder: Path, mark: Path, secret: Path) -> None:
-    write_torchscript(folder, Reader())
-    aside = folder / "aside"
-    with zipfile.ZipFile(folder / "model.pt") as old, zipfile.ZipFile(aside, "w") as new:
-        for name in old.namelist():
-            content = old.read(name).replace(b"MARK", bytes(mark))
-            new.writestr(name, content.replace(b"SECRET", bytes(secret)))
-    aside.replace(folder / "model.pt")
+        torch.save(x, self.mark)
+        return torch.from_file(self.secret, False, 4) + x
 
 
 def exported(folder: Path, key: str) -> None:
@@ -69,7 +64,7 @@ def write_hostile(models: Path, marks: Path) -> set[str]:
     for folder in folders.values():
         folder.mkdir(parents=True)
     write_factory(folders["python"], "import os; os.write(2, b'python ran')" + LINEAR)
-    scripted(folders["script"], marks / "script", marks / "secret")
+    write_torchscript(folders["script"], Reader(marks / "script", marks / "secret"))
     exported(folders["expr"], "expr_str")
     exported(folders["guards"], "guards_code")
     config = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]'
@@ -121,13 +116,16 @@ def test_models_that_are_code_run_nothing_where_they_are_not_trusted(
 def test_the_same_models_run_their_code_where_they_are_trusted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """So what was refused was hostile."""
+    """So what was refused was hostile. What it can reach: workers are confined."""
     marks = tmp_path / "marks"
     marks.mkdir()
     names = write_hostile(tmp_path / "models", marks)
-    with server(tmp_path, ",".join(names - {"script"})) as trusting:
-        assert "--trust-models script" in index(trusting.url)["script"]
+    with server(tmp_path, ",".join(names)) as trusting:
+        reason = index(trusting.url)["script"]
         assert "python" in [model.name for model in trusting.models]
+    if not why_unconfined():
+        assert "Permission denied" in reason, reason
+        assert {mark.name for mark in marks.iterdir()} == {"secret"}
     said = capfd.readouterr().err
     assert all(f"{what} ran" in said for what in ("python", "expr_str", "guards_code"))
 
