@@ -192,7 +192,12 @@ class CpuWorker:
         if not (frame.cold and known and folder and self._modules):
             return None
         first = self._modules.get(shared_architecture(model, folder))
-        return None if first is None else ResidentModel.taking_turns(frame, folder, first)
+        if first is None:
+            return None
+        try:
+            return ResidentModel.taking_turns(frame, folder, first)
+        except (OSError, ValueError):  # its weights are damaged: whoever opens it mends them
+            return None
 
     def _close(self, resident: ResidentModel) -> None:
         """Let go of a model; of its module, too, unless others take turns with it."""

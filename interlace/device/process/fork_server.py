@@ -44,7 +44,7 @@ def main(descriptor: int, entry: str) -> None:
     sock = socket.socket(fileno=descriptor)
     # Workers have a folder of their own: other users' and the operator's files lie in /tmp.
     with tempfile.TemporaryDirectory(prefix="interlace-workers-") as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        tempfile.tempdir = folder
         _ForkServer(sock, function_named(entry)).serve()
 
 
