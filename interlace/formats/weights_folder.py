@@ -61,7 +61,7 @@ def discard_broken(path: Path, is_whole: Callable[[Path], bool]) -> None:
 
 
 def checksum(path: Path, nbytes: int) -> int:
-    """The CRC-32 of a file's first ``nbytes``, which it has; the page cache keeps no more of it than before.
+    """The CRC-32 of a file's first ``nbytes``; the page cache keeps no more of it than before.
 
     Raises:
         OSError: the file cannot be read.
