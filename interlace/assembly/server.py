@@ -34,7 +34,7 @@ from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.runtime.plan_solver import unsendable
-from interlace.server.api_keys import ApiKeys
+from interlace.server.api_keys import DIGEST, ApiKeys
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -325,6 +325,10 @@ def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
         return Path(models)
     if not options.assigned:
         raise InputError("MODELS_DIR is missing: only a node that is --assigned fetches its models")
+    if (options.admin_key or options.api_key).startswith(DIGEST):
+        raise InputError(
+            "--admin-key-file holds a digest; a node that fetches its models shows the key itself"
+        )
     return fetched_models(options.node or f"port-{port}")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 
@@ -22,7 +24,8 @@ class ApiKeys:
     """The operator's keys; an empty one is not required.
 
     ``api`` lets callers use the server; ``admin`` lets them change it, too. Without an ``admin``
-    key, every caller who may use the server may change it.
+    key, every caller who may use the server may change it. Either may be ``sha256:`` and the digest
+    of a key.
     """
 
     api: str = ""
@@ -45,7 +48,13 @@ class ApiKeys:
         )
 
 
+#: Before the SHA-256 of a key, in hexadecimal, where whoever checks it is not to have the key.
+DIGEST: Final = "sha256:"
+
+
 def _same(given: bytes, key: str) -> bool:
+    if key.startswith(DIGEST):
+        return hmac.compare_digest(hashlib.sha256(given).hexdigest(), key[len(DIGEST) :].lower())
     return hmac.compare_digest(given, key.encode())
 
 

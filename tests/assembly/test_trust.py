@@ -154,6 +154,8 @@ def test_models_that_are_fetched_are_not_trusted_unless_it_is_said(
         made = interlace.serve(models, device="cpu", profiles=tmp_path, options=options)
         return made._settings.trusted.everyone
 
+    with pytest.raises(interlace.InputError, match="shows the key itself"):
+        interlace.serve(None, options=ServeOptions(admin_key="sha256:0", assigned=True))
     assert trusted(tmp_path)
     assert not trusted(tmp_path, "none")
     assert not trusted(None)
