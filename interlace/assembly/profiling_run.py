@@ -141,7 +141,8 @@ class ExtraProfiling:
         return gpu_task.PROCESS, task, settings.environment(100)
 
     def _of_cores(self, models: Sequence[Model], weights_dir: str | None) -> PartsTask:
-        task = CoresTask(self._where.cpu.cores, tuple(models), weights_dir)
+        cpu = self._where.cpu
+        task = CoresTask(cpu.cores, tuple(models), weights_dir, models_dir=cpu.models_dir)
         return cores_task.PROCESS, task, {}
 
     @property
