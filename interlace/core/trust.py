@@ -11,10 +11,10 @@ from interlace.core.model import Format
 #: Formats whose files are programs: opening or running one does what its author wants. torch
 #: evaluates expressions of a ``.pt2`` as Python, and TorchScript reads and writes files. All other
 #: formats, and all configs, are data.
-CODE_FORMATS: Final = {
+CODE_FILES: Final = {
     Format.FACTORY: "model.py",
-    Format.TORCHSCRIPT: "model.pt (TorchScript)",
-    Format.EXPORTED: "model.pt2 (torch.export)",
+    Format.TORCHSCRIPT: "model.pt",
+    Format.EXPORTED: "model.pt2",
 }
 
 
@@ -37,9 +37,9 @@ class TrustedModels:
         Raises:
             RepositoryError: which file, and how the operator allows it.
         """
-        if form in CODE_FORMATS and not (self.everyone or name in self.names):
+        if form in CODE_FILES and not (self.everyone or name in self.names):
             raise RepositoryError(
                 path,
-                f"{CODE_FORMATS[form]}, which is code, in a model that is not trusted",
+                f"{CODE_FILES[form]} ({form.value}), which is code, in a model that is not trusted",
                 f"ONNX or safetensors; or --trust-models {name} if you trust its author",
             )

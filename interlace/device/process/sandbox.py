@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from interlace.core.trust import CODE_FILES
+
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every processor
 _ASK_VERSION: Final = 1
 _PATH_BENEATH: Final = 1
@@ -35,9 +37,6 @@ _SYSTEM: Final = (
     "/etc/ssl", "/etc/mime.types", "/etc/os-release",
 )  # fmt: skip
 _WRITTEN: Final = ("/dev/null", "/dev/zero")
-#: Files that are code: what a link beside them leads to is not read for them.
-_CODE_FILES: Final = ("model.py", "model.pt", "model.pt2")
-
 SystemCall = Callable[..., int]
 
 
@@ -125,10 +124,11 @@ def _model_folders(models: Path) -> Iterator[str]:
     """The repository, and what links in it lead to: of data to any file, of code to folders."""
     yield str(models)
     for name in _entries(models):
-        for version in _entries(Path(name)):
-            yield version
-            files = list(_entries(Path(version)))
-            if not any(os.path.basename(file) in _CODE_FILES for file in files):
+        versions = _entries(Path(name))
+        yield from (folder for folder in (name, *versions) if os.path.islink(folder))
+        for version in versions:
+            files = _entries(Path(version))
+            if not any(os.path.basename(file) in CODE_FILES.values() for file in files):
                 yield from (file for file in files if os.path.islink(file))
 
 
