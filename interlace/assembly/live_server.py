@@ -32,6 +32,7 @@ from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.model import Model
 from interlace.core.node import Assignment, NodeDescription, Revision
+from interlace.core.trust import TrustedModels
 from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
@@ -82,6 +83,7 @@ class ServeSettings:
     profiles: Path
     host: str
     keys: ApiKeys
+    trusted: TrustedModels
     allow_client_shm: bool
     allow_hosts: tuple[str, ...] = ()
     log: Path | None = None
@@ -152,7 +154,9 @@ class LiveServer:
             store = ProfileStore(choices.profiles)
             if where.gpus[0].weights_bytes > 0:
                 layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store)
-        preparation = ModelPreparer(choices.root, self.devices.describe, rig, store, layers)
+        preparation = ModelPreparer(
+            choices.root, self.devices.describe, rig, store, choices.trusted, layers
+        )
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
         self.table.at_hand = self.at_hand.found

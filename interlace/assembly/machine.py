@@ -78,13 +78,22 @@ def memory_bytes() -> int:
     return int(total * _MEMORY_PART)
 
 
-def cpu_settings(text: str | None, weights: Path | None = None) -> CpuSettings:
+def cpu_settings(
+    text: str | None, weights: Path | None = None, models: Path | None = None
+) -> CpuSettings:
     """The cores of a list (see ``parse_cores``) as a device; ``weights`` are shared there.
+
+    Its workers read ``models`` and no other files of users.
 
     Raises:
         UserError: not such a list, or a core that is not there.
     """
-    return CpuSettings(parse_cores(text), memory_bytes(), str(weights) if weights else None)
+    return CpuSettings(
+        parse_cores(text),
+        memory_bytes(),
+        str(weights) if weights else None,
+        models_dir=str(models.resolve()) if models else "",
+    )
 
 
 def parse_cores(text: str | None) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import UserError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
@@ -140,7 +141,8 @@ class ExtraProfiling:
         return gpu_task.PROCESS, task, settings.environment(100)
 
     def _of_cores(self, models: Sequence[Model], weights_dir: str | None) -> PartsTask:
-        task = CoresTask(self._where.cpu.cores, tuple(models), weights_dir)
+        cpu = self._where.cpu
+        task = CoresTask(cpu.cores, tuple(models), weights_dir, models_dir=cpu.models_dir)
         return cores_task.PROCESS, task, {}
 
     @property
@@ -177,6 +179,7 @@ class ProfilingTask:
     folder: Path
     force: bool
     wanted: ExtraMetrics
+    trust_models: str
 
 
 class Findings(NamedTuple):
@@ -202,7 +205,8 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
     devices = task.where.make(loop, arenas, (arena.number,))
     rig = Rig(devices.all[0], WallClock(loop), arena)
     store = ProfileStore(task.folder)
-    preparation = ModelPreparer(task.root, devices.describe, rig, store)
+    trusted = TrustedModels.of(task.trust_models)
+    preparation = ModelPreparer(task.root, devices.describe, rig, store, trusted)
     models: list[Model] = []
     failures: list[str] = []
     try:

@@ -25,14 +25,16 @@ from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wai
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
+from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError, UserError
+from interlace.device.process.sandbox import why_unconfined
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.runtime.plan_solver import unsendable
-from interlace.server.api_keys import ApiKeys
+from interlace.server.api_keys import DIGEST, ApiKeys
 from interlace.server.http.origins import loopback
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 
@@ -52,6 +54,8 @@ class ServeOptions:
     server that is ``assigned`` loads nothing until it is told to (docs/fleet.md); it is the
     ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
     speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
+    ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
+    commas; else all of a folder that was given, and none that are fetched.
     """
 
     api_key: str = ""
@@ -68,6 +72,7 @@ class ServeOptions:
     zone: str = ""
     node_key: str = ""
     tls: TlsFiles = NO_TLS
+    trust_models: str = ""
 
     def __post_init__(self) -> None:
         if self.assigned and not (self.node_key or self.admin_key or self.api_key):
@@ -75,6 +80,10 @@ class ServeOptions:
                 "--assigned: whoever reaches this port could say what is served; "
                 "--node-key-file says who may"
             )
+
+    def trusted(self, models: Path | str | None) -> TrustedModels:
+        """The models that may be code, of that folder or of those that are fetched."""
+        return TrustedModels.of(self.trust_models or ("none" if models is None else "all"))
 
 
 class ServerPorts(NamedTuple):
@@ -221,6 +230,7 @@ class Server:
         server.lifecycle.started = True
         self.models = tuple(models)
         on_ready(models, server.engine.snapshot())
+        _tell_confinement(self._settings)
         http, grpc, metrics = self.ports
         _LOG.info("ready: HTTP on %d, gRPC on %d, metrics on %d", http, grpc, metrics)
 
@@ -291,16 +301,32 @@ def serve(
     """
     root, folder = _root(models, options, port), profiles or default_profiles()
     sizes = memory_bytes or 0, host_memory_bytes
-    where = _accelerators(device, gpu, gpus, cores, folder).with_weights(*sizes)
+    where = _accelerators(device, gpu, gpus, cores, folder, root).with_weights(*sizes)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
-        keys=ApiKeys(options.api_key, options.admin_key, options.node_key), tls=options.tls,
-        allow_client_shm=options.allow_client_shm, allow_hosts=options.allow_hosts,
-        arena_bytes=int(options.request_memory_mb * (1 << 20)),
+        keys=ApiKeys(options.api_key, options.admin_key, options.node_key),
+        trusted=options.trusted(models), allow_client_shm=options.allow_client_shm,
+        allow_hosts=options.allow_hosts, arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
-        fetches=models is None, assigned=options.assigned,
+        fetches=models is None, assigned=options.assigned, tls=options.tls,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+
+
+def _tell_confinement(settings: ServeSettings) -> None:
+    """Say what keeps models from reading what the server's user can read."""
+    where = settings.accelerators
+    if isinstance(where, SimulatedAccelerators):
+        return
+    reason = "workers of GPUs are not confined" if where.settings else why_unconfined()
+    if not reason:
+        _LOG.info("workers read MODELS_DIR and libraries alone, and write weights (Landlock)")
+    elif settings.trusted != TrustedModels():
+        _LOG.warning(
+            "models that are code can read what this server's user can, keys included: %s; "
+            "--trust-models none, or a user without rights (SECURITY.md)",
+            reason,
+        )
 
 
 def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
@@ -308,17 +334,21 @@ def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
         return Path(models)
     if not options.assigned:
         raise InputError("MODELS_DIR is missing: only a node that is --assigned fetches its models")
+    if (options.node_key or options.admin_key or options.api_key).startswith(DIGEST):
+        raise InputError(
+            "the key file holds a digest; a node that fetches its models shows the key itself"
+        )
     return fetched_models(options.node or f"port-{port}")
 
 
 def _accelerators(
-    device: str, gpu: str | None, gpus: str | None, cores: str | None, folder: Path
+    device: str, gpu: str | None, gpus: str | None, cores: str | None, folder: Path, root: Path
 ) -> Accelerators | SimulatedAccelerators:
     if device == SIMULATED:
         return simulated_accelerators(gpu, gpus, folder)
     if gpu is not None:
         raise UserError(f"--gpu {gpu} with --device {device}: it says what --device simulated is")
-    return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+    return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights", root), gpus)
 
 
 def _planned_by(

@@ -82,6 +82,14 @@ Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 Requests = Annotated[
     float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
 ]
+TrustModels = Annotated[
+    str,
+    typer.Option(
+        metavar="all|none|NAME,...",
+        help="Models that may run code of their own: model.py, TorchScript, torch.export.  "
+        "[default: all of MODELS_DIR; none of those that are fetched]",
+    ),
+]
 Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 Level = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]

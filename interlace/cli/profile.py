@@ -13,7 +13,7 @@ import uvloop
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.profiling_run import ProfilingTask, check, measure
-from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
+from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root, TrustModels
 from interlace.cli.profile_tables import cost_table, further_tables, latency_table
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, show_logs
@@ -40,6 +40,7 @@ def profile(
     gpus: Gpus = None,
     cores: Cores = None,
     profiles: Profiles = None,
+    trust_models: TrustModels = "all",
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
     layers: Layers = False,
     pressure: Pressure = False,
@@ -65,12 +66,12 @@ def profile(
     """
     folder = profiles or default_profiles()
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        where = choose_accelerators(device, cpu_settings(cores, Path(weights)), gpus)
-        wanted = ExtraMetrics(layers, pressure, power, corun)
-        check(wanted, where)
-        task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted)
-        errors = console(stderr=True)
-        show_logs(errors)
+        where = choose_accelerators(device, cpu_settings(cores, Path(weights), models_dir), gpus)
+        check(wanted := ExtraMetrics(layers, pressure, power, corun), where)
+        task = ProfilingTask(
+            models_dir, tuple(model or ()), where, folder, force, wanted, trust_models
+        )
+        show_logs(errors := console(stderr=True))
         with ProgressBar(errors) as bar:
             models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}

@@ -27,6 +27,7 @@ from interlace.cli.options import (
     SystemName,
     TlsCert,
     TlsKey,
+    TrustModels,
     positive,
     read_keys,
     size_bytes,
@@ -194,8 +195,8 @@ def serve(
     api_key_file: _KeyFile = None, admin_key_file: _AdminFile = None,
     node_key_file: NodeKeyFile = None,
     tls_cert: TlsCert = None, tls_key: TlsKey = None, ca: _Ca = None,
-    allow_host: _Hosts = None,
-    allow_client_shm: _Shm = False,
+    allow_host: _Hosts = None, allow_client_shm: _Shm = False,
+    trust_models: TrustModels = "",
     request_memory_mb: Requests = 2048.0,
     drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0,
     log: _Log = None, log_limit_mb: _LogLimit = 1000.0, log_level: Level = LogLevel.INFO,
@@ -214,7 +215,7 @@ def serve(
     options = ServeOptions(
         keys.api, keys.admin, tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
-        keys.node, TlsFiles(tls_cert, tls_key, ca),
+        keys.node, TlsFiles(tls_cert, tls_key, ca), trust_models,
     )  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,

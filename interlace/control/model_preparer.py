@@ -15,6 +15,7 @@ from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.loading import link_of
 from interlace.core.model import Description, Model
 from interlace.core.profile import Profile
+from interlace.core.trust import TrustedModels
 from interlace.perf.cold_start import as_allowed
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
@@ -64,7 +65,7 @@ class PreparedModel:
 class ModelPreparer:
     """Prepares models of one repository; one at a time is profiled.
 
-    ``layers`` measures where weights come and go.
+    ``layers`` measures where weights come and go. Only ``trusted`` models may be code.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class ModelPreparer:
         describe: Describe,
         rig: Rig,
         store: ProfileStore,
+        trusted: TrustedModels,
         layers: LayerMeasurement | None = None,
     ) -> None:
         self.root = root
         self._describe = describe
         self._rig = rig
         self._store = store
+        self._trusted = trusted
         self._layers = layers
         self._storage = StorageReader()
         self._digests = Digests()
@@ -123,9 +126,10 @@ class ModelPreparer:
         """The complete model; opened unless the same files were before, described the same way.
 
         Raises:
-            RepositoryError: files and model contradict each other.
+            RepositoryError: files and model contradict each other, or it is code and not trusted.
             ServeError: the model cannot be opened.
         """
+        self._trusted.check(draft.name, draft.format, draft.path)
         model = draft.provisional()
         files = _described_by(model)
         known = self._known.get(files) or self._kept.find(model)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,71 +12,12 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
+from interlace.formats.archive import check_unpacked
 from interlace.formats.embedding_bounds import hold_lookups
 from interlace.formats.opened import ModelCall, OpenedModel, Retarget
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.torch_values import UNNAMED, datatype_of, named_values
 from interlace.formats.trial import DeclaredSignature
-
-_CONFIG_LIMIT_BYTES: Final = 64 << 20
-
-
-def check_archive(path: Path) -> None:
-    """Refuse archives that ``torch.export.load`` would unpickle or run native code from.
-
-    The loader unpickles whatever the archive marks so, and falls back to pickle for sample inputs
-    it cannot read otherwise; both are looked for here, before it sees the file.
-
-    Raises:
-        RepositoryError: which entry is refused, and what to do.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            if not any("/models/" in name for name in names):
-                _refuse(path, "no models/ entry", "a file written by torch.export.save")
-            for name in names:
-                _check_entry(path, archive, name)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise RepositoryError(str(path), f"{error}", "a .pt2 archive") from error
-
-
-def _check_entry(path: Path, archive: zipfile.ZipFile, name: str) -> None:
-    inner = name.partition("/")[2]
-    if inner.startswith("data/aotinductor/"):
-        _refuse(path, f"compiled code ({name})", "a program saved by torch.export.save")
-    if inner.startswith(("data/weights/", "data/constants/")):
-        if inner.endswith(".pt") or "/custom_obj_" in inner or "/opaque_obj_" in inner:
-            _refuse(path, f"a pickle ({name})", "plain tensors: save it again with this torch")
-        if inner.endswith("_config.json"):
-            _check_payloads(path, archive, name)
-    if inner.startswith("data/sample_inputs/"):
-        _check_sample(path, archive, name)
-
-
-def _check_payloads(path: Path, archive: zipfile.ZipFile, name: str) -> None:
-    if archive.getinfo(name).file_size > _CONFIG_LIMIT_BYTES:
-        _refuse(path, f"{name} of {archive.getinfo(name).file_size} bytes", "a list of tensors")
-    for tensor, payload in json.loads(archive.read(name))["config"].items():
-        if payload.get("use_pickle"):
-            _refuse(path, f"'{tensor}' stored as a pickle", "plain tensors")
-
-
-def _check_sample(path: Path, archive: zipfile.ZipFile, name: str) -> None:
-    content = archive.read(name)
-    if not content:
-        return
-    try:
-        torch.load(io.BytesIO(content), weights_only=True)
-    except Exception as error:
-        raise RepositoryError(
-            str(path), f"sample inputs that are more than tensors ({name})", "plain tensors"
-        ) from error
-
-
-def _refuse(path: Path, found: str, expected: str) -> None:
-    raise RepositoryError(str(path), found, expected)
-
 
 FILE: Final = "model.pt2"
 
@@ -87,11 +25,13 @@ FILE: Final = "model.pt2"
 def open_call(model: Model) -> OpenedModel:
     """Open an exported program; inputs, free dims and outputs are the program's own.
 
+    The archive is code: torch evaluates expressions in it (``core.trust``).
+
     Raises:
-        RepositoryError: pickles or compiled code in the archive; inputs that are not tensors.
+        RepositoryError: no archive, one that unpacks to too much, or inputs that are not tensors.
     """
     source = Path(model.path, FILE)
-    check_archive(source)
+    check_unpacked(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporting torch's version
         program = torch.export.load(source)

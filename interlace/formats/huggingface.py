@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.trial import DeclaredSignature
 
 Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+#: transformers looks for it by itself.
+_ADAPTER: Final = "adapter_config.json"
 _EPSILON: Final = 1e-9
 _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
 
@@ -62,7 +65,18 @@ def read_pooling(folder: Path) -> Pooling | None:
     if "Pooling" not in kinds:
         return None
     place = modules[kinds.index("Pooling")]["path"]
+    within(modules_file, place)
     return Pooling(_pools(folder / place / "config.json"), "Normalize" in kinds)
+
+
+def within(file: Path, name: str) -> None:
+    """Refuse a path that a model's file names and that leads out of the model's folder.
+
+    Raises:
+        RepositoryError: which file names it.
+    """
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        raise RepositoryError(str(file), f"the path '{name}'", "one within the model's folder")
 
 
 def _pools(file: Path) -> tuple[Pool, ...]:
@@ -160,6 +174,11 @@ def _load(folder: Path, bare: bool) -> Any:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     config = json.loads((folder / "config.json").read_text())
+    for index in folder.glob("*.index.json"):
+        for name in json.loads(index.read_text()).get("weight_map", {}).values():
+            within(index, name)
+    if (folder / _ADAPTER).exists():  # it names another model, wherever that lies
+        raise RepositoryError(str(folder / _ADAPTER), "an adapter", "the merged model")
     named = (config.get("architectures") or [None])[0]
     kind = None if bare else getattr(transformers, str(named), None)
     loader = kind or transformers.AutoModel

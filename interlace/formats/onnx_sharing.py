@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgspec
 import onnxruntime as ort
 
 from interlace.core.model import Model
@@ -15,12 +16,14 @@ from interlace.formats.machine import machine_key
 from interlace.formats.onnx_layout import lay_out
 from interlace.formats.onnx_weights_file import GRAPH, USES, WEIGHTS, OnnxWeightsFile, write_uses
 from interlace.formats.session_weights import SessionWeights, mapped_pieces
-from interlace.formats.weights_folder import discard_broken, publish
+from interlace.formats.weights_folder import checksum, discard_broken, publish, tell_damaged
 
 #: Smaller constants stay inside the graph file: each other one is a mapping in each session.
 _EXTERNAL_FROM_BYTES: Final = 16 << 10
 #: To be raised when the files are written in another way, so that old ones are not looked at.
-_REVISION: Final = "4"
+_REVISION: Final = "5"
+#: The checksums of the other files of a folder.
+_CHECKSUMS: Final = "checksums.json"
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 
 
@@ -95,14 +98,21 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
 
 
 def _is_whole(folder: Path) -> bool:
-    if not (folder / GRAPH).exists():
-        return False
     try:
-        OnnxWeightsFile(folder)
-    except (FileNotFoundError, ValueError):
-        # A graph with no constants worth sharing has neither weights nor uses.
-        return not any((folder / name).exists() for name in (WEIGHTS, USES))
-    return True
+        wanted = msgspec.json.decode((folder / _CHECKSUMS).read_bytes(), type=dict[str, int])
+        if _checksums(folder) == wanted and GRAPH in wanted:
+            return True
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        pass
+    tell_damaged(folder)
+    return False
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    files = [folder / name for name in (GRAPH, WEIGHTS, USES)]
+    return {file.name: checksum(file, file.stat().st_size) for file in files if file.exists()}
 
 
 def _write(source: Path, folder: Path) -> None:
@@ -111,6 +121,7 @@ def _write(source: Path, folder: Path) -> None:
     except ValueError:  # packed in a way that cannot be laid out: every worker packs for itself
         shutil.rmtree(folder)
         _save(source, folder, packed=False)
+    (folder / _CHECKSUMS).write_bytes(msgspec.json.encode(_checksums(folder)))
 
 
 def _save(source: Path, folder: Path, packed: bool) -> None:

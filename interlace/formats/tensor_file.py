@@ -2,7 +2,8 @@
 
 The file is plain safetensors. Two liberties make it mappable as it stands: unused ``__pad`` entries
 put every tensor on a 64-byte boundary, and a permuted tensor (channels-last weights) is stored in
-the order of its memory, with the permutation in ``__metadata__``.
+the order of its memory, with the permutation in ``__metadata__``. A last ``__pad`` entry is the
+CRC-32 of all bytes before it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -18,8 +20,10 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from interlace.formats.page_cache import LARGE_PAGE_BYTES
+from interlace.formats.weights_folder import checksum
 
 ALIGNMENT_BYTES: Final = 64
+CHECKSUM_BYTES: Final = 8
 HEADER_LIMIT_BYTES: Final = 100 << 20
 _PAD: Final = "__pad"
 _NOTE: Final = "__note"
@@ -71,11 +75,28 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], note: str = "
         entries[name] = _entry(_NAMES[flat.dtype], list(flat.shape), offset + pad, nbytes)
         stored.append(flat)
         offset += pad + nbytes
+    entries[f"{_PAD}{len(entries)}"] = _entry("U8", [CHECKSUM_BYTES], offset, CHECKSUM_BYTES)
+    found = 0
     with path.open("xb") as file:
         for piece in _in_pieces(_contents(_header(entries, {**orders, _NOTE: note}), stored)):
+            found = zlib.crc32(piece, found)
             file.write(piece)
+        file.write(found.to_bytes(CHECKSUM_BYTES, "little"))
         file.flush()
         os.fsync(file.fileno())
+
+
+def is_undamaged(path: Path) -> bool:
+    """Whether a file holds what was written to it, by its checksum: all of it is read.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too short to be one of tensors.
+    """
+    with path.open("rb", buffering=0) as file:
+        nbytes = os.fstat(file.fileno()).st_size - CHECKSUM_BYTES
+        wanted = os.pread(file.fileno(), CHECKSUM_BYTES, max(0, nbytes))
+    return checksum(path, nbytes) == int.from_bytes(wanted, "little")
 
 
 class TensorPlace(NamedTuple):

@@ -17,12 +17,12 @@ from interlace.formats.extents_file import WeightUse
 from interlace.formats.machine import machine_key
 from interlace.formats.memory import release_free_memory
 from interlace.formats.runner import WARM_RUNS
-from interlace.formats.tensor_file import storable
+from interlace.formats.tensor_file import is_undamaged, storable
 from interlace.formats.weights_file import WeightsFile, header_of, write_weights
-from interlace.formats.weights_folder import publish
+from interlace.formats.weights_folder import publish, tell_damaged
 
 #: To be raised when modules are prepared in another way, so that old files are not looked at.
-_REVISION: Final = "3"
+_REVISION: Final = "4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def share_weights(
     and the torch version; it is written beside and linked into place, so that
     nobody ever sees half of it and everybody maps the same one. If that fails (a full or read-only
     folder, a file that is not this model's), the weights stay private and the reason is in
-    ``warnings``. One that is not whole is written anew.
+    ``warnings``. One that is not whole, or is damaged, is written anew.
     """
     total = sum(tensor.nbytes for tensor in tensors.values())
     if weights_dir is None:
@@ -86,8 +86,15 @@ def share_weights(
 
 
 def weights_of_another(model: Model, weights_dir: str, first: ColdWeights) -> SharedWeights:
-    """The weights of a model of the architecture of one that is open: nothing is opened."""
-    file = WeightsFile(_path_of(model, weights_dir), first.file.layout)
+    """The weights of a model of the architecture of one that is open: nothing is opened.
+
+    Raises:
+        OSError, ValueError: its file cannot be read, or is damaged.
+    """
+    path = _path_of(model, weights_dir)
+    if not is_undamaged(path):
+        raise ValueError(f"{path}: it is damaged")
+    file = WeightsFile(path, first.file.layout)
     return SharedWeights(sum(file.weights_bytes), first.of_another(file))
 
 
@@ -145,10 +152,15 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _is_whole(path: Path) -> bool:
     try:
-        WeightsFile(path)
-    except (FileNotFoundError, ValueError):
+        if is_undamaged(path):
+            WeightsFile(path)
+            return True
+    except FileNotFoundError:
         return False
-    return True
+    except ValueError:
+        pass
+    tell_damaged(path)
+    return False
 
 
 def _check(file: WeightsFile, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -11,6 +11,7 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
+from interlace.formats.archive import check_unpacked
 from interlace.formats.opened import OpenedModel, ordered_call
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.trial import DeclaredSignature
@@ -29,6 +30,7 @@ def open_call(model: Model) -> OpenedModel:
         RepositoryError: the inputs are not described, or not as many as ``forward`` takes.
     """
     source = str(Path(model.path, FILE))
+    check_unpacked(Path(source))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the format is the user's choice
         warnings.simplefilter("ignore", FutureWarning)

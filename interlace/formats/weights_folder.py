@@ -1,16 +1,26 @@
-"""Entries of the weights folder: written aside, put in place at once, never changed after."""
+"""Entries of the weights folder: written aside, put in place at once, never changed after.
+
+Files carry a checksum, for what is not changed by us may be damaged all the same.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import logging
+import mmap
 import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_pages, map_file
+
+_LOG = logging.getLogger(__name__)
 
 _PREFIX: Final = ".writing-"
 _ABANDONED_S: Final = 900.0
@@ -48,6 +58,35 @@ def discard_broken(path: Path, is_whole: Callable[[Path], bool]) -> None:
             shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(folder)
+
+
+def checksum(path: Path, nbytes: int) -> int:
+    """The CRC-32 of a file's first ``nbytes``; the page cache keeps no more of it than before.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is empty.
+    """
+    found = 0
+    with path.open("rb", buffering=0) as file, map_file(file) as mapped:
+        pieces = [
+            (begin, min(LARGE_PAGE_BYTES, nbytes - begin))
+            for begin in range(0, nbytes, LARGE_PAGE_BYTES)
+        ]
+        # Asked before anything is read: the kernel reads ahead.
+        cached = [all(cached_pages(mapped, *piece)) for piece in pieces]
+        for (begin, length), stays in zip(pieces, cached, strict=True):
+            with memoryview(mapped) as whole, whole[begin : begin + length] as piece:
+                found = zlib.crc32(piece, found)
+            if not stays:
+                mapped.madvise(mmap.MADV_DONTNEED, begin, length)
+                os.posix_fadvise(file.fileno(), begin, length, os.POSIX_FADV_DONTNEED)
+    return found
+
+
+def tell_damaged(path: Path) -> None:
+    """Say that an entry is not what was written."""
+    _LOG.warning("%s is damaged: its checksum is another; the weights are laid out anew", path)
 
 
 def _place(draft: Path, path: Path) -> None:

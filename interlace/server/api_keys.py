@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 
@@ -24,7 +26,8 @@ class ApiKeys:
 
     ``api`` lets callers use the server; ``admin`` lets them change it, too. Without an ``admin``
     key, every caller who may use the server may change it. ``node`` is what the processes of a
-    fleet show each other; each of the two stands for the other where there is one alone.
+    fleet show each other; each of the two stands for the other where there is one alone. Each may
+    be ``sha256:`` and the digest of a key.
     """
 
     api: str = ""
@@ -55,9 +58,18 @@ class ApiKeys:
         )
 
 
+#: Before the SHA-256 of a key, in hexadecimal, where whoever checks it is not to have the key.
+DIGEST: Final = "sha256:"
+
+
 def _same(given: bytes, key: str) -> bool:
-    lines = key.encode().splitlines()
-    return any(hmac.compare_digest(given, one) for line in lines if (one := line.strip()))
+    return any(_is(given, one) for line in key.splitlines() if (one := line.strip()))
+
+
+def _is(given: bytes, key: str) -> bool:
+    if key.startswith(DIGEST):
+        return hmac.compare_digest(hashlib.sha256(given).hexdigest(), key[len(DIGEST) :].lower())
+    return hmac.compare_digest(given, key.encode())
 
 
 def shown_key(keys: str) -> str:

@@ -203,6 +203,15 @@ class ArenaMap:
             view = self._map(number)
         return _slice(view, number, offset, nbytes)
 
+    def descriptor(self, number: int) -> int | None:
+        """The descriptor, here in its owner, of an arena that is known; ``None`` if it is gone."""
+        fd = number & ((1 << _FD_BITS) - 1)
+        try:
+            there = number in self._views and os.fstat(fd).st_ino == number >> _FD_BITS
+        except OSError:
+            return None
+        return fd if there else None
+
     def forget(self, number: int) -> None:
         """Drop an arena; unknown numbers pass."""
         view = self._views.pop(number, None)
@@ -220,7 +229,14 @@ class ArenaMap:
             self.forget(number)
 
     def _map(self, number: int) -> memoryview:
-        fd = _open(self._owner_pid, number, os.O_RDONLY)
+        return self.give(number, _open(self._owner_pid, number, os.O_RDONLY))
+
+    def give(self, number: int, fd: int) -> memoryview:
+        """Map an arena whose descriptor this process was given; the descriptor is closed.
+
+        Raises:
+            OSError: no memory to map it.
+        """
         try:
             mapped = mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)
         finally:

@@ -15,6 +15,7 @@ import msgspec
 
 FRAME_BYTES_MAX: Final = 1 << 18
 _SEND_BUFFER_BYTES: Final = 1 << 20
+_DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +54,26 @@ class _Codec(Generic[Out, In]):
         nbytes = self._sock.recv_into(self._buffer)
         return self._decode(self._buffer[:nbytes]) if nbytes else None
 
+    def read_with(self, descriptors: deque[int]) -> In | None:
+        """As ``read``; a descriptor that comes along is put at the end of ``descriptors``."""
+        nbytes, along, _, _ = self._sock.recvmsg_into([self._buffer], _DESCRIPTOR_BYTES)
+        for level, kind, data in along:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.extend(array.array("i", data))
+        return self._decode(self._buffer[:nbytes]) if nbytes else None
+
 
 class BlockingFrameSocket(Generic[Out, In]):
-    """The end of a process that does one thing at a time: it sleeps until a frame comes."""
+    """The end of a process that does one thing at a time: it sleeps until a frame comes.
+
+    ``descriptors`` are those that came with frames, in their order.
+    """
 
     def __init__(self, sock: socket.socket, decode: Decode[In]) -> None:
         sock.setblocking(True)
         self._sock = sock
         self._codec: _Codec[Out, In] = _Codec(sock, decode)
+        self.descriptors: deque[int] = deque()
 
     def send(self, frame: Out) -> None:
         """Send one frame, waiting for room.
@@ -74,7 +87,7 @@ class BlockingFrameSocket(Generic[Out, In]):
     def receive(self) -> In | None:
         """The next frame; ``None`` when the other end is closed."""
         try:
-            return self._codec.read()
+            return self._codec.read_with(self.descriptors)
         except ConnectionError:
             return None
 

@@ -70,7 +70,7 @@ def law(
 
             for case in known:
                 check(system, case)
-            drawn = max(1, examples * settings.default.max_examples // _USUAL)
+            drawn = max(1, examples * settings().max_examples // _USUAL)
 
             @settings(max_examples=drawn, deadline=None)
             @given(cases)

@@ -9,6 +9,7 @@ import pytest
 
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.profile import LayerProfile
+from interlace.core.trust import TrustedModels
 from interlace.profiling.fill import FillResult
 from interlace.profiling.store import ProfileStore
 from tests.builders import line_profile
@@ -19,7 +20,7 @@ def test_a_profile_without_times_from_disk_is_told_of_once(
 ) -> None:
     rig = cast(Any, SimpleNamespace(gpu=SimpleNamespace(kind="cpu-2")))
     unused = cast(Any, None)
-    preparer = ModelPreparer(tmp_path, unused, rig, ProfileStore(tmp_path))
+    preparer = ModelPreparer(tmp_path, unused, rig, ProfileStore(tmp_path), TrustedModels())
     layer = LayerProfile("a", 100, 1.0, 1.0, 2.0)
     profiles = {
         "known/1#0": replace(line_profile("known", 1.0, 1.0), layers=(layer,)),

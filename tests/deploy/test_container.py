@@ -1,6 +1,7 @@
 """The container file: what it copies is there, what it pins is what we test, and nobody is root."""
 
 import re
+import subprocess
 
 from tests.deploy.programs import DEPLOY
 
@@ -19,7 +20,16 @@ def test_images_and_torch_are_pinned_to_what_we_test() -> None:
     (torch,) = re.findall(r"torch==(\S+)", TEXT)
     assert f"torch=={torch}" in (ROOT / "scripts" / "environment").read_text()
     assert re.findall(r"^FROM (\S+)", TEXT, re.M) == ["${PYTHON}", "${PYTHON}"]
-    assert re.search(r"^ARG PYTHON=\S+:3\.12\.\d+-slim-\w+$", TEXT, re.M)
+    assert re.findall(r"^ARG PYTHON$", TEXT, re.M), "no default: a tag is what its owner makes it"
+
+
+def test_a_base_without_a_digest_is_refused() -> None:
+    (check,) = re.findall(r"^RUN (case .*)$", TEXT, re.M)
+    for base, status in (("python:3.12", 1), ("python:3.12@sha256:" + 64 * "0", 0), ("", 1)):
+        ran = subprocess.run(
+            ["sh", "-c", check], env={"PYTHON": base}, capture_output=True, check=False
+        )
+        assert ran.returncode == status, ran.stdout
 
 
 def test_the_last_stage_is_nobodys_and_starts_our_program() -> None:

@@ -1,5 +1,6 @@
 """The chart and the runtime for KServe, by the schemas of what they name and by our own program."""
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ ALL: Mapping[str, Any] = {
     "routers": {"autoscaling": {"enabled": True}, "service": {"annotations": {"a": "b"}}},
     "monitoring": {"serviceMonitor": True, "alerts": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {
-        "enabled": True,
+        "operators": [{"podSelector": {"matchLabels": {"team": "platform"}}}],
         "clients": [{"namespaceSelector": {}}],
         "prometheus": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
     },
@@ -75,6 +76,14 @@ def test_kserve_starts_our_program_with_options_that_it_has(words: list[str]) ->
     accepts(words)
 
 
+def test_kserve_mounts_a_digest_of_the_admin_key() -> None:
+    (runtime,) = [one for one in kserve() if one["kind"] == "ClusterServingRuntime"]
+    (keys,) = [one for one in runtime["spec"]["volumes"] if one["name"] == "keys"]
+    assert [item["key"] for item in keys["secret"]["items"]] == ["admin-sha256"]
+    (words,) = commands([runtime])
+    assert "--admin-key-file=/run/keys/admin" in words
+
+
 class TestChart:
     pytestmark = needs_kubernetes
 
@@ -99,6 +108,39 @@ class TestChart:
         assert [words[0] for words in found] == ["fleet", "router", "serve"]
         for words in found:
             accepts(words)
+
+    @pytest.mark.parametrize("values", [NEEDED, ALL])
+    def test_pods_that_run_models_hold_no_admin_key(self, values: Mapping[str, Any]) -> None:
+        objects = {(one["kind"], one["metadata"]["name"]): one for one in rendered(values)}
+        secret = objects["Secret", "fleet-keys"]["stringData"]
+        digest = hashlib.sha256(b"secret").hexdigest()
+        assert (secret["admin"], secret["admin-sha256"]) == ("secret", f"sha256:{digest}")
+        asks = "api" in secret
+        for kind, name, mounted in (
+            ("StatefulSet", "fleet-node", {"admin-sha256"}),
+            ("Deployment", "fleet-router", set()),
+        ):
+            volumes = objects[kind, name]["spec"]["template"]["spec"]["volumes"]
+            secrets = [one["secret"] for one in volumes if "secret" in one]
+            keys = {item["key"] for one in secrets for item in one["items"]}
+            assert keys == mounted | ({"api"} if asks else set())
+
+    def test_each_part_has_a_network_policy_unless_it_is_turned_off(self) -> None:
+        def found(values: Mapping[str, Any]) -> dict[str, Any]:
+            objects = rendered(values)
+            return {
+                one["metadata"]["name"]: one["spec"]
+                for one in objects
+                if one["kind"] == "NetworkPolicy"
+            }
+
+        policies = found(NEEDED)
+        assert set(policies) == {"fleet-node", "fleet-router", "fleet-controller"}
+        assert policies["fleet-controller"]["ingress"] == []
+        assert policies["fleet-node"]["egress"] == []
+        (rule,) = found(ALL)["fleet-controller"]["ingress"]
+        assert rule["from"] == ALL["networkPolicy"]["operators"]
+        assert found({**NEEDED, "networkPolicy": {"enabled": False}}) == {}
 
     def test_a_node_has_the_gpu_that_was_asked_for(self) -> None:
         def of(values: Mapping[str, Any]) -> tuple[Any, Any, set[str]]:

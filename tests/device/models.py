@@ -143,6 +143,17 @@ def _upper(inputs: Inputs) -> Outputs:
     return {"y": array.reshape(inputs["x"].shape)}
 
 
+def _read(inputs: Inputs) -> Outputs:
+    """What the named files hold, or why they cannot be read."""
+    array = np.empty(inputs["x"].shape, dtype=object)
+    for place, name in np.ndenumerate(inputs["x"]):
+        try:
+            array[place] = Path(os.fsdecode(name)).read_bytes()
+        except OSError as error:
+            array[place] = type(error).__name__.encode()
+    return {"y": array}
+
+
 def _process(inputs: Inputs) -> Outputs:
     name = Path("/proc/self/comm").read_text().strip()
     facts = [os.getpid(), sum(os.sched_getaffinity(0)), len(name), os.sched_getscheduler(0)]
@@ -180,6 +191,7 @@ _BEHAVIOURS: dict[str, Callable[[Inputs], Outputs]] = {
     "leave": _leave,
     "die": _die,
     "upper": _upper,
+    "read": _read,
     "process": _process,
     "where": _where,
     "pids": _pids,

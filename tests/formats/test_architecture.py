@@ -96,8 +96,10 @@ def test_whose_file_was_cut_short_has_no_answer_and_not_anothers(tmp_path: Path)
     folder = tmp_path / "weights"
     (file,) = folder.glob(f"{model.digest}-*")
     whole = file.read_bytes()
-    file.write_bytes(whole[:-40])
     other = lead.of_another(model, str(folder))
+    file.write_bytes(whole[:-40])
+    with pytest.raises(ValueError, match="it is damaged"):
+        lead.of_another(model, str(folder))
     for _ in range(3):
         with pytest.raises(ValueError, match="it is not the file that was written"):
             other.run({"x": X})

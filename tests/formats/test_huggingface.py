@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
@@ -123,6 +124,40 @@ def test_code_beside_a_model_is_not_run(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="a model that does not load"):
         open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
     assert not (tmp_path / "mark").exists()
+
+
+def test_weights_and_pooling_are_not_taken_from_outside_the_folder(
+    bert: Path, tmp_path: Path
+) -> None:
+    """A model whose shards lie elsewhere would be served with another's weights."""
+    folder = with_pooling(bert, tmp_path / "other", "mean")
+    (folder / "model.safetensors").unlink()
+    weights = bert / "model.safetensors"
+    shard = tmp_path / "secret.safetensors"
+    shard.symlink_to(weights)
+    with safe_open(weights, "pt") as file:
+        names = list(file.keys())
+    index = folder / "model.safetensors.index.json"
+    for place in ("../secret.safetensors", str(shard)):
+        index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, place)}))
+        with pytest.raises(RepositoryError, match=rf"index.json: found the path '{place}'"):
+            open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+    index.unlink()
+    (folder / "model.safetensors").symlink_to(weights)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = "../../1_Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(RepositoryError, match=r"modules\.json: found the path"):
+        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+
+
+def test_an_adapter_is_refused_where_it_would_name_another_model(
+    bert: Path, tmp_path: Path
+) -> None:
+    folder = with_pooling(bert, tmp_path / "adapted", "mean")
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/x"}))
+    with pytest.raises(RepositoryError, match=r"adapter_config\.json: found an adapter"):
+        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
 
 
 def test_pickled_weights_are_not_read(bert: Path, tmp_path: Path) -> None:

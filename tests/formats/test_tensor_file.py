@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from interlace.formats.extents_file import map_file
-from interlace.formats.page_cache import LARGE_PAGE_BYTES
+from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_part, drop_cached
 from interlace.formats.tensor_file import (
     ALIGNMENT_BYTES,
     _in_pieces,
+    is_undamaged,
     read_table,
     storable,
     view,
@@ -92,13 +93,31 @@ def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
         write_tensors(tmp_path / "w", {"a": torch.zeros(4)})
 
 
-@pytest.mark.parametrize("cut", [0, 4, 40, -4])
+@pytest.mark.parametrize("cut", [0, 4, 40, -12])
 def test_a_cut_file_is_refused(tmp_path: Path, cut: int) -> None:
     write_tensors(tmp_path / "w", {"a": torch.zeros(64)})
     content = (tmp_path / "w").read_bytes()
     (tmp_path / "cut").write_bytes(content[:cut])
     with pytest.raises(ValueError, match=r"safetensors|header|fit"):
         map_tensors(tmp_path / "cut")
+
+
+def test_a_changed_byte_is_noticed_and_the_page_cache_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    write_tensors(path, {"a": torch.arange(6 << 20)})
+    assert is_undamaged(path)
+    for cached in (True, False):
+        if not cached:
+            drop_cached(path)
+        before = cached_part(path)
+        assert is_undamaged(path)
+        assert cached_part(path) <= before + 0.1
+    size = path.stat().st_size
+    for place in (0, 9, size // 2, size - 9, size - 1):
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        (tmp_path / "changed").write_bytes(content)
+        assert not is_undamaged(tmp_path / "changed")
 
 
 def test_offsets_outside_the_file_are_refused(tmp_path: Path) -> None:

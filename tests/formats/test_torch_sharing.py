@@ -108,6 +108,34 @@ def test_torchscript_runs_on_the_mapped_file(tmp_path: Path) -> None:
     assert np.allclose(private, shared, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["factory", "torchscript", "onnx"])
+def test_damaged_weights_are_laid_out_anew(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, weights = make(kind, tmp_path / "net", 256), tmp_path / "weights"
+    right = opened(kind, str(folder), 256, str(weights))[1]
+    files = [file for file in weights.rglob("*") if file.is_file()]
+    assert opened(kind, str(folder), 256, str(weights))[1].tolist() == right.tolist()
+    assert caplog.messages == []
+    for file in files:
+        size = file.stat().st_size
+        for part in (0.0, 0.5, 0.9, 1.0):
+            with file.open("r+b") as damaged:
+                place = int(max(0, size - 4096) * part)
+                damaged.seek(place)
+                changed = bytes(byte ^ 0xFF for byte in damaged.read(4096))
+                damaged.seek(place)
+                damaged.write(changed)
+            runner, output = opened(kind, str(folder), 256, str(weights))
+            assert output.tolist() == right.tolist(), (file.name, part)
+            assert runner.warnings == ()
+            runner.close()
+            assert "is damaged: its checksum" in caplog.text
+            caplog.clear()
+    assert opened(kind, str(folder), 256, str(weights))[1].tolist() == right.tolist()
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("kind", ["factory", "onnx"])
 def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
     folder = make(kind, tmp_path / "net", 512)

@@ -1,5 +1,6 @@
 """Who may do what: keys, and pages that make a browser ask."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -30,6 +31,15 @@ def status(stand: Stand, method: str, path: str, headers: Mapping[str, str] | No
         data = data.replace(b"Host: localhost\r\n", b"", 1)
     with stand.connect() as connection:
         return exchange(connection, data).status
+
+
+def test_a_digest_lets_in_who_has_the_key_and_not_who_has_the_digest() -> None:
+    digest = "sha256:" + hashlib.sha256(b"boss").hexdigest()
+    for admin in (digest, digest[:7] + digest[7:].upper()):
+        keys = ApiKeys("", admin)
+        assert keys.refusal(Access.CHANGE, b"boss") is None
+        for given in (b"", b"bos", digest.encode(), digest[7:].encode()):
+            assert keys.refusal(Access.CHANGE, given) is not None
 
 
 @pytest.mark.parametrize(

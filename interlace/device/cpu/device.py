@@ -229,7 +229,7 @@ class CpuDevice:
         weights = 0 if self._weights is None else self._weights.arena.number
         setup = self._settings.setup(work.partition, cores, arena, weights_arena=weights)
         partition = CpuPartition(
-            self._loop, setup, arena, self._held, self._settings.limits, self._ended
+            self._loop, setup, arena, self._arenas, self._held, self._settings.limits, self._ended
         )
         self._partitions[work.partition] = partition
         try:

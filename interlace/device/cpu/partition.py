@@ -31,6 +31,7 @@ from interlace.device.process.wire import (
     EvictWeights,
     ForgetArena,
     FromWorker,
+    GiveArena,
     Loaded,
     LoadModel,
     PlaceWeights,
@@ -42,7 +43,7 @@ from interlace.device.process.wire import (
     WorkerSetup,
     decode_from_worker,
 )
-from interlace.shm.arena import Arena
+from interlace.shm.arena import Arena, ArenaMap
 
 CpuWorkerLink = WorkerLink[ToWorker, FromWorker, WorkerAnswer]
 Answer = Callable[[WorkerAnswer | Failure], None]
@@ -51,7 +52,8 @@ Answer = Callable[[WorkerAnswer | Failure], None]
 class CpuPartition:
     """Translates work into frames for its worker and answers into ``WorkFinished``.
 
-    ``held`` are the batches of the whole device whose replies are not delivered yet.
+    Its inputs lie in ``arenas``; ``held`` are the batches of the whole device whose replies are
+    not delivered yet.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class CpuPartition:
         loop: asyncio.AbstractEventLoop,
         setup: WorkerSetup,
         arena: Arena,
+        arenas: ArenaMap,
         held: HeldBatches,
         limits: WorkTimeouts,
         on_dead: Callable[[CpuPartition, str], None],
@@ -70,6 +73,8 @@ class CpuPartition:
         self.link: CpuWorkerLink = WorkerLink(loop, setup.name, protocol, partial(on_dead, self))
         self._setup = setup
         self._limits = limits
+        self._arenas = arenas
+        self._given: set[int] = set()  #: arenas that the worker has
         self.outputs = OutputArena(held, arena, self.link.tell)
         self._release: Callable[[], None] | None = None
 
@@ -106,6 +111,8 @@ class CpuPartition:
             ValueError: the batch cannot be put in a frame.
         """
         frame = run_frame(work.batch, self.outputs.freed, window)
+        for number in {one for column in frame.columns for one in column.arenas} - self._given:
+            self._give_arena(number)
         what = f"batch {work.batch.id} of {work.batch.model}"
         answer = partial(self._ran, work, done)
         if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
@@ -152,7 +159,13 @@ class CpuPartition:
 
     def forget_arena(self, number: int) -> None:
         """Inputs lie there no more: the worker drops its mapping."""
+        self._given.discard(number)
         self.link.tell(ForgetArena(number))
+
+    def _give_arena(self, number: int) -> None:
+        if (descriptor := self._arenas.descriptor(number)) is not None:
+            self._given.add(number)
+            self.link.tell(GiveArena(number), descriptor)
 
     def _heard(self, frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
         if isinstance(frame, Copied):

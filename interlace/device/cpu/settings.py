@@ -49,7 +49,8 @@ class CpuSettings:
     keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
     it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
     ``open_model`` as ``module:function``; ``preload`` are the modules that the
-    fork server imports for each format.
+    fork server imports for each format. Workers read ``models_dir`` and no files of others; without
+    one they are not confined.
     """
 
     cores: tuple[int, ...]
@@ -63,6 +64,7 @@ class CpuSettings:
     opener: str = "interlace.formats:open_model"
     weights_bytes: int = 0
     host_weights_bytes: int | None = None
+    models_dir: str = ""
 
     def setup(
         self,
@@ -83,4 +85,5 @@ class CpuSettings:
             self.patience_s,
             background,
             weights_arena,
+            self.models_dir,
         )

@@ -17,6 +17,7 @@ from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.entry import function_named
 from interlace.device.process.error_text import error_text
 from interlace.device.process.output_arena import OutputBlocks
+from interlace.device.process.sandbox import confine
 from interlace.device.process.wire import (
     Copied,
     CopyWeights,
@@ -26,6 +27,7 @@ from interlace.device.process.wire import (
     ForgetArena,
     FreeBatches,
     FromWorker,
+    GiveArena,
     Loaded,
     LoadModel,
     PlaceWeights,
@@ -60,6 +62,8 @@ def work(sock: socket.socket, name: str) -> None:
         try:
             _prepare_process(setup, name)
             worker = CpuWorker(frames, setup)
+            if setup.models_dir:
+                confine(Path(setup.models_dir), filter(None, (setup.weights_dir,)))
         except Exception as error:
             frames.send(Failed(error_text("the worker could not start", error)))
             return
@@ -119,6 +123,9 @@ class CpuWorker:
         match frame:
             case FreeBatches(batches=batches):
                 self._blocks.free(batches)
+                return None
+            case GiveArena(arena=number):
+                self._arenas.give(number, self._frames.descriptors.popleft())
                 return None
             case ForgetArena(arena=number):
                 self._arenas.forget(number)
@@ -185,7 +192,12 @@ class CpuWorker:
         if not (frame.cold and known and folder and self._modules):
             return None
         first = self._modules.get(shared_architecture(model, folder))
-        return None if first is None else ResidentModel.taking_turns(frame, folder, first)
+        if first is None:
+            return None
+        try:
+            return ResidentModel.taking_turns(frame, folder, first)
+        except (OSError, ValueError):  # its weights are damaged: whoever opens it mends them
+            return None
 
     def _close(self, resident: ResidentModel) -> None:
         """Let go of a model; of its module, too, unless others take turns with it."""

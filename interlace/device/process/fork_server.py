@@ -9,6 +9,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from importlib import import_module
@@ -41,7 +42,10 @@ def main(descriptor: int, entry: str) -> None:
     # none, and forking stays safe. Each worker sets its own affinity.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     sock = socket.socket(fileno=descriptor)
-    _ForkServer(sock, function_named(entry)).serve()
+    # Workers have a folder of their own: other users' and the operator's files lie in /tmp.
+    with tempfile.TemporaryDirectory(prefix="interlace-workers-") as folder:
+        tempfile.tempdir = folder
+        _ForkServer(sock, function_named(entry)).serve()
 
 
 class _ForkServer:

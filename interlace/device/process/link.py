@@ -99,11 +99,11 @@ class WorkerLink(Generic[To, From, A]):
         self._questions.add(line, question)
         return True
 
-    def tell(self, frame: To) -> None:
-        """Send a frame that has no answer."""
+    def tell(self, frame: To, descriptor: int | None = None) -> None:
+        """Send a frame that has no answer, and a descriptor with it, as ``AsyncFrameSocket``."""
         if self._frames is not None:
             with contextlib.suppress(BufferError):  # a hung worker is about to be killed
-                self._frames.send(frame)
+                self._frames.send(frame, descriptor)
 
     def forget(self, line: str) -> None:
         """Nothing more is asked in a line that has nothing open."""

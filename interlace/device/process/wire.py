@@ -56,6 +56,7 @@ class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     patience_s: float  #: how long a batch waits for output memory
     background: bool = False
     weights_arena: int = 0  #: memory for weights that come and go, where there is any
+    models_dir: str = ""  #: the repository that it may read; empty: it is not confined
 
 
 class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -139,6 +140,15 @@ class EvictWeights(msgspec.Struct, array_like=True, tag=23, frozen=True):
     layers: tuple[int, ...]
 
 
+class GiveArena(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    """Inputs of later batches lie in this arena, whose descriptor comes along.
+
+    A confined worker may not look for it in the process that made it.
+    """
+
+    arena: int
+
+
 ToWorker = (
     WorkerSetup
     | LoadModel
@@ -150,6 +160,7 @@ ToWorker = (
     | CopyWeights
     | StopCopying
     | EvictWeights
+    | GiveArena
 )
 
 # -------------------------------------------------------------------------- worker to main process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from interlace.core.model import Format, Model
+from interlace.device.process.sandbox import confine
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel
 from interlace.profiling.cpu.task import CoresTask
 from interlace.profiling.findings import PartFindings
@@ -63,7 +65,10 @@ def main(task_file: str, findings_file: str) -> None:
     """Measure every model of the task; each model's line is written when it is done."""
     task = msgspec.json.decode(Path(task_file).read_bytes(), type=CoresTask)
     os.sched_setaffinity(0, task.cores)
+    tempfile.tempdir = os.path.dirname(task_file)
     with Path(findings_file).open("ab", buffering=0) as file:
+        if task.models_dir:
+            confine(Path(task.models_dir), filter(None, (task.weights_dir,)))
         for model in task.models:
             try:
                 found = measure_layers(model, len(task.cores), task.weights_dir, task.takes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cold.variants import variants
+from bench.cold.variants import variants, write_variant
 from interlace.core.loading import LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import Evict, Fetch, Load, WorkFinished
 from interlace.core.model import Format, Model, ServiceTerms
@@ -140,6 +140,22 @@ def test_the_others_stay_when_one_is_unloaded(rig: Variants) -> None:
     for model in (rig.models[-1], rig.models[0]):
         assert rig.end_of(rig.cold(model, "q")).failure is None
     assert [rig.answer(model, "q") for model in rig.models] == rig.own
+
+
+def test_damaged_weights_are_laid_out_anew_by_whoever_loads_them(rig: Variants) -> None:
+    """Not taken over unseen because a module of its architecture is open."""
+    model = rig.models[2]
+    write_variant(Path(model.path), 4, 32, {})
+    for name in "pq":
+        assert rig.unload(model, name).failure is None
+    (file,) = rig.weights_folder.glob(f"{model.digest}-*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-2000] + bytes(100) + whole[-1900:])
+    for name in "qp":
+        assert rig.end_of(rig.cold(model, name)).failure is None
+        assert rig.answer(model, name) == rig.own[2]
+    assert file.read_bytes() == whole
+    Path(model.path, "model.py").unlink()
 
 
 def test_a_weights_file_that_is_gone_fails_plainly(rig: Variants, tmp_path: Path) -> None:

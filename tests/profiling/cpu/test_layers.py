@@ -17,6 +17,7 @@ from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
+from interlace.device.process.sandbox import why_unconfined
 from interlace.formats.extents_file import Extent, WeightUse
 from interlace.formats.weight_uses import WeightWatcher
 from interlace.perf.disk_tier import on_disk
@@ -130,6 +131,24 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
     refused, found = asyncio.run(take_apart(PROCESS, task, {}))
     assert "it has no weights to share" in refused.error
     assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
+
+
+@pytest.mark.skipif(bool(why_unconfined()), reason=why_unconfined())
+def test_the_process_reads_the_models_and_no_other_files(tmp_path: Path) -> None:
+    for name in ("models", "weights"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "key").write_text("secret")
+    thief = f"open({str(tmp_path / 'key')!r}).read()\n{CODE}"
+    models = (
+        a_model(Format.FACTORY, write_factory(tmp_path / "models/net", CODE), SIGNATURE),
+        a_model(Format.ONNX, layers_onnx(tmp_path / "models/onnx", (128, 384, 16)), name="onnx"),
+        a_model(Format.FACTORY, write_factory(tmp_path / "models/thief", thief), name="thief"),
+    )
+    task = CoresTask((0,), models, str(tmp_path / "weights"), 1, str(tmp_path / "models"))
+    honest, onnx, refused = asyncio.run(take_apart(PROCESS, task, {}))
+    assert (honest.error, len(honest.layers)) == ("", 5)
+    assert onnx.error == "" and onnx.layers
+    assert "PermissionError" in refused.error
 
 
 def test_a_folder_that_is_called_as_a_module_is_not_imported(

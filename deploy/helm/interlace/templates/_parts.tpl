@@ -12,7 +12,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 
 {{- define "interlace.image" -}}
+{{- if .Values.image.digest -}}
+image: "{{ .Values.image.repository }}@{{ .Values.image.digest }}"
+{{- else -}}
 image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+{{- end }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext:
   allowPrivilegeEscalation: false
@@ -36,6 +40,20 @@ imagePullSecrets: {{ toJson . }}
 
 {{- define "interlace.secret" -}}
 {{ .Values.keys.existingSecret | default (printf "%s-keys" .Release.Name) }}
+{{- end }}
+
+{{/* The volume of keys for pods that only check them: what they hold opens nothing but the API. */}}
+{{- define "interlace.checkedKeys" -}}
+name: keys
+secret:
+  secretName: {{ include "interlace.secret" .root }}
+  items:
+    {{- if .admin }}
+    - {key: admin-sha256, path: admin}
+    {{- end }}
+    {{- if .root.Values.keys.askCallers }}
+    - {key: api, path: api}
+    {{- end }}
 {{- end }}
 
 {{- define "interlace.keyOptions" -}}
