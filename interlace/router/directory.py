@@ -151,6 +151,10 @@ class NodeDirectory:
                 page.add("interlace_router_silent_ms", now_ms - believed.heard_ms, labels)
         return page.text()
 
+    def slo_ms(self, node: str, model: str) -> float:
+        """Return the SLO of a model that this node serves (``Routes.slo_ms``)."""
+        return self._routes.slo_ms(node, model)
+
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""
         self._routes.sent(node, model)

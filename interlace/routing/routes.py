@@ -39,6 +39,7 @@ class RoutingLimits:
     #: A model that a node served within this time is known, where nobody says what is wanted: its
     #: node was lost or began anew, and it will stand elsewhere.
     known_ms: float = 30_000.0
+    any_slo_ms: float = 10_000.0  #: of requests that name no model
 
     def pause_ms(self, nodes: int) -> float:
         """Between two questions to one of so many nodes."""
@@ -215,6 +216,10 @@ class Routes:
         first_ms = min(answers_ms.values())
         equal = [n for n, ms in answers_ms.items() if ms <= first_ms + self.limits.equal_ms]
         return (equal[0] if len(equal) == 1 else self._draw(equal, model)).node
+
+    def slo_ms(self, node: str, model: str) -> float:
+        """Return the SLO of a model that this node serves; ``any_slo_ms`` for no model."""
+        return self._nodes[node].slo_ms(model) if model else self.limits.any_slo_ms
 
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""

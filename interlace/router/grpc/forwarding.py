@@ -100,7 +100,10 @@ class PassedRequest:
         """Send it to the node that is predicted to answer first."""
         self._forwarder.count += 1
         try:
-            self._attempts = Attempts(self._forwarder.directory, text_of(self.message, MODEL_TAG))
+            model = text_of(self.message, MODEL_TAG)
+            self._attempts = Attempts(
+                self._forwarder.directory, model, len(self.message), self._late
+            )
             self._try(self._attempts)
         except ServeError as error:
             self._fail(_end(error))
@@ -151,12 +154,19 @@ class PassedRequest:
             told = self._refusal if self._refusal is not None and not why else None
             self._fail(told or _end(joined(why, error)))
 
+    def _late(self, error: ServeError) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._fail(_end(error))
+
     def _fail(self, end: CallEnd) -> None:
         self._done()
         self._caller.failed(self, end)
 
     def _done(self) -> None:
         self._call = None
+        if self._attempts is not None:
+            self._attempts.end()
         self._reserved.release()
         self._forwarder.count -= 1
 
@@ -210,7 +220,7 @@ class PassedInfer:
         self._stream.answer([message], len(message), sent)
 
     def failed(self, passed: PassedRequest, end: CallEnd) -> None:
-        self._stream.fail(GrpcStatus(end.status), end.text, end.retry_after_ms)
+        self._stream.fail(end.status, end.text, end.retry_after_ms)
 
 
 class PassedStreamInfer:
@@ -274,7 +284,7 @@ class PassedStreamInfer:
     def failed(self, passed: PassedRequest, end: CallEnd) -> None:
         self._passed.discard(passed)
         if self._stream.head.status_errors:
-            self._stream.fail(GrpcStatus(end.status), end.text, end.retry_after_ms)
+            self._stream.fail(end.status, end.text, end.retry_after_ms)
             self.gone()
             return
         message = stream_error(end.text, _id_of(passed.message))

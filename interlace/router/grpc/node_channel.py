@@ -14,6 +14,7 @@ from interlace.core.node import Node
 from interlace.router.grpc.passed_calls import CallEnd, CallEnds, CallHeads
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
+from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import PREFIX
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.tls import FollowedContext, connect_tls
@@ -53,11 +54,11 @@ class CallTaker(Protocol):
 class NodeCall:
     """One call (an ``OutgoingStream``). ``taker`` is ``None`` once it is told, or cancelled."""
 
-    __slots__ = ("_channel", "data", "id", "queue", "queued_bytes", "received", "reserved",
+    __slots__ = ("_link", "data", "id", "queue", "queued_bytes", "received", "reserved",
                  "sent_bytes", "tail", "taker", "window")  # fmt: skip
 
-    def __init__(self, channel: NodeChannel, taker: CallTaker, budget: HeapBudget) -> None:
-        self._channel = channel
+    def __init__(self, link: _Link, taker: CallTaker, budget: HeapBudget) -> None:
+        self._link = link
         self.taker: CallTaker | None = taker
         self.id = 0
         self.window = 0
@@ -75,7 +76,7 @@ class NodeCall:
     def cancel(self) -> None:
         """No answer is wanted any more."""
         self.taker = None
-        self._channel.cancelled(self)
+        self._link.cancel(self)
 
 
 class NodeChannel:
@@ -112,14 +113,9 @@ class NodeChannel:
                 f"node {self._node.name!r} has {_CALLS_MAX} calls of this router",
                 retry_after_ms=100.0,
             )
-        call = NodeCall(self, taker, self._budget)
+        call = NodeCall(link, taker, self._budget)
         link.send(call, self._heads.block(path, budget_ms, waited_ms), message)
         return call
-
-    def cancelled(self, call: NodeCall) -> None:
-        """A call's answer is not wanted any more."""
-        if self._link is not None:
-            self._link.cancel(call)
 
     def fail_all(self, why: str, hopeless: bool = False) -> None:
         """Give up every call and the connection, or the ``hopeless`` calls, if any waits on."""
@@ -205,6 +201,12 @@ class _Link:
         if self.calls.pop(call.id, None) is not None and self._writer is not None:
             self._writer.drop(call)
             self._writer.put(h2.rst_stream(call.id, h2.CANCEL))
+            self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        """Close a connection that takes no calls and has none: its node may keep it open."""
+        if not self.open and not self.calls and self._sock is not None:
+            self.end("it is ending")
 
     def end(self, why: str) -> None:
         """Close; whoever still waits is told why."""
@@ -330,7 +332,9 @@ class _Link:
         try:
             call.reserved.resize(len(call.data) + len(payload))
         except ServeError as error:
-            self._refuse(call, CallEnd(8, error.detail, error.retry_after_ms))
+            self._refuse(
+                call, CallEnd(GrpcStatus.RESOURCE_EXHAUSTED, error.detail, error.retry_after_ms)
+            )
             writer.put(h2.rst_stream(number, h2.CANCEL))
             return
         call.data += payload
@@ -344,13 +348,16 @@ class _Link:
         call = self.calls.get(number)
         if call is None or not flags & h2.END_STREAM:
             return
-        if end.status or len(call.data) < PREFIX.size:
+        if not end.status and not _is_message(call.data):
+            end = CallEnd(GrpcStatus.INTERNAL, "the node's response is not one plain message")
+        if end.status:
             self._refuse(call, end)
             return
         del self.calls[number]
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.replied(memoryview(call.data)[PREFIX.size :], call.reserved)
+        self._end_if_left()
 
     def _refuse(self, call: NodeCall, end: CallEnd) -> None:
         del self.calls[call.id]
@@ -360,6 +367,7 @@ class _Link:
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.refused(end)
+        self._end_if_left()
 
     def _reset(self, flags: int, number: int, payload: bytes) -> None:
         call = self.calls.get(number)
@@ -375,6 +383,7 @@ class _Link:
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.lost(why)
+        self._end_if_left()
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         writer = self._writer
@@ -399,6 +408,7 @@ class _Link:
         last = int.from_bytes(payload[:4], "big") & h2.MAX_WINDOW
         for call in [call for id_, call in self.calls.items() if id_ > last]:
             self._lose(call, "it is ending")
+        self._end_if_left()
 
     def _window_update(self, flags: int, number: int, payload: bytes) -> None:
         writer = self._writer
@@ -409,3 +419,9 @@ class _Link:
         elif number in self.calls:
             self.calls[number].window += increment
         writer.opened()
+
+
+def _is_message(data: bytearray) -> bool:
+    """Return whether this is one whole message that is not compressed."""
+    size = len(data) - PREFIX.size
+    return size >= 0 and data.startswith(PREFIX.pack(0, size))

@@ -18,6 +18,9 @@ MODEL_TAG: Final = 0x0A
 VERSION_TAG: Final = 0x12
 _BLOCKS_KEPT: Final = 256
 _KEPT_BYTES: Final = 1024
+#: As they are written; any other value is UNKNOWN, as gRPC has it.
+_STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
+_RETRY_DIGITS: Final = 9
 
 
 def text_of(message: bytes, wanted: int) -> str:
@@ -77,7 +80,7 @@ class CallHeads:
 class CallEnd:
     """How a node ended a call."""
 
-    status: int = GrpcStatus.UNKNOWN
+    status: GrpcStatus = GrpcStatus.UNKNOWN
     text: str = ""
     retry_after_ms: float | None = None
 
@@ -103,13 +106,20 @@ class CallEnds:
         before = self._table.state
         try:
             pairs = {bytes(n): bytes(v) for n, v in self._decoder.decode(block, raw=True)}
-            status = int(pairs.get(b"grpc-status", b"2"))
-            after = pairs.get(b"retry-after-ms")
-            retry_after_ms = None if after is None else float(after)
         except (HPACKError, IndexError) as error:
             raise ValueError(f"header block: {error}") from error
         text = unquote(pairs.get(b"grpc-message", b"").decode("latin-1"))
-        found = CallEnd(status, text, retry_after_ms)
+        found = CallEnd(
+            _STATUSES.get(pairs.get(b"grpc-status", b""), GrpcStatus.UNKNOWN),
+            text,
+            _retry_after_ms(pairs.get(b"retry-after-ms", b"")),
+        )
         if self._table.state == before and len(block) <= _KEPT_BYTES:
             self._known.put(block, found)
         return found
+
+
+def _retry_after_ms(text: bytes) -> float | None:
+    """Return a time as a node writes it; ``None`` if it wrote none, or anything else."""
+    digits = text.replace(b".", b"", 1)
+    return float(text) if digits.isdigit() and len(digits) <= _RETRY_DIGITS else None

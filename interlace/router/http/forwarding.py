@@ -74,7 +74,8 @@ class Forwarded:
             self._blocks = body.hand_over()
         else:
             self._body = body
-        self._attempts = Attempts(forwarder.directory, head.names[0] if head.names else "")
+        model = head.names[0] if head.names else ""
+        self._attempts = Attempts(forwarder.directory, model, len(self._body), self.late)
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
 
@@ -123,6 +124,12 @@ class Forwarded:
         self._free()
         self._writer.fail(error)
 
+    def late(self, error: ServeError) -> None:
+        """Its time is over: the node is told by the end of its connection."""
+        if self._pending is not None:
+            self._pending.cancel()
+        self.too_large(error)
+
     def waits(self) -> bool:
         return self._attempts.waits()
 
@@ -157,6 +164,7 @@ class Forwarded:
         return links
 
     def _free(self) -> None:
+        self._attempts.end()
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.free()
