@@ -76,11 +76,6 @@ class Attempts:
         assert self.links is not None, "a node was asked"
         return self._directory.waits(self.links.node, self._model, self.waited_ms)
 
-    def lacks(self) -> None:
-        """The node does not know the model that it said it answers."""
-        assert self.links is not None, "a node was asked"
-        self._directory.lacks(self.links.node, self._model)
-
     def lost(self, why: str, asked_in_vain: bool) -> str:
         """The node did not answer; it may be asked again unless it was ``asked_in_vain``.
 

@@ -163,10 +163,6 @@ class NodeDirectory:
         """Whether a request is left to a node that is silent (``Routes.waits``)."""
         return self._routes.waits(node, model, waited_ms, self.now_ms())
 
-    def lacks(self, node: str, model: str) -> None:
-        """That node does not know a model that it said it answers."""
-        self._routes.lacks(node, model)
-
     def close(self) -> None:
         """Close every connection."""
         for links in (*self._links.values(), *(links for links, _ in self._leaving)):

@@ -10,7 +10,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
-from interlace.router.grpc.passed_calls import MODEL_TAG, VERSION_TAG, text_of
+from interlace.server.grpc.infer_wire import addressee
 from interlace.server.grpc.status import STATUS
 from tests.router.stand import RouterStand
 from tests.server.fakes import wait_until
@@ -141,7 +141,34 @@ def test_a_model_that_its_node_has_just_unloaded_is_not_unknown(
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert "no node that is left has it ready" in error.details()
         assert dict(error.trailing_metadata())["retry-after-ms"] == "60000"
-    assert [len(two.calls(name)) for name in "ab"] == [1, 1]
+    assert [len(two.calls(name)) for name in "ab"] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("ambiguous", "said"),
+    [
+        (b"\x0a\x07nobody2", "twice"),
+        (b"\x8a\x00\x07nobody2", "needless bytes"),
+        (VERSION_3 + b"\x12\x019", "twice"),
+        (b"\x12\x00" + VERSION_3, "twice"),
+        (b"\xa0\x06\x00" * 5000, "more than 4096 fields"),
+    ],
+)
+def test_a_request_that_parsers_read_differently_is_refused(
+    two: Two, channel: grpc.Channel, ambiguous: bytes, said: str
+) -> None:
+    error = failure(channel, request(b"x") + ambiguous)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and said in error.details()
+    assert not two.calls("a")
+    assert infer(channel, request(b"x")).raw_output_contents[0] == b"x"
+
+
+def test_a_node_that_does_not_find_one_request_has_its_model(
+    two: Two, channel: grpc.Channel
+) -> None:
+    for version in (b"", VERSION_3):
+        failure(channel, request(b"x", model="refuse-unknown_model") + version)
+    assert two.router.parts.directory.serves("refuse-unknown_model")
 
 
 def test_what_only_a_silent_node_can_answer_waits_for_it(channel: grpc.Channel) -> None:
@@ -249,6 +276,6 @@ def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel)
 @pytest.mark.parametrize("name", ["", "m", "x" * 300])
 def test_the_model_is_found_wherever_it_stands(name: str) -> None:
     message = request(b"abc", call_id="7", model=name)
-    assert text_of(message, MODEL_TAG) == name
+    assert addressee(message) == (name, "")
     id_first = b"\x1a\x017" + b"\x20\x05" + message + b"\x12\x013"
-    assert text_of(id_first, MODEL_TAG) == name and text_of(id_first, VERSION_TAG) == "3"
+    assert addressee(id_first) == (name, "3")

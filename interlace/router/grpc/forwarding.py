@@ -9,11 +9,17 @@ from interlace.core.errors import ServeError
 from interlace.router.attempts import Attempts, joined
 from interlace.router.directory import NodeDirectory
 from interlace.router.grpc.node_channel import NodeCall
-from interlace.router.grpc.passed_calls import MODEL_TAG, VERSION_TAG, CallEnd, text_of
+from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.frame_writer import Buffer
 from interlace.server.grpc.headers import TRAILERS_OK
-from interlace.server.grpc.infer_wire import FINAL_RESPONSE, scan, stream_error, stream_response
+from interlace.server.grpc.infer_wire import (
+    FINAL_RESPONSE,
+    addressee,
+    scan,
+    stream_error,
+    stream_response,
+)
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.rpc import MessageSink
 from interlace.server.grpc.service import MODEL_INFER
@@ -76,7 +82,7 @@ class PassedRequest:
     """One ModelInferRequest, and the node that has it now."""
 
     __slots__ = ("_attempts", "_budget_ms", "_call", "_caller", "_forwarder", "_refusal",
-                 "_reserved", "message")  # fmt: skip
+                 "_reserved", "_version", "message")  # fmt: skip
 
     def __init__(
         self, forwarder: CallForwarder, caller: Caller, message: bytes, budget_ms: float | None
@@ -93,6 +99,7 @@ class PassedRequest:
         self._attempts: Attempts | None = None
         self._call: NodeCall | None = None
         self._refusal: CallEnd | None = None
+        self._version = ""  #: of the model, if one was asked for
         self._reserved = HeapReservation(forwarder.budget)
         self._reserved.resize(len(message))
 
@@ -100,7 +107,7 @@ class PassedRequest:
         """Send it to the node that is predicted to answer first."""
         self._forwarder.count += 1
         try:
-            model = text_of(self.message, MODEL_TAG)
+            model, self._version = addressee(self.message)
             self._attempts = Attempts(
                 self._forwarder.directory, model, len(self.message), self._late
             )
@@ -125,10 +132,8 @@ class PassedRequest:
         if end.status not in _ELSEWHERE:
             self._fail(end)
             return
-        if end.status == GrpcStatus.NOT_FOUND and not text_of(self.message, VERSION_TAG):
-            self._attempts.lacks()
-        else:
-            self._refusal = end
+        if self._version or end.status != GrpcStatus.NOT_FOUND:
+            self._refusal = end  # else it has just unloaded the model: "not found" is not so
         self._again("")
 
     def lost(self, why: str) -> None:

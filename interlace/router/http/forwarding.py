@@ -98,9 +98,7 @@ class Forwarded:
     ) -> None:
         if head.status in _ELSEWHERE:
             self._leave()
-            if head.status == 404 and len(self._head.names) == 1:  # no version was asked for
-                self._attempts.lacks()
-            else:
+            if head.status != 404 or len(self._head.names) > 1:  # a version was asked for
                 self._refusal = (head, bytes(body))
             if reserved is not None:
                 reserved.release()

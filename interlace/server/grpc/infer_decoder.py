@@ -217,6 +217,8 @@ class InferSink:
         ends = [i for i, byte in enumerate(bytes(tag)) if byte < 0x80]
         if not ends:
             return
+        if ends[0] and not tag[ends[0]]:
+            raise malformed("a tag with needless bytes")
         kind = tag[0] & 7
         if kind in (1, 5):
             self._begin_skip(8 if kind == 1 else 4)

@@ -8,6 +8,8 @@ from typing import Final
 
 #: Tensors of one request.
 TENSORS_MAX: Final = 1024
+#: Fields of one request: names, tensors, parameters.
+FIELDS_MAX: Final = 4 * TENSORS_MAX
 
 
 @dataclass(frozen=True, slots=True)
