@@ -1,16 +1,20 @@
 """Every request through a router ends, whatever its node says or does not say."""
 
+import random
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import grpc
 import pytest
 
 from interlace.server.grpc import http2_frames as h2
+from interlace.shm.blocks import ArenaBlocks
 from tests.router.scripted_node import (
     ScriptedGrpcNode,
     ScriptedNode,
+    answers,
     ended,
     nothing,
     says,
@@ -151,3 +155,70 @@ def test_a_call_of_a_connection_that_is_ending_is_cancelled_alone() -> None:
         with pytest.raises(grpc.RpcError) as caught:
             later.result()
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_bodies_that_are_only_announced_take_no_memory() -> None:
+    node = ScriptedNode([answers(200, b"yes")])
+    router = RouterStand({"a": node.port})
+    router.heard("a", "m")
+    arena = router.parts.memory.arena
+    size = arena.size_bytes // 4
+    head = http_request("POST", "/v2/models/m/infer", b"x" * size)[: -size + 1000]
+    with ExitStack() as ends:
+        for _ in range(8):
+            ends.enter_context(router.connect()).sendall(head)
+        wait_until(lambda: arena.used_bytes >= 8 * 64 << 10)
+        assert arena.used_bytes <= 8 * 128 << 10
+        other = ends.enter_context(router.connect())
+        body = random.Random(1).randbytes(size)
+        other.sendall(http_request("POST", "/v2/models/m/infer", body))
+        assert Reader(other).response().status == 200
+        assert node.bodies == [body]
+    wait_until(lambda: arena.used_bytes == 0)
+    router.close()
+    node.close()
+
+
+def test_a_body_for_which_there_is_no_room_is_refused() -> None:
+    node = ScriptedNode([silent])
+    router = RouterStand({"a": node.port})
+    router.heard("a", "m")
+    arena = router.parts.memory.arena
+    blocks = ArenaBlocks(arena)
+    router.do(lambda: blocks.alloc(arena.size_bytes // 2 - 64))
+    half = arena.size_bytes // 2
+    for size, status in ((half, 429), (half + 1, 413)):
+        binary = {"Inference-Header-Content-Length": "4"}
+        with router.connect() as connection:
+            with suppress(OSError):
+                connection.sendall(http_request("POST", "/v2/models/m/infer", b"x" * size, binary))
+            assert Reader(connection).response().status == status
+    router.do(blocks.free)
+    wait_until(lambda: arena.used_bytes == 0)
+    router.close()
+    node.close()
+
+
+def test_a_reply_that_is_only_announced_takes_no_memory() -> None:
+    def announces(connection: socket.socket, head: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400000000\r\n\r\n12345")
+        return silent(connection, head)
+
+    nodes = ScriptedNode([announces]), ScriptedNode([answers(200, b"y" * 3_000_000)])
+    router = RouterStand(dict(zip("ab", [node.port for node in nodes], strict=True)))
+    router.heard("a", "m")
+    router.heard("b", "large")
+    budget = router.parts.forwarder.budget
+    with ExitStack() as ends:
+        for _ in range(3):
+            ends.enter_context(router.connect()).sendall(
+                http_request("POST", "/v2/models/m/infer", b"{}")
+            )
+        wait_until(lambda: 15 <= budget.used_bytes < 100)
+        other = ends.enter_context(router.connect())
+        other.sendall(http_request("POST", "/v2/models/large/infer", b"{}"))
+        assert Reader(other).response().body == b"y" * 3_000_000
+    wait_until(lambda: budget.used_bytes == 0)
+    router.close()
+    for node in nodes:
+        node.close()
