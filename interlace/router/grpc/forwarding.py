@@ -60,8 +60,10 @@ class CallForwarder:
         failed: Callable[[ServeError], None],
     ) -> BufferedSink:
         """Where a message that comes in pieces, or compressed, is put."""
-        encoding = stream.head.encoding if compressed else ""
-        return BufferedSink(self.limits.max_message_bytes, self.budget, done, failed, encoding)
+        limits = self.limits
+        if compressed:
+            return BufferedSink(limits.max_unpacked_bytes, self.budget, done, failed, stream)
+        return BufferedSink(limits.max_message_bytes, self.budget, done, failed)
 
 
 class Caller(Protocol):
@@ -85,7 +87,11 @@ class PassedRequest:
                  "_reserved", "_version", "message")  # fmt: skip
 
     def __init__(
-        self, forwarder: CallForwarder, caller: Caller, message: bytes, budget_ms: float | None
+        self,
+        forwarder: CallForwarder,
+        caller: Caller,
+        message: memoryview,
+        budget_ms: float | None,
     ) -> None:
         """Hold a request; nothing is sent before ``start``.
 
@@ -120,6 +126,8 @@ class PassedRequest:
         if self._call is not None:
             self._call.cancel()
             self._done()
+        else:  # not sent yet, or ended
+            self._reserved.release()
 
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
         self._done()
@@ -183,40 +191,41 @@ def _end(error: ServeError) -> CallEnd:
 class PassedInfer:
     """ModelInfer: one request, one response."""
 
-    __slots__ = ("_forwarder", "_passed", "_started", "_stream")
+    __slots__ = ("_forwarder", "_passed", "_stream")
     streaming = False
 
     def __init__(self, stream: GrpcStream, forwarder: CallForwarder) -> None:
         self._stream = stream
         self._forwarder = forwarder
         self._passed: PassedRequest | None = None
-        self._started = False
 
     def whole(self, message: memoryview) -> None:
+        self._take(memoryview(bytes(message)))
+
+    def _take(self, message: memoryview) -> None:
+        """Take a message that nobody changes any more."""
         stream = self._stream
         if self._passed is not None:
             stream.fail(GrpcStatus.INVALID_ARGUMENT, "ModelInfer takes one message, got more")
+            self.gone()
             return
         try:
-            self._passed = PassedRequest(
-                self._forwarder, self, bytes(message), stream.head.budget_ms
-            )
+            self._passed = PassedRequest(self._forwarder, self, message, stream.head.budget_ms)
         except ServeError as error:
             stream.refuse(error)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return self._forwarder.sink(self._stream, compressed, self.whole, self._stream.refuse)
+        return self._forwarder.sink(self._stream, compressed, self._take, self._stream.refuse)
 
     def end(self) -> None:
         if self._passed is None:
             text = "ModelInfer takes one message, got none"
             self._stream.fail(GrpcStatus.INVALID_ARGUMENT, text)
             return
-        self._started = True
         self._passed.start()
 
     def gone(self) -> None:
-        if self._passed is not None and self._started:
+        if self._passed is not None:
             self._passed.cancel()
 
     def answered(
@@ -247,10 +256,12 @@ class PassedStreamInfer:
         self._ended = False
 
     def whole(self, message: memoryview) -> None:
+        self._take(memoryview(bytes(message)))
+
+    def _take(self, message: memoryview) -> None:
+        """Take a message that nobody changes any more."""
         try:
-            passed = PassedRequest(
-                self._forwarder, self, bytes(message), self._stream.head.budget_ms
-            )
+            passed = PassedRequest(self._forwarder, self, message, self._stream.head.budget_ms)
         except ServeError as error:
             self._refuse(error)
             return
@@ -258,7 +269,7 @@ class PassedStreamInfer:
         passed.start()
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return self._forwarder.sink(self._stream, compressed, self.whole, self._refuse)
+        return self._forwarder.sink(self._stream, compressed, self._take, self._refuse)
 
     def end(self) -> None:
         self._ended = True
@@ -306,7 +317,7 @@ class PassedStreamInfer:
             self._forget(self)
 
 
-def _id_of(message: bytes) -> str:
+def _id_of(message: memoryview) -> str:
     try:
         return scan(message)[1]
     except ServeError:

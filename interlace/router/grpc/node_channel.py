@@ -97,7 +97,12 @@ class NodeChannel:
         return 0 if self._link is None else len(self._link.all_calls)
 
     def call(
-        self, path: str, message: bytes, budget_ms: float | None, waited_ms: float, taker: CallTaker
+        self,
+        path: str,
+        message: memoryview,
+        budget_ms: float | None,
+        waited_ms: float,
+        taker: CallTaker,
     ) -> NodeCall:
         """Make a unary call with ``budget_ms`` left, that came ``waited_ms`` ago.
 
@@ -143,7 +148,9 @@ class _Link:
     def __init__(self, node: Node, budget: HeapBudget, tls: FollowedContext | None) -> None:
         self.open = True  #: takes calls
         self.calls: dict[int, NodeCall] = {}
-        self.waiting: list[tuple[NodeCall, bytes, bytes]] = []  #: for the connection to be made
+        self.waiting: list[
+            tuple[NodeCall, bytes, memoryview]
+        ] = []  #: for the connection to be made
         self._loop = asyncio.get_running_loop()
         self._budget = budget
         self._sock: socket.socket | None = None
@@ -170,7 +177,7 @@ class _Link:
         """Those that are sent, and those that wait for the connection to be made."""
         return [*self.calls.values(), *(one[0] for one in self.waiting)]
 
-    def send(self, call: NodeCall, head: bytes, message: bytes) -> None:
+    def send(self, call: NodeCall, head: bytes, message: memoryview) -> None:
         """Send a call, now or when there is a connection."""
         writer = self._writer
         if writer is None:

@@ -106,7 +106,7 @@ def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
     return (parts[0] if len(parts) == 1 else b"".join(parts)), call_id, raws
 
 
-def addressee(message: bytes) -> tuple[str, str]:
+def addressee(message: bytes | memoryview) -> tuple[str, str]:
     """Return the name and the version of the model that a request is for; "" where it has none.
 
     Raises:
