@@ -21,7 +21,7 @@ class GrpcLimits:
     """
 
     max_message_bytes: int = 2**31 - 1
-    max_heads_bytes: int = 64 << 20
+    max_heads_bytes: int = 16 << 20
     max_unpacked_bytes: int = 64 << 20
     max_heap_bytes: int = 256 << 20
     max_connections: int = 1024
