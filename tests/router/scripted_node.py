@@ -100,8 +100,9 @@ class ScriptedGrpcNode:
     ``calls`` are the numbers of the streams that came.
     """
 
-    def __init__(self, *frames: Callable[[int], bytes]) -> None:
+    def __init__(self, *frames: Callable[[int], bytes], resets: list[int] | None = None) -> None:
         self._frames = frames
+        self._resets = [] if resets is None else resets
         self.calls: list[int] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -123,8 +124,10 @@ class ScriptedGrpcNode:
             stream.read(len(h2.PREFACE))
             connection.sendall(h2.settings(1 << 20, 1 << 14))
             while head := stream.read(h2.HEAD.size):
-                high, low, _, flags, number = h2.HEAD.unpack(head)
+                high, low, kind, flags, number = h2.HEAD.unpack(head)
                 stream.read(high << 8 | low)
+                if kind == h2.RST_STREAM:
+                    self._resets.append(number)
                 if number and flags & h2.END_STREAM:
                     act = self._frames[min(len(self.calls), len(self._frames) - 1)]
                     self.calls.append(number)

@@ -9,7 +9,11 @@ from contextlib import ExitStack, contextmanager, suppress
 import grpc
 import pytest
 
+from interlace.router.grpc import node_channel
+from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.grpc import http2_frames as h2
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.heap_budget import HeapReservation
 from interlace.shm.blocks import ArenaBlocks
 from tests.router.scripted_node import (
     ScriptedGrpcNode,
@@ -29,6 +33,22 @@ from tests.server.wire import request as http_request
 
 _SLO_MS = 80.0
 _MESSAGE = b"\0\0\0\0\x02\x0a\0"
+
+
+class CallsNobody:
+    """Wants no answer."""
+
+    def replied(self, message: memoryview, reserved: HeapReservation) -> None:
+        raise AssertionError
+
+    def refused(self, end: CallEnd) -> None:
+        raise AssertionError
+
+    def lost(self, why: str) -> None:
+        raise AssertionError
+
+    def waits(self) -> bool:
+        return False
 
 
 @contextmanager
@@ -222,3 +242,27 @@ def test_a_reply_that_is_only_announced_takes_no_memory() -> None:
     router.close()
     for node in nodes:
         node.close()
+
+
+def test_clients_that_reset_calls_do_not_cut_the_connection_they_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_channel, "_RESETS_PER_S", 0.0)
+    resets: list[int] = []
+    node = ScriptedGrpcNode(sent(_MESSAGE), nothing, resets=resets)
+    with routed(node) as (router, channel):
+        assert call(channel).result() == _MESSAGE[5:]
+        links = router.parts.directory.links("a").grpc
+        limit = int(GrpcLimits().resets_per_s)
+
+        def make_and_cancel() -> None:
+            taker = CallsNobody()
+            made = [links.call(INFER, memoryview(b"x"), None, 0.0, taker) for _ in range(500)]
+            for one in made:
+                one.cancel()
+
+        for _ in range(limit // 500):
+            router.do(make_and_cancel)
+        router.do(make_and_cancel)
+        wait_until(lambda: len(node.calls) == limit + 501)
+        wait_until(lambda: links.in_flight == 500 and len(resets) == limit)

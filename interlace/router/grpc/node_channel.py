@@ -14,6 +14,7 @@ from interlace.core.node import Node
 from interlace.router.grpc.passed_calls import CallEnd, CallEnds, CallHeads
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
+from interlace.server.grpc.limits import GrpcLimits, TokenBucket
 from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import PREFIX
 from interlace.server.heap_budget import HeapBudget, HeapReservation
@@ -28,6 +29,10 @@ _HEADER_BYTES: Final = 16 << 10
 _CREDIT_BYTES: Final = 1 << 29
 #: Requests up to this size are joined into one piece.
 _JOINED_BYTES: Final = 16_000
+#: A node cuts off a peer that resets more than it allows: many clients share this connection. What
+#: is not reset is answered by the node, for nobody.
+_RESETS_PER_S: Final = GrpcLimits().resets_per_s / 4
+_RESETS_BURST: Final = GrpcLimits().resets_per_s
 _LAST_STREAM: Final = 1 << 30
 
 
@@ -160,6 +165,7 @@ class _Link:
         self._next = 1
         self._window = h2.DEFAULT_WINDOW  #: of a new stream, the node's
         self._uncredited = 0
+        self._resets = TokenBucket(_RESETS_BURST, _RESETS_PER_S)
         self._flushing = self._blocked = False
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             h2.DATA: self._data,
@@ -205,7 +211,10 @@ class _Link:
         """Tell the node that a call's answer is not wanted."""
         call.reserved.release()
         self.waiting = [one for one in self.waiting if one[0] is not call]
-        if self.calls.pop(call.id, None) is not None and self._writer is not None:
+        if call.id not in self.calls or self._writer is None:
+            return
+        if self._resets.take():
+            del self.calls[call.id]
             self._writer.drop(call)
             self._writer.put(h2.rst_stream(call.id, h2.CANCEL))
             self._end_if_left()
@@ -364,6 +373,8 @@ class _Link:
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.replied(memoryview(call.data)[PREFIX.size :], call.reserved)
+        else:
+            call.reserved.release()
         self._end_if_left()
 
     def _refuse(self, call: NodeCall, end: CallEnd) -> None:
