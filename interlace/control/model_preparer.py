@@ -37,6 +37,11 @@ from interlace.server.cache import GenerationalCache
 
 _log = logging.getLogger(__name__)
 
+_GUESSED: Final = (
+    "%s: its sample values do not suit it; it is served, and its latency is learned from the first "
+    "requests; to measure it, give values: [sample.values] in interlace.toml, or model_warmup"
+)
+
 #: What so many models said of themselves is remembered.
 _SIGNATURES: Final = 256
 
@@ -156,6 +161,8 @@ class ModelPreparer:
         async with self._measuring:
             try:
                 found = await fill(self._rig, models, self._store, how, progress)
+                for reason in found.guessed.values():
+                    _log.warning(_GUESSED, reason)
                 if self._layers is not None:
                     await self._take_apart(self._layers, models, found)
                 return replace(found, profiles=self._beside.busy(models, found.profiles))
