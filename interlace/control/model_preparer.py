@@ -19,6 +19,7 @@ from interlace.core.trust import TrustedModels
 from interlace.perf.cold_start import as_allowed
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
+from interlace.profiling.profile_file import values_text
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore, SignatureStore
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 _GUESSED: Final = (
     "%s: its sample values do not suit it; it is served, and its latency is learned from the first "
-    "requests; to measure it, give values: [sample.values] in interlace.toml, or model_warmup"
+    "requests; to measure it, give values under [sample] in interlace.toml, or model_warmup"
 )
 
 #: What so many models said of themselves is remembered.
@@ -223,7 +224,14 @@ def _one_step() -> int:
 def _described_by(model: Model) -> Hashable:
     """What a model's signature depends on: its files, and the tensors that settings declare."""
     told = model.signature
-    return model.digest, told.inputs, told.outputs, told.batched, tuple(model.sample.items())
+    return (
+        model.digest,
+        told.inputs,
+        told.outputs,
+        told.batched,
+        tuple(model.sample.items()),
+        values_text(model),
+    )
 
 
 def failure_text(error: Exception) -> str:

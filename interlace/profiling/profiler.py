@@ -16,7 +16,6 @@ from interlace.profiling.samples import SampleInputs
 from interlace.profiling.share_visits import ModelResidence, share_visits
 from interlace.profiling.sweep import THOROUGH, SweepSettings, batch_sizes, enough, point
 
-
 #: What is assumed of a model that could not be measured, over its SLO: one row, a full batch.
 _GUESSED: Final = (0.05, 0.2)
 
