@@ -236,11 +236,11 @@ class Server:
         server.lifecycle.started = True
         self.models = tuple(models)
         on_ready(models, server.engine.snapshot())
-        if not server.lifecycle.ready():
-            _LOG.error(_NOT_READY, ", ".join(sorted(server.registry.missing())))
         _tell_confinement(self._settings)
-        http, grpc, metrics = self.ports
-        _LOG.info("ready: HTTP on %d, gRPC on %d, metrics on %d", http, grpc, metrics)
+        how = "ready" if server.lifecycle.ready() else "not ready"
+        if how != "ready":
+            _LOG.error(_NOT_READY, ", ".join(sorted(server.registry.missing())))
+        _LOG.info("%s: HTTP on %d, gRPC on %d, metrics on %d", how, *self.ports)
 
     async def _delay(self, server: LiveServer) -> None:
         """Serve on while what watches readiness sends new requests elsewhere.
@@ -313,11 +313,10 @@ def serve(
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key, options.node_key),
-        trusted=options.trusted(models), allow_client_shm=options.allow_client_shm,
+        trusted=options.trusted(models), allow_client_shm=options.allow_client_shm, tls=options.tls,
         allow_hosts=options.allow_hosts, arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
-        allow_missing=options.allow_missing, fetches=models is None,
-        assigned=options.assigned, tls=options.tls,
+        allow_missing=options.allow_missing, fetches=models is None, assigned=options.assigned,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 
