@@ -93,6 +93,7 @@ class ServeSettings:
     http: HttpLimits = field(default_factory=HttpLimits)
     fetches: bool = False  #: ``root`` is filled with what a controller says
     assigned: bool = False  #: what is served is told from outside: nothing is loaded before
+    allow_missing: tuple[str, ...] = ()  #: models without which it is ready, too
     zone: str = ""  #: what this server fails together with
     tls: TlsFiles = NO_TLS
 
@@ -161,7 +162,11 @@ class LiveServer:
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
         self.table.at_hand = self.at_hand.found
-        self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
+        self.table.why_missing = self.registry.why_missing
+        allowed = ("all",) if choices.assigned else choices.allow_missing
+        self.lifecycle = ModelLifecycle(
+            preparation, deployments, self.devices, self.registry, allowed
+        )
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked
         )

@@ -33,6 +33,7 @@ from interlace.profiling.profile_file import (
     point_rows,
     profile_of,
     read_record,
+    values_text,
 )
 from interlace.profiling.sweep import SweepSettings
 
@@ -68,7 +69,10 @@ class SignatureStore:
 
     def _path(self, model: Model) -> Path:
         told = model.signature
-        known = (told.inputs, told.outputs, told.batched, sorted(model.sample.items()))
+        known: tuple[object, ...] = (told.inputs, told.outputs, told.batched)
+        known += (sorted(model.sample.items()),)
+        if model.values:
+            known += (values_text(model),)
         text = f"{self._libraries} {model.format.value} {model.digest} {known!r}"
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
@@ -210,6 +214,7 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
             max_batch=model.signature.max_batch,
             limit_ms=settings.slo_multiple * model.terms.slo_ms,
             sample={name: list(sizes) for name, sizes in model.sample.items()},
+            values=values_text(model),
         ),
         device=DeviceHeader(
             kind=gpu.kind,

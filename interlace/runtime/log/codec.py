@@ -163,7 +163,7 @@ def _fields(event: Event) -> tuple[object, ...]:
 
 def _finished(event: WorkFinished) -> tuple[object, ...]:
     failed = event.failure
-    failure = failed and (failed.detail, failed.fatal, failed.innocent)
+    failure = failed and (failed.detail, failed.fatal, failed.innocent, failed.bad_input)
     match event.work:
         case Run(batch=batch):
             return (_RAN, batch.id, len(event.outputs), failure, event.timing)
