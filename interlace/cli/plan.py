@@ -100,8 +100,7 @@ def plan(
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
-    given a small part of the machine. With --memory it also says which weights stay in so much, how
-    many requests were cold when that was tried; so it does for a scenario whose models have layers.
+    given a small part of the machine. With --memory it also says which weights stay in so much.
 
     Given a folder and --gpu it says how few GPUs of each kind do, without one: models that have no
     stored profile are estimated from their graphs. --measured corrects that by measured points.

@@ -62,8 +62,8 @@ def profile(
 
     Runs every model at batches 1, 2, 4, ... and every share of the device, and stores latency
     (median, p95, p99), memory, load time and overhead in one readable file a model. What is
-    stored already and still holds is not measured again. --layers, --pressure, --power and --corun
-    measure more, each time anew. --estimate needs no GPU: figures follow from models' graphs.
+    stored already and still holds is not measured again. --estimate needs no GPU: figures follow
+    from models' graphs. The others measure more, each time anew.
 
     \b
     Examples:
@@ -72,16 +72,14 @@ def profile(
       interlace profile models/ --device green --power --corun
       interlace profile models/ --estimate --gpu h100     # no GPU needed
     """
-    folder = profiles or default_profiles()
+    folder, names = profiles or default_profiles(), tuple(model or ())
     if estimate or gpu or measured:
-        asked = (models_dir, tuple(model or ()), folder, trust_models)
+        asked = (models_dir, names, folder, trust_models)
         return _estimate(estimate, gpu, measured or (), asked, as_json)
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose_accelerators(device, cpu_settings(cores, Path(weights), models_dir), gpus)
         check(wanted := ExtraMetrics(layers, pressure, power, corun), where)
-        task = ProfilingTask(
-            models_dir, tuple(model or ()), where, folder, force, wanted, trust_models
-        )
+        task = ProfilingTask(models_dir, names, where, folder, force, wanted, trust_models)
         show_logs(errors := console(stderr=True))
         with ProgressBar(errors) as bar:
             models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
