@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, log
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from interlace.assembly.machine import drafts, find_models
 from interlace.core.errors import RepositoryError
@@ -147,12 +148,7 @@ def _estimate(
     found: Estimates,
 ) -> None:
     """Put a profile of the model for each kind, and say what it rests on."""
-    store = ProfileStore(task.folder)
-    measured = dict(tables.get(one.name, {}))
-    for kind in GPU_RATES:
-        stored = store.recall(one.model, GPU_KINDS[kind])
-        if stored is not None and not stored.profile.estimated:
-            measured[kind] = stored.profile
+    measured = {**_stored(one.model, task.folder), **tables.get(one.name, {})}
     if one.unread:
         found.notes.append(f"{one.name}: part of the work is not known: {one.unread}")
     for kind in task.kinds:
@@ -172,6 +168,21 @@ def _estimate(
             f"{one.name} on {kind}: {correction.source}, true latency within "
             f"{correction.interval.low:.2f} to {correction.interval.high:.2f} of it for 8 of 10"
         )
+
+
+def _stored(model: Model, folder: Path) -> dict[str, Profile]:
+    """Measured profiles of these files by kind; folders have the names that drivers tell."""
+    found: dict[str, Profile] = {}
+    store = ProfileStore(folder)
+    for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+        kinds = [kind for kind in GPU_RATES if f"{unquote(place.name)}-".startswith(f"{kind}-")]
+        if kinds:
+            kind = max(kinds, key=len)
+            gpu = replace(GPU_KINDS[kind], kind=unquote(place.name), shares_pct=())
+            stored = store.recall(model, gpu)
+            if stored is not None and not stored.profile.estimated:
+                found[kind] = replace(stored.profile, gpu_kind=kind)
+    return found
 
 
 def _complete(profile: Profile, gpu: Gpu) -> bool:

@@ -121,6 +121,23 @@ def test_the_same_model_on_another_gpu_corrects_an_estimate(tmp_path: Path) -> N
     assert median_ms(after, 1, 100) == pytest.approx(3 * median_ms(before, 1, 100), rel=1e-3)
 
 
+def test_a_measured_profile_wins(tmp_path: Path) -> None:
+    models(tmp_path)
+    profiled(tmp_path)
+    (kept,) = (tmp_path / "p" / "estimated" / "a100").iterdir()
+    record = json.loads(kept.read_text()) | {"interval": [1.0, 1.0]}
+    record["device"]["kind"] = "a100-sxm4-80gb"  # as its driver calls it
+    for point in record["points"]:
+        point["median_ms"] = 77.0
+    place = tmp_path / "p" / "a100-sxm4-80gb"
+    place.mkdir()
+    (place / kept.name).write_text(json.dumps(record))
+    a100, l4 = profiled(tmp_path)
+    assert not a100["estimated"]
+    assert median_ms(a100, 8, 100) == 77.0
+    assert l4["estimated"]  # corrected by what was measured on the other
+
+
 def test_the_plan_has_a_count_for_each_end_and_names_what_to_measure(tmp_path: Path) -> None:
     root = models(tmp_path)
     words = ("plan", root, "--gpu", "l4,a100", "--rate", "net=200", "--profiles", tmp_path / "p")
