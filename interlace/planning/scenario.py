@@ -129,10 +129,13 @@ def read_scenario(
             for name, workload in parted_workloads(names[model], one.workload)
         },
         path.parent,
-        tuple(
-            f"{name} names no gpu_kind: its latencies are taken for those of {kind.kind}"
-            for name in unnamed
-            if kind.kind != own_kind
+        (
+            *(
+                f"{name} names no gpu_kind: its latencies are taken for those of {kind.kind}"
+                for name in unnamed
+                if kind.kind != own_kind
+            ),
+            *(f"latencies of {n} are estimated" for n, one in profiles.items() if one.estimated),
         ),
     )
 

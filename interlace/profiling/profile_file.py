@@ -98,6 +98,7 @@ class ProfileRecord(msgspec.Struct, frozen=True):
     more: list[ExtrasRow] = []  #: absent from older files
     layers: tuple[LayerProfile, ...] = ()
     cold_ms: float = 0.0
+    interval: tuple[float, float] = (1.0, 1.0)  #: another one marks an estimate
 
 
 def read_record(text: bytes) -> ProfileRecord:
@@ -162,6 +163,7 @@ def profile_of(record: ProfileRecord, key: str) -> Profile:
         pressure={_key(one): one.pressure for one in record.more if one.pressure is not None},
         layers=record.layers,
         cold_ms=record.cold_ms,
+        interval=record.interval,
         draws={_key(one): one.draw for one in record.more if one.draw is not None},
         strains={_key(one): one.strains for one in record.more if one.strains},
     )

@@ -77,6 +77,7 @@ class SignatureStore:
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
+_ESTIMATED: Final = "estimated from the model's graph, not measured; see interval"
 _LIBRARIES: Final = ("numpy", "torch", "onnxruntime", "transformers", "safetensors")
 
 
@@ -225,8 +226,8 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
         ),
         method=MethodHeader(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            samples=settings.samples,
-            description=settings.describe(),
+            samples=0 if profile.estimated else settings.samples,
+            description=_ESTIMATED if profile.estimated else settings.describe(),
             interlace=__version__,
             libraries=libraries(),
         ),
@@ -239,4 +240,5 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
         more=extras_rows(profile),
         layers=profile.layers,
         cold_ms=profile.cold_ms,
+        interval=profile.interval,
     )
