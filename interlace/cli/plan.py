@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from interlace.cli.options import (
+    NOT_KEPT,
     Cores,
     Device,
     Gpus,
@@ -166,6 +167,8 @@ def _plan_folder(
     if outputs.save is not None:
         found.save(outputs.save)
         typer.echo(f"kept: {outputs.save}", err=True)
+    if found.plan.unserved_rows_per_s:
+        raise typer.Exit(NOT_KEPT)
 
 
 def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: PlanOutputs) -> None:
