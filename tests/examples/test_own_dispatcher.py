@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from interlace.cli.main import build
 from interlace.core.messages import SolvePlan
 from interlace.core.plan import Demand, Plan
+from interlace.core.user_errors import InputError
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import PlanningProcess, unsendable
 from interlace.testing import laws_of
@@ -35,7 +36,9 @@ def test_it_has_its_row_and_its_log_is_replayed(
     assert [row["system"] for row in rows] == ["interlace", NAME]
     log = str(tmp_path / "run.log")
     _said(*words, "--system", NAME, "--log", log)
-    assert "same commands at every event" in _said("replay", log)
+    with pytest.raises(InputError, match="names code"):
+        _said("replay", log)
+    assert "same commands at every event" in _said("replay", log, "--system", NAME)
 
 
 def _said(*words: str) -> str:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,20 +189,13 @@ def test_sigterm_answers_everything_in_flight(root: Path, start: Start) -> None:
     assert server.workers() == []
 
 
-def test_sigterm_while_models_are_opened_blames_none_of_them(
-    root: Path, tmp_path: Path, start: Start
-) -> None:
-    opening = tmp_path / "opening"
+def test_sigterm_while_models_are_opened_blames_none_of_them(root: Path, start: Start) -> None:
     write_model(root, "slow")
     model = root / "slow" / "1" / "model.py"
-    hold = f"import pathlib, time\npathlib.Path({str(opening)!r}).touch()\ntime.sleep(60)\n"
+    hold = "import sys, time\nprint('slow opens', file=sys.stderr, flush=True)\ntime.sleep(60)\n"
     model.write_text(hold + model.read_text())
     server = start()
-    for _ in range(3_000):
-        if opening.exists():
-            break
-        time.sleep(0.02)
-    assert opening.exists(), server.text
+    server.wait_for("slow opens", 60.0)
     assert server.end() == 0
     assert "stopping" in server.text
     assert "ERROR" not in server.text and "Traceback" not in server.text
