@@ -13,7 +13,7 @@ from interlace.assembly.weights_folder import WeightsFolder
 from interlace.control.model_preparer import Describe
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError, UserError
 from interlace.device.base import Device
 from interlace.device.cpu.describe import Describer
 from interlace.device.cpu.device import CpuDevice, cpu_gpu
@@ -86,16 +86,16 @@ class Accelerators:
             UserError: they have not so much more than that.
         """
         if weights_bytes and any(one.private for one in self.settings):
-            raise UserError(
+            raise InputError(
                 "--memory with --device mps: weights come and go within one process; take green"
             )
         if host_bytes is not None and self.settings:
-            raise UserError(
+            raise InputError(
                 "--host-memory bounds the page cache's weights: only --device cpu has any"
             )
         least = min(gpu.memory_bytes for gpu in self.gpus)
         if weights_bytes >= least:
-            raise UserError(
+            raise InputError(
                 f"--memory of {weights_bytes / 1e6:.0f} MB: {self.gpus[0].id} has "
                 f"{least / 1e6:.0f} MB, of which requests and what stays need some, too"
             )
@@ -151,7 +151,7 @@ def choose_accelerators(
         UserError: there is no such device, and why.
     """
     if device not in NAMES:
-        raise UserError(f"--device {device}: expected one of {', '.join(NAMES)}")
+        raise InputError(f"--device {device}: expected one of {', '.join(NAMES)}")
     if device == "cpu":
         return Accelerators(cpu)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from interlace.core.errors import RepositoryError
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError, UserError
 from interlace.device.cpu.settings import CpuSettings
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
@@ -25,7 +25,7 @@ def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
     unknown = sorted(set(names) - {one.name for one in found})
     if unknown:
         known = ", ".join(one.name for one in found)
-        raise UserError(f"{root} has no model '{unknown[0]}'; it has {known or 'none'}")
+        raise InputError(f"{root} has no model '{unknown[0]}'; it has {known or 'none'}")
     chosen = [one for one in found if not names or one.name in names]
     if not chosen:
         raise UserError(f"{root} holds no models: a model is a folder NAME/1/model.onnx")
@@ -109,10 +109,10 @@ def parse_cores(text: str | None) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise UserError(f"--cores {text}: expected core numbers such as 0-3,6")
+            raise InputError(f"--cores {text}: expected core numbers such as 0-3,6")
         cores.update(range(int(first), int(last or first) + 1))
     missing = sorted(cores - allowed)
     if missing or not cores:
         have = ",".join(map(str, sorted(allowed)))
-        raise UserError(f"--cores {text}: no core {missing[0] if missing else ''}; have {have}")
+        raise InputError(f"--cores {text}: no core {missing[0] if missing else ''}; have {have}")
     return tuple(sorted(cores))

@@ -12,7 +12,7 @@ from interlace.assembly.machine import cpu_settings, default_profiles, drafts, f
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError, UserError
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import surface
 from interlace.planning.memory_plan import MemoryPlan, layered_models, tried_memory
@@ -131,7 +131,7 @@ def plan_machine(
     known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
     for name in (*rates_rps, *slos_ms):
         if name not in {one.name for one in known}:
-            raise UserError(f"{models} has no model '{name}'")
+            raise InputError(f"{models} has no model '{name}'")
     demand = {one.demand.model: one.asked(rates_rps, slos_ms) for one in known}
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}

@@ -19,7 +19,7 @@ from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.trust import TrustedModels
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun
@@ -48,12 +48,12 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
     """What is wanted can be had there.
 
     Raises:
-        UserError: it takes a GPU, or one that is parted by green contexts.
+        InputError: it takes a GPU, or one that is parted by green contexts.
     """
     if wanted.of_a_gpu and not where.settings:
-        raise UserError("--pressure and --power are of GPUs; these are cores")
+        raise InputError("--pressure and --power are of GPUs; these are cores")
     if wanted.pressure and where.settings[0].lanes != gpu.LANES:
-        raise UserError("--pressure sets readers beside models: it takes --device green")
+        raise InputError("--pressure sets readers beside models: it takes --device green")
 
 
 class ExtraProfiling:
@@ -196,7 +196,7 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
 
     Raises:
         RepositoryError: there is no such repository.
-        UserError: it does not hold what is named.
+        InputError: it does not hold what is named.
     """
     loop = asyncio.get_running_loop()
     found = find_models(task.root, task.names)

@@ -26,7 +26,7 @@ from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.trust import TrustedModels
-from interlace.core.user_errors import InputError, UserError
+from interlace.core.user_errors import InputError
 from interlace.device.process.sandbox import why_unconfined
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
@@ -355,7 +355,7 @@ def _accelerators(
     if device == SIMULATED:
         return simulated_accelerators(gpu, gpus, folder)
     if gpu is not None:
-        raise UserError(f"--gpu {gpu} with --device {device}: it says what --device simulated is")
+        raise InputError(f"--gpu {gpu} with --device {device}: it says what --device simulated is")
     return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights", root), gpus)
 
 

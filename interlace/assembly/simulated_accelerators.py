@@ -15,7 +15,7 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.model import Description, Model
 from interlace.core.tables import did_you_mean
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError
 from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.wall_timer import WallTimer
@@ -42,15 +42,15 @@ class SimulatedAccelerators:
         """The same, of whose memory so much is for weights that come and go.
 
         Raises:
-            UserError: they have not so much more than that.
+            InputError: they have not so much more than that.
         """
         if host_bytes is not None:
-            raise UserError(
+            raise InputError(
                 "--host-memory bounds the page cache's weights: only --device cpu has any"
             )
         least = min(gpu.memory_bytes for gpu in self.gpus)
         if weights_bytes >= least:
-            raise UserError(
+            raise InputError(
                 f"--memory of {weights_bytes / 1e6:.0f} MB: a {self.gpus[0].kind} has "
                 f"{least / 1e6:.0f} MB"
             )
@@ -91,16 +91,16 @@ def simulated_accelerators(
     """``count`` accelerators (1 if none is given) of a kind; ``folder`` is where profiles are kept.
 
     Raises:
-        UserError: no such kind, or not a number of them.
+        InputError: no such kind, or not a number of them.
     """
     known = ", ".join(GPU_KINDS)
     if kind is None:
-        raise UserError(f"--device {NAME}: --gpu is missing; expected one of {known}")
+        raise InputError(f"--device {NAME}: --gpu is missing; expected one of {known}")
     if kind not in GPU_KINDS:
-        raise UserError(f"--gpu {kind}{did_you_mean(kind, GPU_KINDS)}: expected one of {known}")
+        raise InputError(f"--gpu {kind}{did_you_mean(kind, GPU_KINDS)}: expected one of {known}")
     number = "1" if count is None else count
     if not (number.isdecimal() and 1 <= int(number) <= 1024):
-        raise UserError(f"--gpus {count} with --device {NAME}: expected how many, 1 to 1024")
+        raise InputError(f"--gpus {count} with --device {NAME}: expected how many, 1 to 1024")
     gpus = uniform_fleet(GPU_KINDS[kind], int(number)).gpus
     return SimulatedAccelerators(gpus, SimulatedProfiles(folder, gpus[0]))
 

@@ -10,7 +10,7 @@ import typer
 from interlace.cli.options import CallCa, Json, KeyFile, numbers, pairs, positive, read_key
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError
 from interlace.load.open_loop import ArrivalProcess, load_test, send_times
 from interlace.load.result import LAG_OF_SLO_MAX, ModelLoadReport
 from interlace.load.v2_client import V2Client, make_call
@@ -151,4 +151,4 @@ def _sizes(key: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
-        raise UserError(f"--shape {key}={text}: expected sizes such as 1,3,224,224") from None
+        raise InputError(f"--shape {key}={text}: expected sizes such as 1,3,224,224") from None

@@ -201,7 +201,9 @@ def _found(
     """
     positive({"--max-machines": most_machines, "--local": local})
     if sum(one is not None for one in (nodes, ray, local)) != 1:
-        raise InputError("who is there? Give --nodes HOST:PORT,..., --ray auto or --local 3")
+        raise InputError(
+            "no nodes given, or in several ways: use one of --nodes, --ray and --local"
+        )
     if ray is not None:
         return RayNodes(ray, launch, most_machines)
     if most_machines is not None:

@@ -16,7 +16,11 @@ from interlace.fleet.status import FleetStatus, NodeStatus
 def show_fleet(out: Console, text: str) -> None:
     """Print what a controller says of its fleet, given as JSON."""
     status = msgspec.json.decode(text, type=FleetStatus)
-    made = table(["node", "zone", "accelerators", "models", "state"], ["term", "revision"])
+    made = table(
+        ["node", "zone", "accelerators", "models", "state"],
+        ["term", "revision"],
+        prose=["accelerators", "models", "state"],
+    )
     for name, node in sorted(status.nodes.items()):
         made.add_row(*_line(name, node, status.files))
     out.print(made)
@@ -37,7 +41,9 @@ def show_planned(out: Console, found: object) -> None:
         out.print(f"no plan: {planned.failure}")
         return
     made = table(
-        ("node", "accelerators", "models", "comes", "goes"), ("used", "room for requests/s")
+        ("node", "accelerators", "models", "comes", "goes"),
+        ("used", "room for requests/s"),
+        prose=["accelerators", "models", "comes", "goes"],
     )
     for name, node in sorted(planned.nodes.items()):
         made.add_row(

@@ -35,7 +35,7 @@ class FleetWatch:
 
 def _frame(before: FleetStatus, now: FleetStatus, span_s: float) -> Group:
     numbers = ["requests/s", "queued rows", "answer ms", "SLO ms"]
-    made = table(["node", "state", "model"], numbers)
+    made = table(["node", "state", "model"], numbers, prose=["state"])
     for name, node in sorted(now.nodes.items()):
         state, was = node.state, before.nodes[name].state if name in before.nodes else None
         first = (name, node_state(node, now.files))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from interlace.compiled import is_compiled, prefer_sources
 from interlace.core.errors import RepositoryError, ServeError
@@ -55,6 +56,20 @@ def _placeholder() -> None:
     """Never run: stands for a command that was not asked for."""
 
 
+class _Commands(TyperGroup):
+    """The commands; one that was left out as not asked for is imported when it is needed.
+
+    A shell that completes a line hands it over after the application is built.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = self.commands.get(args[0])
+        if known is not None and not known.params and not hasattr(known, "commands"):
+            whole: Any = typer.main.get_command(build(args[:1]))
+            self.commands[args[0]] = whole.commands[args[0]]
+        return super().resolve_command(ctx, args)
+
+
 def build(argv: Sequence[str]) -> typer.Typer:
     """The application for these arguments.
 
@@ -62,9 +77,10 @@ def build(argv: Sequence[str]) -> typer.Typer:
     instant; the rest appear by name.
     """
     app = typer.Typer(
+        cls=_Commands,
         help=_ABOUT,
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
@@ -93,7 +109,7 @@ def _print_version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version)
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version)
     ] = False,
 ) -> None:
     """Options before the command."""
@@ -102,7 +118,7 @@ def _options(
 def main() -> None:
     """Run the command line; what the user can mend is one sentence, not a traceback."""
     try:
-        build(sys.argv[1:])()
+        build(sys.argv[1:])(prog_name="interlace")
     except ModuleNotFoundError as error:
         advice = remedy(error)
         if advice is None:

@@ -11,7 +11,7 @@ import typer
 
 from interlace.cli.screen import LogLevel
 from interlace.core.byte_sizes import parse_bytes
-from interlace.core.user_errors import InputError, UserError
+from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
 from interlace.server.api_keys import ApiKeys
 
@@ -166,12 +166,12 @@ def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
     """The key in the file that ``option`` names: unlike an argument it is in no list of processes.
 
     Raises:
-        UserError: the file is empty.
+        InputError: the file is empty.
         OSError: it cannot be read.
     """
     if file is None:
         return None
     key = file.read_text(encoding="utf-8").strip()
     if not key:
-        raise UserError(f"{option} {file}: it is empty")
+        raise InputError(f"{option} {file}: it is empty")
     return key

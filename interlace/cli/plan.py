@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from interlace.cli.options import (
+    NOT_KEPT,
     Cores,
     Device,
     Gpus,
@@ -175,6 +176,8 @@ def _plan_folder(
     if outputs.save is not None:
         found.save(outputs.save)
         typer.echo(f"kept: {outputs.save}", err=True)
+    if found.plan.unserved_rows_per_s:
+        raise typer.Exit(NOT_KEPT)
 
 
 def _plan_estimated(

@@ -98,7 +98,11 @@ def _in_slo(tried: ModelTrial) -> str:
 
 def show_what_ifs(out: Console, found: Mapping[str, CapacityPlan]) -> None:
     """One line for each variant, and what is not served in them and why."""
-    made = table(("what if", "GPU"), ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"))
+    made = table(
+        ("what if", "GPU"),
+        ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"),
+        prose=["what if"],
+    )
     for name, one in found.items():
         made.add_row(name, one.scenario.gpu.kind, *_figures(one))
     out.print(made)
@@ -112,7 +116,7 @@ def show_what_ifs(out: Console, found: Mapping[str, CapacityPlan]) -> None:
 def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
     """One line for each system of the catalog."""
     figures = ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s", "in SLO %")
-    made = table(("system", "source"), figures)
+    made = table(("system", "source"), figures, prose=["source"])
     for one in found:
         made.add_row(
             one.system,

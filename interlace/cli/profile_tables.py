@@ -86,7 +86,7 @@ def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
 
 def _company(seen: Sequence[CoRun]) -> Table:
     headings = ("batch", "share %", "alone ms", "beside ms", "slowdown", "overlap %")
-    made = table(("model", "beside"), headings, "side by side")
+    made = table(("model", "beside"), headings, "side by side", prose=["beside"])
     for one in seen:
         beside = " + ".join(other.model for other in one.neighbours)
         times = (f"{one.alone_ms:.2f}", f"{one.beside_ms:.2f}", f"{one.slowdown:.2f}")

@@ -46,7 +46,9 @@ _SHOWN: Final = 50
 
 def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot) -> None:
     """Print one line per model and partition, of the first models if there are many."""
-    made = table(["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"])
+    made = table(
+        ["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"], prose=["where"]
+    )
     here: defaultdict[str, list[Placement]] = defaultdict(list)
     for place in placements(engine):
         here[place.model].append(place)

@@ -202,7 +202,6 @@ def render(between: ScrapeDelta, url: str) -> Group:
     goes = any(row.weights for row in rows)
     cold = ("weights MB", "cold/s", "cold ms") if goes else ()
     made = table(("model",), (*figures, "share %", "held MB", "capacity/s", *cold))
-    made.columns[0].no_wrap = True  # else it is the first to go where the terminal is narrow
     for row in rows:
         made.add_row(*_cells(row), *(_weights_cells(row, between.seconds) if goes else ()))
     return Group(Text(_headline(between, url)), made)

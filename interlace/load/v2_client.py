@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError, UserError
 from interlace.formats.arrays import sample_shape
 from interlace.load.call import Call, EncodedCall, pack
 from interlace.profiling.samples import content
@@ -45,15 +45,15 @@ class V2Client:
         scheme = "http" if ca is None else "https"
         parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"'{url}' is not a URL this can reach; give http(s)://HOST:PORT")
+            raise InputError(f"'{url}' is not a URL this can reach; give http(s)://HOST:PORT")
         if ca is not None and parts.scheme == "http":
-            raise UserError(f"'{url}' with --ca: give https://{parts.netloc}, or no --ca")
+            raise InputError(f"'{url}' with --ca: give https://{parts.netloc}, or no --ca")
         tls = TlsFiles(ca=ca).client(HTTP) if parts.scheme == "https" else None
         self.tls = None if tls is None else tls.now()
         try:
             self.port = parts.port or 8000
         except ValueError:
-            raise UserError(f"'{url}': the port is not a number in 1..65535") from None
+            raise InputError(f"'{url}': the port is not a number in 1..65535") from None
         self.host = parts.hostname
         self._key_option = key_option
         self.headers = {} if api_key is None else {"X-Api-Key": shown_key(api_key)}

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Final
 
 from interlace.core.hardware import Fleet
+from interlace.core.html_table import html_table
 from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.packing.bounds import LowerBound, lower_bound
@@ -180,6 +181,37 @@ class CapacityPlan:
     def to_json(self) -> str:
         """``to_dict`` as indented JSON."""
         return json_text(self.to_dict())
+
+    def __repr__(self) -> str:
+        state = "kept" if self.kept else "not kept"
+        return (
+            f"<CapacityPlan: {self.gpus} {self.scenario.gpu.kind} for {len(self.scenario.demand)} "
+            f"models by {self.system}, at least {self.bound.gpus} needed, SLOs {state}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the figures of each model as a table, for notebooks."""
+        rows = {
+            one.model: {
+                "requests/s": f"{one.rows_per_s:.1f}",
+                "SLO ms": f"{one.slo_ms:g}",
+                "in SLO %": f"{100 * tried.attainment:.2f}" if tried is not None else "-",
+            }
+            for one in self.scenario.demand
+            for tried in [self.trial.models.get(one.model)]
+        }
+        return html_table(repr(self), "model", rows)
+
+    def draw(self, path: Path | str) -> None:
+        """Draw the partitions into an .svg or .png file.
+
+        Raises:
+            InputError: the path has another suffix.
+            OSError: the file cannot be written.
+        """
+        from interlace.planning.drawing import draw_plan  # which needs this module
+
+        draw_plan(self, Path(path))
 
     def save(self, path: Path | str) -> None:
         """Keep the plan in a file, for ``interlace serve --plan`` and ``interlace.serve``.

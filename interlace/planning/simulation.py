@@ -9,6 +9,7 @@ from pathlib import Path
 
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
+from interlace.core.html_table import html_table
 from interlace.core.json_text import json_text
 from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
 from interlace.core.tables import TableError
@@ -97,6 +98,41 @@ class SimulationResult:
     def to_json(self) -> str:
         """``to_dict`` as indented JSON."""
         return json_text(self.to_dict())
+
+    def __repr__(self) -> str:
+        found = self.report
+        return (
+            f"<SimulationResult: {self.system} on {self.gpus} GPUs, {found.requests} requests, "
+            f"{100 * found.attainment:.2f} % in time, worst model "
+            f"{100 * found.worst_attainment:.2f} %>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the figures of each model as a table, for notebooks."""
+        rows = {
+            name: {
+                "offered/s": f"{one.offered_rps:.1f}",
+                "in time/s": f"{one.goodput_rps:.1f}",
+                "in SLO %": f"{100 * one.attainment:.2f}",
+                "p50 ms": f"{one.latency.p50_ms:.1f}",
+                "p99 ms": f"{one.latency.p99_ms:.1f}",
+            }
+            for name, one in self.report.models.items()
+        }
+        return html_table(repr(self), "model", rows)
+
+    def plot(self, kind: str, path: Path | str) -> None:
+        """Draw the run (cdf, tiles, load or gpus) into an .svg or .png file.
+
+        Raises:
+            InputError: there is no such kind, or the path has another suffix.
+            OSError: the file cannot be written.
+        """
+        from interlace.planning.simulation_drawing import KINDS, draw_runs  # needs this module
+
+        if kind not in KINDS:
+            raise InputError(f"no kind of plot '{kind}'; expected one of {', '.join(KINDS)}")
+        draw_runs(kind, Path(path), [self])
 
 
 def simulate(

@@ -173,3 +173,60 @@ def test_the_api_plans_and_simulates(scenario: str) -> None:
     done = run(API, scenario)
     assert done.returncode == 0, done.stderr
     assert "pip install 'interlace[serve]'" in done.stdout
+
+
+def test_short_options_of_help_and_version() -> None:
+    for words in (["-h"], ["plan", "-h"], ["fleet", "plan", "-h"]):
+        found = CliRunner().invoke(main.build(words), words)
+        assert found.exit_code == 0
+        assert "Usage:" in found.output
+    assert __version__ in CliRunner().invoke(main.build(["-V"]), ["-V"]).output
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("interlace pl", "plan"),
+        ("interlace plan --ex", "--explain"),
+        ("interlace fleet dr", "drain"),
+    ],
+)
+def test_shells_complete_commands_and_options(
+    line: str, wanted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["interlace"])
+    monkeypatch.setenv("_INTERLACE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
+    with pytest.raises(SystemExit):
+        main.main()
+    assert wanted in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan nowhere.toml",
+        "plan . --compare",
+        "simulate nowhere.toml",
+        "bench localhost:1 m --shape m/x=a",
+        "bench localhost:99999 m",
+        "top nothing://here",
+        "profile . --device abacus",
+        "profile . --cores x",
+        "serve . --device simulated --gpu abacus",
+        "serve . --device simulated --gpu h100 --gpus many",
+        "fleet serve .",
+        "fleet plan --rate a",
+        "plan --no-such-option",
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["interlace", *line.split()])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2

@@ -2,6 +2,11 @@
 
 import re
 import subprocess
+import tomllib
+from itertools import chain
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.deploy.programs import DEPLOY
 
@@ -37,3 +42,20 @@ def test_the_last_stage_is_nobodys_and_starts_our_program() -> None:
     user = re.search(r"^USER (\d+):(\d+)$", last, re.M)
     assert user is not None and min(map(int, user.groups())) > 0
     assert 'ENTRYPOINT ["interlace"]' in last and "gcc" not in last
+
+
+def test_what_ci_installs_is_within_what_we_allow() -> None:
+    """Each requirement has one pinned version in the constraints, inside of its bounds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
+    pins = {
+        canonicalize_name(name): version
+        for name, version in (line.split("==") for line in lines if line[0] != "#")
+    }
+    assert len(pins) > 100
+    extras = chain.from_iterable(project["optional-dependencies"].values())
+    for text in (*project["dependencies"], *extras):
+        one = Requirement(text)
+        if one.name in ("interlace", "nvidia-cuda-nvrtc"):  # itself; needed on a GPU alone
+            continue
+        assert one.specifier.contains(pins[canonicalize_name(one.name)]), text
