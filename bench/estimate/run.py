@@ -225,7 +225,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from interlace.perf.estimate import Interval, LawConstants
+from interlace.perf.estimate import ErrorInterval, LawConstants
 
 #: By precision: values of two bytes on tensor cores, or of four.
 LAWS: Final[Mapping[str, LawConstants]] = MappingProxyType({{
@@ -233,8 +233,8 @@ LAWS: Final[Mapping[str, LawConstants]] = MappingProxyType({{
     "single": LawConstants({law(single)}),
 }})
 #: By precision, and what is measured of a model: nothing, points on another GPU, points on this.
-INTERVALS: Final[Mapping[tuple[str, str], Interval]] = MappingProxyType({{
-    {", ".join(f"{known}: Interval{pair}" for known, pair in intervals.items())}
+INTERVALS: Final[Mapping[tuple[str, str], ErrorInterval]] = MappingProxyType({{
+    {", ".join(f"{known}: ErrorInterval{pair}" for known, pair in intervals.items())}
 }})
 #: A 99th percentile of latency over its median.
 TAIL: Final = {tail:.3f}

@@ -123,7 +123,7 @@ def kernel_s(
     return seconds
 
 
-class Interval(msgspec.Struct, frozen=True):
+class ErrorInterval(msgspec.Struct, frozen=True):
     """Measured over estimated latency, 10th and 90th percentile over models left out of the fit."""
 
     low: float
@@ -134,7 +134,7 @@ class Correction(msgspec.Struct, frozen=True):
     """What measured points say: a factor on the estimate, and the interval that is left."""
 
     factor: float
-    interval: Interval
+    interval: ErrorInterval
     source: str
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from interlace.perf.estimate import Interval, LawConstants
+from interlace.perf.estimate import ErrorInterval, LawConstants
 
 #: By precision: values of two bytes on tensor cores, or of four.
 LAWS: Final[Mapping[str, LawConstants]] = MappingProxyType(
@@ -64,12 +64,12 @@ LAWS: Final[Mapping[str, LawConstants]] = MappingProxyType(
     }
 )
 #: By precision, and what is measured of a model: nothing, points on another GPU, points on this.
-INTERVALS: Final[Mapping[tuple[str, str], Interval]] = MappingProxyType(
+INTERVALS: Final[Mapping[tuple[str, str], ErrorInterval]] = MappingProxyType(
     {
-        ("half", "graph"): Interval(0.807, 1.206),
-        ("half", "other_gpu"): Interval(0.854, 1.08),
-        ("single", "graph"): Interval(0.785, 1.897),
-        ("any", "same_gpu"): Interval(0.66, 1.17),
+        ("half", "graph"): ErrorInterval(0.807, 1.206),
+        ("half", "other_gpu"): ErrorInterval(0.854, 1.08),
+        ("single", "graph"): ErrorInterval(0.785, 1.897),
+        ("any", "same_gpu"): ErrorInterval(0.66, 1.17),
     }
 )
 #: A 99th percentile of latency over its median.
