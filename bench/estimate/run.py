@@ -238,6 +238,8 @@ INTERVALS: Final[Mapping[tuple[str, str], ErrorInterval]] = MappingProxyType({{
 }})
 #: A 99th percentile of latency over its median.
 TAIL: Final = {tail:.3f}
+#: Kinds on which the intervals were seen to hold; of others the data sheet's figures are all.
+CHECKED_KINDS: Final = frozenset({{"rtx-3090", "rtx-4090", "v100", "a100-mig"}})
 ''')
 
 

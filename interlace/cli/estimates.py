@@ -20,6 +20,7 @@ from interlace.cli.options import NOT_KEPT
 from interlace.cli.plan_tables import show
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
+from interlace.perf.law_constants import CHECKED_KINDS
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.policy.base import System
 from interlace.profiling.profile_file import point_rows
@@ -187,4 +188,8 @@ def _answer(plans: list[EstimatedPlan], found: Estimates) -> str:
         return "none of these GPUs keeps every promise"
     used = [profile for kind in found.profiles.values() for profile in kind.values()]
     worst = max(max(one.interval[1] - 1, 1 - one.interval[0]) for one in used)
-    return f"{counts}, " + (f"estimated within {100 * worst:.0f} %" if worst else "measured")
+    if not worst:
+        return f"{counts}, measured"
+    unseen = ", ".join(one.kind for one in plans if one.kind not in CHECKED_KINDS)
+    doubt = f"; the error on {unseen} is not checked" if unseen else ""
+    return f"{counts}, estimated within {100 * worst:.0f} %{doubt}"

@@ -125,10 +125,10 @@ def _fold(graph: Any, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     for node in graph.node:
         ready = all(name in values for name in node.input if name)
         if node.op_type == "Shape" and node.input[0] in shapes and not node.attribute:
-            made = [np.array(shapes[node.input[0]], dtype=np.int64)]
+            made: list[Any] = [np.array(shapes[node.input[0]], dtype=np.int64)]
         elif node.op_type in _ARITHMETIC and ready and not node.domain:
             feeds = {name: values[name] for name in node.input if name}
-            made = ReferenceEvaluator(node).run(None, feeds)
+            made = list(ReferenceEvaluator(node).run(None, feeds))
         else:
             kept.append(node)
             continue

@@ -148,6 +148,7 @@ def test_the_plan_has_a_count_for_each_end_and_names_what_to_measure(tmp_path: P
         assert 1 <= central <= pessimistic
         assert answer["measure"] == "net"
     assert " l4 or " in found["answer"] and "estimated within" in found["answer"]
+    assert "the error on l4" in found["answer"]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
