@@ -111,7 +111,7 @@ class FluidPools:
             homes, lost = place(chosen, self.fleet.gpus, filling.layouts, known)
             return None if lost else homes
 
-        most = max(filling.hosts)
+        most = max(filling.hosts, default=0)  # none where nothing is asked for
         if (found := placed(most)) is not None:
             return found
         # What fits with more copies fits with fewer.

@@ -23,6 +23,7 @@ KNOWN = frozenset(
 MORE = {
     "bench/clairvoyant/": {"numba"},
     "bench/planning/one_partition": {"numba"},
+    "bench/estimate/": {"timm", "transformers"},
     "bench/gpu/": {"cuda", "pynvml", "triton", "numba"},
 }
 MORE |= {"bench/cold/variants": {"safetensors", "transformers"}}

@@ -80,7 +80,7 @@ def _log(path: Path, models: list[str], rate_rps: float, seconds: float) -> Path
 
 
 def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(tmp_path: Path) -> None:
-    log = _log(tmp_path / "events.log", [HOSTILE, "b"], 1_500.0, 0.5)
+    log = _log(tmp_path / "events.log", [HOSTILE, "b"], 2_500.0, 0.5)
     with _shown(str(log)) as url:
         names, when, missed, story = _browse(
             url,

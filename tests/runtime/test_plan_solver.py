@@ -1,6 +1,7 @@
 """Planning off the loop: the same answer everywhere, and a broken planner is an answer."""
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -117,9 +118,15 @@ def test_a_warm_process_is_there_before_its_question_and_not_after_it_is_closed(
     warm = WarmProcess(row)
     try:
         PlanningProcess(warm).solve(row, QUESTION)
-        (waiting,) = set(descendants([os.getpid()])) - others
+        there = set(descendants([os.getpid()])) - others
         answer = PlanningProcess(warm).solve(row, QUESTION)
-        assert answer.plan.notes == (str(waiting),)
+        waiting = int(answer.plan.notes[0])
+        assert waiting in there
     finally:
         warm.close()
-    assert set(descendants([os.getpid()])) <= others
+    # Processes of others may begin meanwhile; this one has ended, if not in the same instant.
+    for _ in range(100):
+        if waiting not in descendants([os.getpid()]):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {waiting} still runs")

@@ -36,7 +36,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
     (root / "corrupt" / "1").mkdir(parents=True)
     (root / "corrupt" / "1" / "model.onnx").write_bytes(b"this is no graph")
     (root / "typo" / "interlace.toml").write_text("slo_ms = 50\nmax_bach = 4\n")
-    server = Server(root, cache)
+    server = Server(root, cache, "--allow-missing", "all")
     try:
         yield Shared(root, server.wait_ready())
     finally:

@@ -31,7 +31,10 @@ BOARDS: Final[Mapping[str, BoardSpec]] = MappingProxyType(
         **{
             kind: BoardSpec(_PCIE3, "mps") for kind in ("p100", "v100", "t4", "titan-rtx", "2080ti")
         },
-        **{kind: BoardSpec(_PCIE4, "mps") for kind in ("a10", "a30", "a100", "l40s", "rtx-4090")},
+        **{
+            kind: BoardSpec(_PCIE4, "mps")
+            for kind in ("a10", "a30", "a100", "a100-40gb", "l40s", "rtx-3090", "rtx-4090")
+        },
         "l4": BoardSpec(_PCIE3, "mps"),  # PCIe 4.0 x8
         "rtx-pro-6000": BoardSpec(_PCIE5, "mps"),
         "a100-mig": BoardSpec(_PCIE4, "mig"),

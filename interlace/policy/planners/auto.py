@@ -62,7 +62,8 @@ class Auto:
         able = [one for one in demand if one.model in placed]
         wide = self.overlapping(able, fleet, profiles, current)
         bears = wide.headroom or 0.0
-        pooled = _pooled(demand, fleet, profiles, current)
+        asked = any(one.rows_per_s > 0.0 for one in demand)  # else pools have nothing to divide
+        pooled = _pooled(demand, fleet, profiles, current) if asked else None
         if pooled is not None and pooled.headroom is not None:
             more = placed < {slot.model for part in pooled.partitions for slot in part.slots}
             known = cut.headroom if more else max(cut.headroom, bears)
