@@ -117,6 +117,14 @@ def ignored_settings(config: ModelConfig) -> Iterator[str]:
             yield f"{config.where(path)} has no effect: batches follow from the SLO and the profile"
 
 
+def _missing_versions(folder: Path, config: ModelConfig) -> Iterator[str]:
+    wanted = config.values.get("version_policy", {}).get("specific", {}).get("versions", [])
+    for version in sorted(set(wanted)):
+        if not (folder / str(version)).is_dir():
+            where = config.where("version_policy.specific.versions")
+            yield f"{where}: version {version} has no folder, and is not served"
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Everything the files of one version say.
@@ -203,7 +211,7 @@ def read(
         settings=settings,
         terms=_terms(settings, config),
         labels=read_labels(folder, config),
-        notes=tuple(ignored_settings(config)),
+        notes=(*ignored_settings(config), *_missing_versions(folder, config)),
         values={**warmup_values(folder, config), **given_values(folder, settings)},
     )
 

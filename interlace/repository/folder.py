@@ -143,7 +143,7 @@ def select_versions(folder: Path, config: ModelConfig) -> tuple[int, ...]:
     """The versions that ``version_policy`` selects, ascending; without one, the newest.
 
     Raises:
-        RepositoryError: there is no version folder, or a specific one is missing.
+        RepositoryError: there is no version folder, or none of the specific ones.
     """
     present = sorted(
         int(entry.name)
@@ -168,12 +168,12 @@ def select_versions(folder: Path, config: ModelConfig) -> tuple[int, ...]:
 def _specific(
     wanted: Sequence[int], present: Sequence[int], config: ModelConfig
 ) -> tuple[int, ...]:
-    missing = sorted(set(wanted) - set(present))
-    if missing or not wanted:
-        found = f"version {missing[0]}, which has no folder" if missing else "no version"
+    there = sorted(set(wanted) & set(present))
+    if not there:
+        found = f"version {min(wanted)}, which has no folder" if wanted else "no version"
         known = ", ".join(map(str, present))
         raise config.error("version_policy.specific.versions", found, f"some of {known}")
-    return tuple(sorted(set(wanted)))
+    return tuple(there)
 
 
 def detect_format(folder: Path, config: ModelConfig) -> Format:

@@ -45,7 +45,7 @@ class _Running(MpsControl):
 
 
 class GpuStand(CudaStand):
-    """The stand of the fake driver's tests, with the GPU's own backend and completion; ``fake``
+    """The stand of the fake driver's tests, with the GPU's own backend; ``fake``
     leaves it those of the tests."""
 
     def __init__(
@@ -62,7 +62,6 @@ class GpuStand(CudaStand):
         own: dict[str, object] = {
             "backend": chosen.backend,
             "opener": _OPENER,
-            "completion": "",
             "handle_context": switches.handle_context,
         }
         gpu = replace(chosen.gpu, shares_pct=few(chosen.gpu.shares_pct))

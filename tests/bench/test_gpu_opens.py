@@ -38,7 +38,6 @@ def test_a_model_is_opened_once_for_profiles_and_all_trials(tmp_path: Path) -> N
             gpu=replace(settings.gpu, shares_pct=SHARES_PCT),
             backend="tests.device.cuda.backends:proportional",
             opener="tests.device.cuda.torch_models:open_noted",
-            completion="blocking",
             inputs=(ground.requests.number,),
             environment=lambda share_pct: {
                 "CUDA_VISIBLE_DEVICES": FOUND.uuid,

@@ -33,6 +33,7 @@ def test_every_folder_is_found_and_the_broken_ones_say_why(tmp_path: Path) -> No
         ("version_policy { latest { num_versions: 2 } }", (3, 10)),
         ("version_policy { all { } }", (1, 3, 10)),
         ("version_policy { specific { versions: [3, 1] } }", (1, 3)),
+        ("version_policy { specific { versions: [3, 4] } }", (3,)),
     ],
 )
 def test_the_policy_selects(tmp_path: Path, policy: str, wanted: tuple[int, ...]) -> None:
@@ -45,7 +46,7 @@ def test_the_policy_selects(tmp_path: Path, policy: str, wanted: tuple[int, ...]
     ("policy", "found"),
     [
         (
-            "specific { versions: [1, 4] }",
+            "specific { versions: [5, 4] }",
             "found version 4, which has no folder; expected some of 1",
         ),
         ("specific { }", "found no version"),

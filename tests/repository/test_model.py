@@ -31,6 +31,13 @@ def read_after(folder: Path) -> Draft:
     return read(folder.parent, folder.name, 1)
 
 
+def test_a_specific_version_without_a_folder_is_noted(tmp_path: Path) -> None:
+    notes = draft(tmp_path, "version_policy { specific { versions: [1, 3] } }").notes
+    assert [note.partition("versions: ")[2] for note in notes] == [
+        "version 3 has no folder, and is not served"
+    ]
+
+
 def test_the_model_alone_says_everything(tmp_path: Path) -> None:
     model = complete(draft(tmp_path), SAID, 3)
     assert model.key == "m/1#3"

@@ -1,4 +1,4 @@
-"""How the end of a batch is known: from launch until it is told, by each way of the server."""
+"""How the end of a batch is known: from launch until it is told."""
 
 import select
 import time
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import Lane, captured, mapped, middle, times_ms, words
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.completion.kinds import CompletionKind, completions
+from interlace.device.cuda.completion.flag_poller import FlagPoller
 
 _LIMIT_S = 2.0
 _WARM = 5
@@ -23,17 +23,16 @@ class Known(NamedTuple):
 
 
 def timed(
-    bench: Bench, backend: CudaBackend, lane: Lane, body: Callable[[], Any], kind: CompletionKind,
-    count: int,
-) -> Known:  # fmt: skip
-    """A body that ends with our signal, ``count`` times, its end learnt in one way.
+    bench: Bench, backend: CudaBackend, lane: Lane, body: Callable[[], Any], count: int
+) -> Known:
+    """A body that ends with our signal, ``count`` times.
 
     Raises:
-        OSError: this way needs a C compiler.
+        OSError: there is no C compiler.
         TimeoutError: an end was not told.
     """
     driver, one = backend.driver, (1, 1, 1)
-    ways = completions(kind, driver, 1)
+    ways = FlagPoller(driver, 1)
     try:
         with mapped(driver, 64) as sequence:
             arguments = (ways.flag(0).device, sequence.device)

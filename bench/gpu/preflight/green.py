@@ -11,11 +11,10 @@ from torch.nn import functional
 from bench.gpu.lanes import Lane, ask_sms, capture, captured, finish_setup, sms_of, warm
 from bench.gpu.preflight.batch_end import timed
 from bench.gpu.preflight.tries import Opened, Try
-from bench.gpu.rows import Row, failed, judged
+from bench.gpu.rows import Row, judged
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.backend.trials import wait_refusal
-from interlace.device.cuda.completion.kinds import CompletionKind
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms, best_split
 from interlace.device.cuda.memory.mapped import MappedMemory
@@ -33,7 +32,6 @@ _SPLITS: Final = (
     ("atoms of 8", 8, True), ("clusters ignored", 8, False), ("atoms of 16", 16, True),
 )  # fmt: skip
 _WAITS: Final = "a graph waits for an event of another stream"
-_WAYS: Final[tuple[CompletionKind, ...]] = ("flags", "blocking")
 
 
 def basics() -> tuple[Try, ...]:
@@ -128,24 +126,16 @@ def _arena(opened: Opened) -> Row:
 
 
 def _flag(opened: Opened) -> Row:
-    """By the poller of flags; by a thread that waits where nothing can compile one."""
     side, count = opened.bench.size(4096, 32), opened.bench.size(20, 2)
     dtype = opened.bench.size(torch.float16, torch.float32)
     one = torch.randn(side, side, device=opened.backend.torch_device, dtype=dtype)
     body = partial(torch.mm, one, one, out=torch.empty_like(one))
-    refused = ""
-    for kind in _WAYS:
-        try:
-            known = timed(opened.bench, opened.backend, opened.lane, body, kind, count)
-        except (ImportError, OSError) as error:
-            refused += f"; {kind} refused: {error}"[:_CHARS]
-            continue
-        return judged(
-            "the end of a batch is seen", f"all {count}, by {_WAYS[0]}",
-            f"all by {kind}, {known.took_ms:.3f} ms after the launch; {known.gpu_ms:.3f} ms of it "
-            f"the GPU's{refused}", not refused, kind=kind, **known._asdict(),
-        )  # fmt: skip
-    return failed("the end of a batch is seen", refused.removeprefix("; "))
+    known = timed(opened.bench, opened.backend, opened.lane, body, count)
+    return judged(
+        "the end of a batch is seen", f"all {count}",
+        f"all, {known.took_ms:.3f} ms after the launch; {known.gpu_ms:.3f} ms of it the GPU's",
+        True, **known._asdict(),
+    )  # fmt: skip
 
 
 def _wait(opened: Opened) -> Row:

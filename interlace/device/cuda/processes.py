@@ -74,7 +74,6 @@ class GpuProcesses:
             settings.backend,
             settings.lanes,
             settings.opener,
-            settings.completion,
             os.getpid(),
             arena.number,
             settings.inputs,

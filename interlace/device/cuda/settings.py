@@ -36,8 +36,7 @@ class CudaSettings:
 
     ``gpu`` is what it looks like to planners, ``uuid`` which GPU or MIG instance it is. ``lanes``,
     ``backend`` and ``opener`` are ``module:function``, called in the process that holds the GPU
-    with the driver, the UUID, and a model. ``completion`` is how ends of batches are learnt
-    (``completion.kinds``), the usual way if it is empty. ``inputs`` are the arenas where requests
+    with the driver, the UUID, and a model. ``inputs`` are the arenas where requests
     will lie, page-locked when the process starts. ``arena_bytes`` is the output memory of one
     process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
     CUDA reads when a process starts, given the share of the partition that it is started for.
@@ -58,7 +57,6 @@ class CudaSettings:
     lanes: str
     backend: str = BACKEND
     opener: str = OPENER
-    completion: str = ""
     inputs: tuple[int, ...] = ()
     arena_bytes: int = 256 << 20
     patience_s: float = 5.0

@@ -23,7 +23,6 @@ def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
             one,
             gpu=replace(one.gpu, shares_pct=SHARES_PCT),
             backend="tests.device.cuda.backends:few_sms",
-            completion="blocking",
             arena_bytes=1 << 24,
         )
         for one in chosen.settings

@@ -62,7 +62,6 @@ def device_on(
         "gpu": replace(plain.gpu, id=name),
         "backend": CLIENT if mechanism == "mps" else BACKEND,
         "opener": torch_models.OPENER,
-        "completion": "blocking",  # its threads sleep: these tests share few cores
         "inputs": (rig.arena.number,),
         "arena_bytes": 1 << 24,
         **changes,

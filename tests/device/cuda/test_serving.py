@@ -255,7 +255,7 @@ def test_what_waits_to_be_staged_is_answered_once_when_the_process_dies(make_rig
 
 
 def test_of_many_processes_few_watch_with_a_core_each(make_rig: MakeRig) -> None:
-    rig = make_rig("mps", completion="flags")
+    rig = make_rig("mps")
     names = [f"p{n}" for n in range(6)]
     for name in names:
         assert rig.carve(name).failure is None

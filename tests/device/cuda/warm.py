@@ -8,7 +8,6 @@ from interlace.device.cuda.launcher import LaunchSpec, RunningProcess
 
 _PRELOAD: Final = (
     *PRELOAD,
-    "interlace.device.cuda.completion.blocking_events",
     "tests.device.cuda.fake.backend",
     "tests.device.cuda.torch_models",
 )

@@ -63,7 +63,7 @@ def c_library(stem: str, source: str) -> ctypes.CDLL:
 def _compiled(source: str) -> bytes:
     compiler = shutil.which(_COMPILER)
     if compiler is None:
-        raise OSError(f"there is no C compiler ({_COMPILER}) on the path")
+        raise OSError(f"there is no C compiler ({_COMPILER}) on the path: install gcc")
     with tempfile.TemporaryDirectory(prefix="interlace-") as folder:
         text, out = Path(folder, "loops.c"), Path(folder, "loops.so")
         text.write_text(source, encoding="utf-8")
@@ -104,7 +104,11 @@ _STOP: Final = 1  #: which word of ``scratch``
 
 
 class FlagPoller:
-    """``Completions`` without a call of CUDA per batch (Sync-lite).
+    """Ends of batches of all lanes of a process, in one readable descriptor (Sync-lite).
+
+    Every graph ends with the kernel ``signal``, which stores the batch's sequence number in the
+    lane's flag: no call of CUDA is needed per batch. Sequence numbers of a lane grow by any
+    positive step. ``submitted`` and ``drain`` belong to the thread that launches.
 
     A thread without the GIL sweeps the flags while something is in flight, and sleeps else. Between
     sweeps it yields its core if ``rest_us`` is 0, so that it takes a core of its own; or it rests
@@ -145,22 +149,30 @@ class FlagPoller:
         self._thread.start()
 
     def flag(self, lane_index: int) -> MappedBlock:
+        """The lane's flag word (u64), written by the GPU, zero at first."""
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
+        """A batch was just launched on the lane's stream; call it right after the launch."""
         self._awaited.add(lane_index, sequence, stream)
         self._wanted[lane_index * LINE_BYTES // WORD_BYTES] = sequence
         os.eventfd_write(self._wake_fd, 1)
 
     def fileno(self) -> int:
+        """Readable when something may have ended."""
         return self._tell_fd
 
     def look(self, for_s: float) -> bool:
+        """Whether ``drain`` has something; looks for that long, by reading memory alone.
+
+        Before sleeping on the descriptor, which takes longer to wake up from.
+        """
         awaited, flags = self._awaited, self._flags
         oldest = [(lane, awaited.oldest(lane)) for lane in awaited.lanes]
         return poll_for(lambda: any(flags.value(lane) >= first for lane, first in oldest), for_s)
 
     def drain(self) -> list[tuple[int, int]]:
+        """(lane, sequence) of what ended since the last call, in order within a lane."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._tell_fd)
         ended: list[tuple[int, int]] = []
@@ -170,12 +182,23 @@ class FlagPoller:
 
     @property
     def busy(self) -> bool:
+        """Whether anything was submitted and not drained; any thread may ask."""
         return bool(self._awaited.lanes)
 
     def check(self) -> None:
+        """Ask the GPU whether it still works; call it now and then, a flag tells no error.
+
+        Raises:
+            CudaError: it failed; what was submitted and not drained will never end.
+        """
         self._awaited.check(self._driver)
 
     def close(self) -> None:
+        """Stop; nothing is in flight any more, or the GPU failed.
+
+        Raises:
+            CudaError: it failed; threads and descriptors are given back all the same.
+        """
         self._scratch[_STOP] = 1
         os.eventfd_write(self._wake_fd, 1)
         self._thread.join()

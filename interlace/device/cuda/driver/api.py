@@ -169,7 +169,7 @@ class Driver(Protocol):
     def idle(self, stream: int) -> bool:
         """True if all that the stream holds has ended; raises if the GPU failed meanwhile."""
 
-    def event(self, blocking: bool = False, timing: bool = False) -> int: ...
+    def event(self, timing: bool = False) -> int: ...
     def destroy_event(self, event: int) -> None: ...
     def record(self, event: int, stream: int) -> None: ...
     def wait(self, stream: int, event: int, external: bool = False) -> None:
@@ -184,9 +184,6 @@ class Driver(Protocol):
 
         An event that was never recorded has ended, whatever became of the GPU.
         """
-
-    def wait_for(self, event: int) -> None:
-        """Sleep (``blocking``) or spin until it has ended."""
 
     def elapsed_ms(self, begin: int, end: int) -> float: ...
 

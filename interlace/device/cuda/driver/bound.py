@@ -24,7 +24,6 @@ from interlace.device.cuda.driver.peer import BoundPeer
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
-_BLOCKING: Final = int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC)
 _EXTERNAL: Final = int(cu.CUevent_wait_flags.CU_EVENT_WAIT_EXTERNAL)
 _NO_TIMING: Final = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
 _NAME_CHARS: Final = 256
@@ -150,8 +149,8 @@ class BoundDriver:
     def idle(self, stream: int) -> bool:
         return self._over(cu.cuStreamQuery, stream)
 
-    def event(self, blocking: bool = False, timing: bool = False) -> int:
-        flags = (_BLOCKING if blocking else 0) | (0 if timing else _NO_TIMING)
+    def event(self, timing: bool = False) -> int:
+        flags = 0 if timing else _NO_TIMING
         return int(self._call(cu.cuEventCreate, flags))
 
     def destroy_event(self, event: int) -> None:
@@ -165,9 +164,6 @@ class BoundDriver:
 
     def ended(self, event: int) -> bool:
         return self._over(cu.cuEventQuery, event)
-
-    def wait_for(self, event: int) -> None:
-        self._call(cu.cuEventSynchronize, event)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         return float(self._call(cu.cuEventElapsedTime, begin, end))

@@ -150,17 +150,21 @@ class SwappedWeights:
 
     # ---------------------------------------------------------------------- coming and going
     def fetch(self, wanted: Collection[int], links: Mapping[int, int] = _OWN_LINK) -> None:
-        """Enqueue copies of these layers, in the order in which they run.
+        """Enqueue copies of these layers, in the order in which they run, group by group.
 
-        ``links`` are the peers that layers come by, 0 the own link; so does what would come by a
-        peer that is not there. Layers that no place is found for stay on the host.
+        The first is on its way before the second has its place. ``links`` are the peers that
+        layers come by, 0 the own link; so does what would come by a peer that is not there. Layers
+        that no place is found for stay on the host.
 
         Raises:
             CudaError: the driver refused; nothing has come then.
         """
-        new = self._placed(wanted)
+        new: dict[int, int] = {}
         try:
-            self._send(new, links)
+            for ready, group in zip(self._ready, self.layout.groups, strict=True):
+                placed = self._placed(group, wanted)
+                new |= placed
+                self._send(placed, ready, links)
         except CudaError:
             for address in new.values():
                 self.memory.give_back(address)
@@ -261,31 +265,30 @@ class SwappedWeights:
     def _absent(self, index: int) -> bool:
         return index not in self.held and self.layout.layers[index].nbytes > 0
 
-    def _placed(self, wanted: Collection[int]) -> dict[int, int]:
-        """Places for layers that are not held; those of a group side by side if there is room."""
-        layers, new = self.layout.layers, dict[int, int]()
-        for group in self.layout.groups:
-            missing = [at for at in group if at in wanted and self._absent(at)]
-            found = self.memory.take([layers[at].nbytes for at in missing])
-            new |= {at: to for at, to in zip(missing, found, strict=True) if to is not None}
-        return new
+    def _placed(self, group: Sequence[int], wanted: Collection[int]) -> dict[int, int]:
+        """Places for layers of a group that are not held, side by side if there is room."""
+        layers = self.layout.layers
+        missing = [at for at in group if at in wanted and self._absent(at)]
+        found = self.memory.take([layers[at].nbytes for at in missing])
+        return {at: to for at, to in zip(missing, found, strict=True) if to is not None}
 
-    def _send(self, places: Mapping[int, int], links: Mapping[int, int]) -> None:
-        """Over the own link in one call, then over each peer's."""
-        ways: list[list[CopyGroup]] = [[] for _ in self.memory.incoming]
-        for ready, group in zip(self._ready, self.layout.groups, strict=True):
-            pieces: list[list[Piece]] = [[] for _ in ways]
-            for at in [one for one in group if one in places]:
-                layer, link = self.layout.layers[at], links.get(at, 0)
-                piece = (places[at], self.host.host + layer.begin, layer.nbytes)
-                pieces[link if link < len(ways) else 0].append(piece)
-            for way, event, found in zip(ways, ready, pieces, strict=True):
-                if found:
-                    way.append(CopyGroup(0, joined(found), event))
-        own, *others = ways
-        self.backend.driver.copy_groups(own, self.memory.link)
-        for path, way in zip(self.memory.paths, others, strict=True):
-            path.bring(way)
+    def _send(
+        self, places: Mapping[int, int], ready: Sequence[int], links: Mapping[int, int]
+    ) -> None:
+        """A group over the own link, then over each peer's; ``ready`` are its events."""
+        ways: list[list[Piece]] = [[] for _ in self.memory.incoming]
+        for at, place in places.items():
+            layer, link = self.layout.layers[at], links.get(at, 0)
+            piece = (place, self.host.host + layer.begin, layer.nbytes)
+            ways[link if link < len(ways) else 0].append(piece)
+        for number, (event, pieces) in enumerate(zip(ready, ways, strict=True)):
+            if not pieces:
+                continue
+            copies = [CopyGroup(0, joined(pieces), event)]
+            if number == 0:
+                self.backend.driver.copy_groups(copies, self.memory.link)
+            else:
+                self.memory.paths[number - 1].bring(copies)
 
     def _on_host(self, index: int) -> int:
         return self.host.device + self.layout.layers[index].begin

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.trials import library_threads, wait_refusal
+from interlace.device.cuda.completion.flag_poller import FlagPoller
 from interlace.device.cuda.completion.flags import LaneFlags
-from interlace.device.cuda.completion.kinds import completions, default_kind
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.lanes import Lane, Lanes
@@ -52,6 +52,7 @@ class GpuContext:
         Raises:
             CudaError: the GPU or its driver refused; what was made is given back.
             ValueError: an arena is gone.
+            OSError: nothing compiles the loop that learns the ends of batches.
         """
         self.note = note
         laps = StartTimes()
@@ -78,8 +79,7 @@ class GpuContext:
             for number in setup.arenas:
                 self.arenas.register(number)
             laps.end("page-locked memory")
-            kind: Any = setup.completion or default_kind(note)
-            self.completions = completions(kind, driver, LANES_MAX + 1, setup.rest_us)
+            self.completions = FlagPoller(driver, LANES_MAX + 1, setup.rest_us)
             steps.callback(self.completions.close)
             self.fetcher = WeightFetcher(
                 driver, backend.kernels, self._mapped, self.completions, LANES_MAX

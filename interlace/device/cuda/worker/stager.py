@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.completion.base import Completions
+from interlace.device.cuda.completion.flag_poller import FlagPoller
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.staging import DeviceRings, StagedPart
@@ -23,7 +23,7 @@ _Numbered = tuple[int, StageRequest]
 class InputStager:
     """Copies inputs on the staging lane; batches read them in place."""
 
-    def __init__(self, rings: DeviceRings, lane: Lane, completions: Completions) -> None:
+    def __init__(self, rings: DeviceRings, lane: Lane, completions: FlagPoller) -> None:
         self.lane = lane
         self._rings = rings
         self._completions = completions

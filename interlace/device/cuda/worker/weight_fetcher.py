@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from interlace.device.cuda.completion.base import Completions
+from interlace.device.cuda.completion.flag_poller import FlagPoller
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels
@@ -36,7 +36,7 @@ class WeightFetcher:
         driver: Driver,
         kernels: Kernels,
         mapped: MappedMemory,
-        completions: Completions,
+        completions: FlagPoller,
         lane_index: int,
     ) -> None:
         self.lane_index = lane_index

@@ -32,17 +32,15 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
 
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
-    ``completion`` is one of ``completion.kinds``, or empty for the usual; a poller of flags rests
-    ``rest_us`` between looks, or takes a core of its own if that is 0. ``gpu`` is a UUID, of a
-    GPU or of a MIG instance, or empty for the only one that the process sees. ``handle_context``
-    as in ``CudaSettings``.
+    The thread that polls for ends of batches rests ``rest_us`` between looks, or takes a core of
+    its own if that is 0. ``gpu`` is a UUID, of a GPU or of a MIG instance, or empty for the only
+    one that the process sees. ``handle_context`` as in ``CudaSettings``.
     """
 
     gpu: str
     backend: str
     lanes: str
     opener: str
-    completion: str
     owner_pid: int
     arena: int  #: where outputs are published, made by the main process
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served

@@ -1,20 +1,17 @@
-"""Every way of completion: nothing early, nothing lost, nothing twice, errors found."""
+"""Ends of batches: nothing early, nothing lost, nothing twice, errors found."""
 
 import ctypes
 import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, completions
+from interlace.device.cuda.completion.flag_poller import FlagPoller
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -23,20 +20,13 @@ LANES = 3
 WAIT_S = 10.0
 
 
-class Way(NamedTuple):
-    """A way of completion: its name, and what makes it for a driver and so many lanes."""
-
-    name: str
-    make: Callable[[Any, int], Completions]
-
-
 class Bench:
     """Lanes of a fake GPU, each with a graph's last kernel, and completions under test."""
 
-    def __init__(self, way: Way, pace: str = "held") -> None:
+    def __init__(self, pace: str = "held") -> None:
         self.driver = FakeDriver(pace=pace)
         self.kernels = load_kernels(self.driver, IMAGE)
-        self.completions: Completions = way.make(self.driver, LANES)
+        self.completions = FlagPoller(self.driver, LANES)
         self.streams = [self.driver.stream() for _ in range(LANES)]
         self.sequences = [self.driver.allocate_mapped(4096) for _ in range(LANES)]
         self.submitted: list[list[int]] = [[] for _ in range(LANES)]
@@ -55,9 +45,8 @@ class Bench:
         self.submitted[lane].append(sequence)
 
     def step(self, lane: int) -> None:
-        """Run the lane's oldest batch, with what its completion put behind it."""
-        behind = 1 if self.driver.calls["record"] else 0
-        self.driver.run(self.streams[lane], 1 + behind)
+        """Run the lane's oldest batch."""
+        self.driver.run(self.streams[lane], 1)
 
     def readable(self, timeout_s: float) -> bool:
         return bool(select.select([self.completions.fileno()], [], [], timeout_s)[0])
@@ -85,14 +74,9 @@ class Bench:
         self.driver.close()
 
 
-@pytest.fixture(params=KINDS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return Way(request.param, partial(completions, request.param))
-
-
 @pytest.fixture
-def bench(way: Way) -> Iterator[Bench]:
-    made = Bench(way)
+def bench() -> Iterator[Bench]:
+    made = Bench()
     yield made
     made.close()
 
@@ -143,25 +127,22 @@ def test_quiet_when_nothing_is_in_flight(bench: Bench) -> None:
     assert bench.drained(1) == [(0, 6)]
 
 
-def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench, way: Way) -> None:
+def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench) -> None:
     assert not bench.completions.look(0.0)
     bench.submit(1, 4)
     bench.submit(1, 5)
     assert not bench.completions.look(1e-4)
     bench.step(1)
-    if way.name == "flags":  # the GPU has written it
-        assert bench.completions.look(0.0)
+    assert bench.completions.look(0.0)  # the GPU has written it
     assert bench.drained(1) == [(1, 4)]
     assert not bench.completions.look(0.0)
     bench.step(1)
     assert bench.drained(1) == [(1, 5)]
 
 
-def test_only_lanes_in_flight_are_looked_at(way: Way) -> None:
-    if way.name == "blocking":
-        pytest.skip("its threads know one batch each")
+def test_only_lanes_in_flight_are_looked_at() -> None:
     driver = FakeDriver(pace="held")
-    made: Any = way.make(driver, 128)
+    made = FlagPoller(driver, 128)
     assert made.drain() == []
     stream = driver.stream()
     for lane in (5, 77):
@@ -189,10 +170,10 @@ def test_a_failure_is_found_by_the_slow_check(bench: Bench) -> None:
     bench.broken = True
 
 
-def test_a_closed_way_leaves_no_thread_and_no_descriptor_even_after_a_failure(way: Way) -> None:
-    Bench(way, pace="at once").close()
+def test_a_closed_poller_leaves_no_thread_and_no_descriptor_even_after_a_failure() -> None:
+    Bench("at once").close()
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    made = Bench(way)
+    made = Bench()
     made.submit(0, 1)
     made.driver.fail("run", "CUDA_ERROR_LAUNCH_FAILED")
     made.driver.run(made.streams[0])
@@ -203,8 +184,8 @@ def test_a_closed_way_leaves_no_thread_and_no_descriptor_even_after_a_failure(wa
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_on_threads_that_end_by_themselves(way: Way) -> None:
-    bench = Bench(way, pace="threads")
+def test_on_threads_that_end_by_themselves() -> None:
+    bench = Bench("threads")
     for round_ in range(50):
         for lane in range(LANES):
             bench.submit(lane, round_ + 1)
@@ -222,8 +203,8 @@ def test_on_threads_that_end_by_themselves(way: Way) -> None:
     moves=st.lists(st.tuples(st.integers(0, LANES - 1), st.sampled_from("srd")), max_size=40),
     steps=st.lists(st.integers(1, 5), min_size=40, max_size=40),
 )
-def test_each_end_is_told_once(way: Way, moves: list[tuple[int, str]], steps: list[int]) -> None:
-    bench = Bench(way)
+def test_each_end_is_told_once(moves: list[tuple[int, str]], steps: list[int]) -> None:
+    bench = Bench()
     sequences, ran = [0] * LANES, [0] * LANES
     told: list[list[int]] = [[] for _ in range(LANES)]
     for (lane, move), step in zip(moves, steps, strict=False):
@@ -251,7 +232,7 @@ def test_each_end_is_told_once(way: Way, moves: list[tuple[int, str]], steps: li
 
 def test_a_poller_that_rests_tells_the_same() -> None:
     driver = FakeDriver(pace="threads")
-    made = completions("flags", driver, 2, rest_us=200)
+    made = FlagPoller(driver, 2, rest_us=200)
     stream = driver.stream()
     driver.destroy_stream(stream)
     flag = ctypes.c_uint64.from_address(made.flag(1).host)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interlace.device.cuda.completion.flag_poller import c_library, poll_loop
-from interlace.device.cuda.completion.kinds import completions, default_kind
+from interlace.device.cuda.completion.flag_poller import FlagPoller, c_library, poll_loop
 from tests.device.cuda.fake import FakeDriver
 
 
@@ -23,13 +22,12 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def test_the_c_compiler_is_used_once_and_its_work_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    notes: list[str] = []
-    assert default_kind(notes.append) == "flags" and notes == []
+    poll_loop()
     (library,) = (tmp_path / ".cache/interlace/kernels").iterdir()
     assert library.suffix == ".so"
     c_library.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert default_kind(notes.append) == "flags" and notes == []
+    poll_loop()
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(
@@ -37,8 +35,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    notes: list[str] = []
-    assert default_kind(notes.append) == "flags" and notes == []
+    poll_loop()
 
 
 def test_a_compiler_that_fails_is_told_with_its_words(
@@ -52,17 +49,14 @@ def test_a_compiler_that_fails_is_told_with_its_words(
         poll_loop()
 
 
-def test_without_a_compiler_events_are_waited_for_and_that_is_said(
+def test_without_a_compiler_the_process_does_not_start_and_nothing_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    notes: list[str] = []
-    assert default_kind(notes.append) == "blocking"
-    assert "no C compiler" in notes[0]
     driver = FakeDriver()
-    with pytest.raises(OSError):
-        completions("flags", driver, 2)
-    driver.close()
+    with pytest.raises(OSError, match=r"no C compiler .* install gcc"):
+        FlagPoller(driver, 2)
+    driver.close()  # complains of what is left over
 
 
 def test_two_libraries_are_two() -> None:

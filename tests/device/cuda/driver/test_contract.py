@@ -177,18 +177,16 @@ def test_spin_counts_its_turns(rig: Rig) -> None:
 
 def test_events_follow_the_stream(rig: Rig) -> None:
     driver, turns = rig.driver, rig.words(0)
-    begin, end, blocking = driver.event(timing=True), driver.event(timing=True), driver.event(True)
-    assert driver.ended(blocking)  # never recorded
+    begin, end, last = driver.event(timing=True), driver.event(timing=True), driver.event()
+    assert driver.ended(last)  # never recorded
     driver.record(begin, rig.stream)
     words = (2_000_000, turns.device)
     driver.launch(rig.kernels.spin, (1, 1, 1), (32, 1, 1), rig.stream, words)
     driver.record(end, rig.stream)
     other = driver.stream()
     driver.wait(other, end)
-    driver.record(blocking, other)
-    driver.wait_for(blocking)
-    assert driver.ended(blocking)
-    for event in (begin, end):
+    driver.record(last, other)
+    for event in (begin, end, last):
         while not driver.ended(event):
             time.sleep(0)
     for stream in (rig.stream, other):
@@ -196,7 +194,7 @@ def test_events_follow_the_stream(rig: Rig) -> None:
             time.sleep(0)
     assert driver.elapsed_ms(begin, end) >= 0
     driver.destroy_stream(other)
-    for event in (begin, end, blocking):
+    for event in (begin, end, last):
         driver.destroy_event(event)
 
 
@@ -285,8 +283,9 @@ def test_groups_of_copies_are_enqueued_in_order_between_their_events(rig: Rig) -
     one = CopyGroup(0, [(target.device, source.device, 16)], first)
     two = CopyGroup(first, [(target.device + 16 * at, source.device, 16) for at in (1, 2)], second)
     driver.copy_groups([one, two], rig.stream)
-    driver.wait_for(second)
-    driver.wait_for(first)
+    for event in (second, first):
+        while not driver.ended(event):
+            time.sleep(0)
     assert bytes(received) == bytes(range(16)) * 3 + bytes(16)
     with pytest.raises(CudaError):
         driver.copy_groups([CopyGroup(0, [], first)], 0)

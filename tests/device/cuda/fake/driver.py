@@ -157,7 +157,7 @@ class FakeDriver(Core):
         self._streams.wait_until(lambda: not one.queue and not one.busy, "synchronize")
         self._enter("synchronize")
 
-    def event(self, blocking: bool = False, timing: bool = False) -> int:
+    def event(self, timing: bool = False) -> int:
         self._enter("event", in_capture=True)
         handle = next(self._numbers)
         self._events[handle] = Event(timing)
@@ -209,14 +209,6 @@ class FakeDriver(Core):
         self._enter("ended")
         found = find(self._events, event, "cuEventQuery")
         return found.reached == found.recorded
-
-    def wait_for(self, event: int) -> None:
-        self._enter("wait_for")
-        found = find(self._events, event, "cuEventSynchronize")
-        number = found.recorded
-        over = lambda: found.reached >= number or self._faults.broken is not None  # noqa: E731
-        self._streams.wait_until(over, "wait_for")
-        self._enter("wait_for")
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         self._enter("elapsed_ms")

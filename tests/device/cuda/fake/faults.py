@@ -34,7 +34,6 @@ CALLS: Final = {
     "record": "cuEventRecord",
     "wait": "cuStreamWaitEvent",
     "ended": "cuEventQuery",
-    "wait_for": "cuEventSynchronize",
     "elapsed_ms": "cuEventElapsedTime",
     "load_kernels": "cuModuleLoadData",
     "kernel": "cuModuleGetFunction",

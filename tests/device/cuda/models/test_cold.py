@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.memory import peer_path
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
@@ -62,6 +63,30 @@ def test_answers_are_right_with_nothing_something_and_all_of_it_there(eager: boo
             assert set(cold.held) == WEIGHTED & set(layers)
             cold.evict(tuple(cold.held))
             assert not one.memory.used_bytes and one.runs()
+
+
+def test_the_first_bytes_leave_before_a_second_group_has_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stand() as one:
+        cold = one.load()
+        done: list[str] = []
+        take, copy = one.memory.take, one.driver.copy_groups
+
+        def taken(sizes: Sequence[int]) -> Sequence[int | None]:
+            done.append("place")
+            return take(sizes)
+
+        def copied(groups: Sequence[CopyGroup], stream: int) -> None:
+            done.append("copy")
+            copy(groups, stream)
+
+        monkeypatch.setattr(one.memory, "take", taken)
+        monkeypatch.setattr(one.driver, "copy_groups", copied)
+        cold.fetch(tuple(ALL))
+        assert done.count("copy") > 1
+        assert done[: done.index("copy")] == ["place"]
+        assert one.runs()
 
 
 def test_no_layer_runs_before_its_weights_are_there(eager: bool) -> None:

@@ -38,7 +38,7 @@ class Gpu:
         self.inputs, self.outputs = Arena.create(1 << 16), Arena.create(1 << 16)
         setup = GpuSetup(
             "", f"{__name__}:told", "interlace.device.cuda.green_contexts.gpu:make_lanes",
-            OPENER, "flags",
+            OPENER,
             os.getpid(), self.outputs.number, (self.inputs.number,), WAIT_S,
         )  # fmt: skip
         self.context = GpuContext(setup, lambda text: None)

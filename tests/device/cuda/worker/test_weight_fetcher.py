@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlace.device.cuda.completion.kinds import completions
+from interlace.device.cuda.completion.flag_poller import FlagPoller
 from interlace.device.cuda.worker.weight_fetcher import Answers, WeightFetcher
 from interlace.device.cuda.worker.wire import FetchWeights, WeightsMoved
 from interlace.device.process.wire import EvictWeights, Failed
@@ -20,7 +20,7 @@ class Worker:
     def __init__(self) -> None:
         self.stand = Stand()
         driver, backend = self.stand.driver, self.stand.gpu.backend
-        self.completions = completions("blocking", driver, LANE + 1)
+        self.completions = FlagPoller(driver, LANE + 1)
         mapped = self.stand.gpu.memory
         self.fetcher = WeightFetcher(driver, backend.kernels, mapped, self.completions, LANE)
         self.answers: list[tuple[str, object]] = []

@@ -378,11 +378,6 @@ CUresult cuEventQuery(CUevent event)
     reinterpret_cast<Event *>(event)->coy = false;
     return coy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
-CUresult cuEventSynchronize(CUevent event)
-{
-    reinterpret_cast<Event *>(event)->coy = false;
-    return CUDA_SUCCESS;
-}
 CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end)
 {
     const Event *first = reinterpret_cast<Event *>(begin), *last = reinterpret_cast<Event *>(end);
