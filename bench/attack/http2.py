@@ -33,7 +33,8 @@ def frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
     return len(data).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + data
 
 
-def _head(stream: int, path: str = _INFER, flags: int = _END_HEADERS) -> bytes:
+def head(stream: int, path: str = _INFER, flags: int = _END_HEADERS) -> bytes:
+    """HEADERS that open a call."""
     fields = [
         (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "a"),
         ("te", "trailers"), ("content-type", "application/grpc"),
@@ -44,9 +45,7 @@ def _head(stream: int, path: str = _INFER, flags: int = _END_HEADERS) -> bytes:
 
 def _call(stream: int) -> bytes:
     data = message(VICTIM.model, [1.0, 2.0, 3.0, 4.0])
-    return _head(stream) + frame(
-        _DATA, _END_STREAM, stream, struct.pack(">BI", 0, len(data)) + data
-    )
+    return head(stream) + frame(_DATA, _END_STREAM, stream, struct.pack(">BI", 0, len(data)) + data)
 
 
 HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(_SETTINGS, 0, 0)
@@ -65,42 +64,42 @@ def _often(make: Callable[[int], bytes]) -> bytes:
 #: Floods: the server may close, and must not mind. The CVE numbers are those of other servers.
 FLOODS: Final[dict[str, Callable[[], bytes]]] = {
     "rapid reset (CVE-2023-44487)": lambda: _often(
-        lambda n: _head(n) + frame(_RESET, 0, n, bytes((0, 0, 0, 8)))
+        lambda n: head(n) + frame(_RESET, 0, n, bytes((0, 0, 0, 8)))
     ),
     "made you reset (CVE-2025-8671)": lambda: _often(
-        lambda n: _head(n) + frame(_WINDOW, 0, n, bytes(4))
+        lambda n: head(n) + frame(_WINDOW, 0, n, bytes(4))
     ),
     "settings (CVE-2019-9515)": lambda: _often(lambda n: frame(_SETTINGS, 0, 0)),
     "pings (CVE-2019-9512)": lambda: _often(lambda n: frame(_PING, 0, 0, bytes(8))),
-    "empty data (CVE-2019-9518)": lambda: HELLO + _head(1) + frame(_DATA, 0, 1) * 100_000,
+    "empty data (CVE-2019-9518)": lambda: HELLO + head(1) + frame(_DATA, 0, 1) * 100_000,
     "priorities (CVE-2019-9513)": lambda: _often(lambda n: frame(_PRIORITY, 0, n, bytes(5))),
     "empty continuations (CVE-2024-24549)": lambda: (
-        HELLO + _head(1, flags=0) + frame(_CONTINUATION, 0, 1) * 200_000
+        HELLO + head(1, flags=0) + frame(_CONTINUATION, 0, 1) * 200_000
     ),
     "endless continuation (CVE-2023-45288)": lambda: (
-        HELLO + _head(1, flags=0) + frame(_CONTINUATION, 0, 1, _filler()) * 300
+        HELLO + head(1, flags=0) + frame(_CONTINUATION, 0, 1, _filler()) * 300
     ),
     "window updates by 1": lambda: HELLO + frame(_WINDOW, 0, 0, bytes((0, 0, 0, 1))) * 200_000,
     "table size updates": lambda: (
         HELLO + b"".join(frame(_HEADERS, _END_HEADERS, n, b"\x20" * 4000) for n in range(1, 400, 2))
     ),
     "HPACK bomb": lambda: HELLO + _hpack_bomb(),
-    "unknown paths": lambda: _often(lambda n: _head(n, "/no/Such", _END_HEADERS | _END_STREAM)),
+    "unknown paths": lambda: _often(lambda n: head(n, "/no/Such", _END_HEADERS | _END_STREAM)),
     "unknown frame kinds": lambda: _often(lambda n: frame(0xEE, 0, n, bytes(64))),
     "a frame of 16 MB": lambda: (
         HELLO + b"\xff\xff\xff" + bytes((_DATA, 0)) + bytes(4) + bytes(1 << 20)
     ),
     "data without a stream": lambda: HELLO + frame(_DATA, 0, 99, bytes(100)),
-    "even stream numbers": lambda: HELLO + _head(2),
+    "even stream numbers": lambda: HELLO + head(2),
     "window beyond 2^31": lambda: HELLO + frame(_WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 3,
     "no preface": lambda: b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "message longer than said": lambda: (
-        HELLO + _head(1) + frame(_DATA, _END_STREAM, 1, struct.pack(">BI", 0, 5) + bytes(50))
+        HELLO + head(1) + frame(_DATA, _END_STREAM, 1, struct.pack(">BI", 0, 5) + bytes(50))
     ),
     "message of 2 GiB announced": lambda: (
-        HELLO + _head(1) + frame(_DATA, 0, 1, struct.pack(">BI", 0, 2**31 - 1) + bytes(1000))
+        HELLO + head(1) + frame(_DATA, 0, 1, struct.pack(">BI", 0, 2**31 - 1) + bytes(1000))
     ),
-    "1,000 streams left open": lambda: HELLO + b"".join(_head(n) for n in range(1, 2001, 2)),
+    "1,000 streams left open": lambda: HELLO + b"".join(head(n) for n in range(1, 2001, 2)),
 }  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def mutated(ground: Ground, stand: Stand) -> Result:
         HELLO + _call(1) + _call(3),
         HELLO + frame(_PING, 0, 0, bytes(8)) + _call(1) + frame(_RESET, 0, 1, bytes(4)),
         HELLO + frame(_SETTINGS, 0, 0, struct.pack(">HIHI", 4, 3000, 5, 20_000)) + _call(1),
-        HELLO + _head(1, flags=0) + frame(_CONTINUATION, _END_HEADERS, 1) + _call(3),
+        HELLO + head(1, flags=0) + frame(_CONTINUATION, _END_HEADERS, 1) + _call(3),
     )  # fmt: skip
     before = stand.held()
     count = ground.count(_MUTATED, 200)

@@ -24,6 +24,7 @@ from bench.attack import (
     misbehaving,
     overload,
     reloads,
+    routers,
     slow,
     soak,
 )
@@ -51,6 +52,7 @@ ATTACKS: Final = (
     Attack("idle", "3,000 connections that say nothing", slow.idle),
     Attack("models", "models that misbehave", misbehaving.models, own=True),
     Attack("folders", "hostile model folders", folders.folders, own=True),
+    Attack("router", "nodes that lie, clients of a router that take", routers.router, own=True),
     Attack("soak", "an hour of mixed traffic", soak.soak),
 )
 _QUIET_S: Final = 8.0

@@ -32,12 +32,16 @@ class Stand:
 
     code = "from interlace.cli.main import main; main()"
 
+    ready = _READY
+
     def __init__(self, root: Path, cache: Path, *options: str) -> None:
-        self._mark = f"INTERLACE_ATTACK_{uuid.uuid4().hex[:12]}"
         ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-        argv = [sys.executable, "-c", self.code, "serve", str(root), *ports]
+        self._start("serve", str(root), *ports, "--profiles", str(cache), *options)
+
+    def _start(self, *arguments: str) -> None:
+        self._mark = f"INTERLACE_ATTACK_{uuid.uuid4().hex[:12]}"
         self.process = subprocess.Popen(
-            [*argv, "--profiles", str(cache), *options],
+            [sys.executable, "-c", self.code, *arguments],
             env={**os.environ, self._mark: "1", "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -66,8 +70,8 @@ class Stand:
         Raises:
             NotReadyError: it ended, or took longer.
         """
-        found = self.wait_for(_READY, limit_s)
-        self.http_port, self.grpc_port, self.metrics_port = map(int, found.groups())
+        found = self.wait_for(self.ready, limit_s)
+        self.http_port, self.grpc_port, self.metrics_port = (*map(int, found.groups()), 0)[:3]
         return self
 
     def wait_for(self, pattern: str, limit_s: float = 90.0) -> re.Match[str]:
@@ -137,6 +141,16 @@ class Stand:
         self.process.wait(10)
         self._reader.join(10)
         return {"exit": code, "exit_s": round(took_s, 2), "left_processes": len(left)}
+
+
+class RoutedStand(Stand):
+    """`interlace router` over nodes of this machine, by name and HTTP port."""
+
+    ready = r"HTTP \S+?:(\d+), gRPC \S+?:(\d+)"
+
+    def __init__(self, nodes: dict[str, int]) -> None:
+        named = [f"{name}=127.0.0.1:{port}" for name, port in nodes.items()]
+        self._start("router", *named, "--http-port", "0", "--grpc-port", "0")
 
 
 def _command(pid: int) -> str:

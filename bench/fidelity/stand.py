@@ -20,6 +20,7 @@ from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Tensor
+from interlace.core.trust import TrustedModels
 from interlace.device.base import Device
 from interlace.device.cpu.device import CpuDevice
 from interlace.device.cpu.settings import CpuSettings
@@ -108,7 +109,9 @@ class Stand:
 
     async def _models(self) -> list[Model]:
         store = ProfileStore(Path(self._folder.name))
-        preparation = ModelPreparer(self._root, self._opener.describe, self.rig, store)
+        preparation = ModelPreparer(
+            self._root, self._opener.describe, self.rig, store, TrustedModels(everyone=True)
+        )
 
         async def model(name: str) -> Model:
             draft = await preparation.draft(name, 1)

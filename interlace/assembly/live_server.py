@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.page import live_page
 from interlace.assembly.profiling_run import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
@@ -92,6 +93,7 @@ class ServeSettings:
     http: HttpLimits = field(default_factory=HttpLimits)
     fetches: bool = False  #: ``root`` is filled with what a controller says
     assigned: bool = False  #: what is served is told from outside: nothing is loaded before
+    allow_missing: tuple[str, ...] = ()  #: models without which it is ready, too
     zone: str = ""  #: what this server fails together with
     tls: TlsFiles = NO_TLS
 
@@ -160,7 +162,11 @@ class LiveServer:
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
         self.table.at_hand = self.at_hand.found
-        self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
+        self.table.why_missing = self.registry.why_missing
+        allowed = ("all",) if choices.assigned else choices.allow_missing
+        self.lifecycle = ModelLifecycle(
+            preparation, deployments, self.devices, self.registry, allowed
+        )
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked
         )
@@ -213,7 +219,12 @@ class LiveServer:
         self.http = HttpServer(
             routes, InferenceHandler(context), choices.http, keys, origins, trims
         )
-        pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
+        # The first of a path answers: here the page is at /, which names the server elsewhere.
+        pages = [
+            *self._page(choices),
+            metrics_route(metrics.render),
+            *admin_routes(admin, HEALTH_METHODS),
+        ]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
         limits = GrpcLimits()
         heap = HeapBudget(limits.max_heap_bytes)
@@ -221,6 +232,12 @@ class LiveServer:
             self.plane, self.table, regions, self.arena, self.arenas, limits, heap
         )
         self.grpc = GrpcServer(inference, admin, limits, heap, keys)
+
+    def _page(self, choices: ServeSettings) -> list[Route]:
+        simulated = isinstance(choices.accelerators, SimulatedAccelerators)
+        store = None if simulated else ProfileStore(choices.profiles)
+        system, log = choices.system.name, choices.log
+        return live_page(self.runtime, self.engine.snapshot, system, log, store, self.registry)
 
     def _orders(self, choices: ServeSettings) -> list[Route]:
         return node_routes(

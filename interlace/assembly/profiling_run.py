@@ -219,8 +219,10 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
             devices.register(models[-1])
         filled = await fill(rig, models, store, progress=on_step, force=task.force)
         further = ExtraProfiling(task.wanted, task.where, rig, store)
+        for key in filled.guessed:
+            del filled.profiles[key]
         seen = await further.measure(models, filled.profiles)
-        failures += [*further.failures, *filled.failures.values()]
+        failures += [*further.failures, *filled.failures.values(), *filled.guessed.values()]
         return Findings(models, filled, seen, failures)
     finally:
         await rig.close()

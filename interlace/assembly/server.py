@@ -39,6 +39,10 @@ from interlace.server.http.origins import loopback
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)
+_NOT_READY: Final = (
+    "not ready (/v2/health/ready is 503) without: %s; others are served; "
+    "--allow-missing NAME says which may be missing"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class ServeOptions:
     ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
     speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
     ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
-    commas; else all of a folder that was given, and none that are fetched.
+    commas; else all of a folder that was given, and none that are fetched. The server is ready
+    without models that cannot be served only if ``allow_missing`` names them, or "all".
     """
 
     api_key: str = ""
@@ -73,6 +78,7 @@ class ServeOptions:
     node_key: str = ""
     tls: TlsFiles = NO_TLS
     trust_models: str = ""
+    allow_missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.assigned and not (self.node_key or self.admin_key or self.api_key):
@@ -231,8 +237,10 @@ class Server:
         self.models = tuple(models)
         on_ready(models, server.engine.snapshot())
         _tell_confinement(self._settings)
-        http, grpc, metrics = self.ports
-        _LOG.info("ready: HTTP on %d, gRPC on %d, metrics on %d", http, grpc, metrics)
+        how = "ready" if server.lifecycle.ready() else "not ready"
+        if how != "ready":
+            _LOG.error(_NOT_READY, ", ".join(sorted(server.registry.missing())))
+        _LOG.info("%s: HTTP on %d, gRPC on %d, metrics on %d", how, *self.ports)
 
     async def _delay(self, server: LiveServer) -> None:
         """Serve on while what watches readiness sends new requests elsewhere.
@@ -305,10 +313,10 @@ def serve(
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key, options.node_key),
-        trusted=options.trusted(models), allow_client_shm=options.allow_client_shm,
+        trusted=options.trusted(models), allow_client_shm=options.allow_client_shm, tls=options.tls,
         allow_hosts=options.allow_hosts, arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
-        fetches=models is None, assigned=options.assigned, tls=options.tls,
+        allow_missing=options.allow_missing, fetches=models is None, assigned=options.assigned,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 

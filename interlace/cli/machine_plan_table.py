@@ -40,8 +40,10 @@ def sentences(found: MachinePlan) -> list[str]:
     said, plan = [], found.plan
     if plan.headroom is not None and plan.headroom >= 1:
         said.append(f"every rate could be {plan.headroom:.2f} times as high")
-    elif plan.headroom is not None:
+    elif plan.headroom is not None and plan.unserved_rows_per_s:
         said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
+    elif plan.headroom is not None:
+        said.append(f"all rates are planned; queues are known to bear {plan.headroom:.2%} of each")
     for key, rows_per_s in plan.unserved_rows_per_s.items():
         reason = plan.reasons.get(key, "no reason given")
         said.append(f"not served: {rows_per_s:.3g} requests/s of {found.names[key]}: {reason}")

@@ -37,6 +37,7 @@ COMMANDS: Final = (
         "simulate", "Play a scenario's requests in virtual time and report what became of them."
     ),
     Command("replay", "Decide a server's event log again, and tell what became of a request."),
+    Command("page", "Show a log or a scenario in the browser, until Ctrl-C."),
     Command("bench", "Send open-loop load to a running server; report goodput, latency, refusals."),
     Command("top", "Watch a running server: goodput, latency, refusals and shares per model."),
 )
@@ -84,7 +85,8 @@ def build(argv: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     asked = next((word for word in argv if not word.startswith("-")), "")
-    if asked == "replay" or any(word.split("=")[0] == "--log" for word in argv):
+    options = {word.split("=")[0] for word in argv}
+    if "--log" in options or (asked == "replay" and "--what-if" not in options):
         prefer_sources()  # a log keeps pickled engines, which compiled classes cannot be
     for name, summary in COMMANDS:
         function: Callable[..., None] | typer.Typer = _placeholder

@@ -41,6 +41,10 @@ Gpus = Annotated[
 Profiles = Annotated[
     Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
 ]
+Measured = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="CSV", help="Folder: measured points that correct estimates."),
+]
 SystemName = Annotated[
     str,
     typer.Option(

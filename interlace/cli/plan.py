@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,7 @@ from interlace.cli.options import (
     Device,
     Gpus,
     Json,
+    Measured,
     Price,
     Profiles,
     SystemName,
@@ -42,7 +43,8 @@ _Kind = Annotated[
     str | None,
     typer.Option(
         metavar="KIND[,KIND]",
-        help=f"Scenario: plan for {', '.join(GPU_KINDS)}; with commas, for the cheapest mix.",
+        help=f"Plan for {', '.join(GPU_KINDS)}. Several kinds with commas: the cheapest mix for a "
+        "scenario, each by itself for a folder.",
     ),
 ]
 _Explain = Annotated[
@@ -88,6 +90,7 @@ def plan(
     gpus: Gpus = None,
     cores: Cores = None,
     profiles: Profiles = None,
+    measured: Measured = None,
     as_json: Json = False,
 ) -> None:
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
@@ -98,26 +101,26 @@ def plan(
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
-    given a small part of the machine, and the whole machine is shared out in proportion. With
-    --memory it also says which weights stay in so much, how many requests were cold when that was
-    tried, and what a GB more would bring; so it does for a scenario whose models have layers.
+    given a small part of the machine. With --memory it also says which weights stay in so much.
+
+    Given a folder and --gpu it says how few GPUs of each kind do, without one: models that have no
+    stored profile are estimated from their graphs. --measured corrects that by measured points.
 
     \b
     Examples:
       interlace plan examples/planning/nine.toml
+      interlace plan models/ --gpu l4,a100,h100 --rate detector=200     # estimated
       interlace plan examples/planning/nine.toml --compare
       interlace plan examples/planning/kinds.toml --gpu 2080ti,a100   # which models on which
       interlace plan examples/planning/nine.toml --what-if rates=0.5,1,2,4 --draw sweep.svg
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
-      interlace plan models/ --rate cnn_small=500 --system gpulet --json
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
     outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
     overrides = _overrides(gpu, {"--rate": rate, "--slo": slo, "--price": price}, memory)
     if target.suffix == ".toml":
-        plan_scenario(target, system_of(system), overrides, outputs)
-        return
-    machine = _MachineOptions(device, gpus, cores, profiles)
+        return plan_scenario(target, system_of(system), overrides, outputs)
+    machine = _MachineOptions(device, gpus, cores, profiles, measured or ())
     _plan_folder(target, system, overrides, outputs, machine)
 
 
@@ -136,6 +139,7 @@ class _MachineOptions:
     gpus: str | None
     cores: str | None
     profiles: Path | None
+    measured: Sequence[Path]
 
 
 def _plan_folder(
@@ -147,7 +151,12 @@ def _plan_folder(
 
     if root.is_file():
         raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")
-    _only_for_scenarios(overrides.gpu, overrides.prices, outputs)
+    if overrides.gpu is not None:
+        _plan_estimated(root, system, overrides, outputs, machine)
+        return
+    if machine.measured:
+        raise InputError("--measured corrects estimates: it takes --gpu KIND and a model folder")
+    _only_for_scenarios(overrides.prices, outputs)
     show_logs(console(stderr=True))
     found = plan_machine(
         root,
@@ -171,9 +180,29 @@ def _plan_folder(
         raise typer.Exit(NOT_KEPT)
 
 
-def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: PlanOutputs) -> None:
+def _plan_estimated(
+    root: Path,
+    system: str,
+    overrides: Overrides,
+    outputs: PlanOutputs,
+    machine: _MachineOptions,
+) -> None:
+    from interlace.assembly.estimation import EstimateTask, kinds_of
+    from interlace.assembly.machine import default_profiles
+    from interlace.cli.estimates import plan_estimated
+
+    _only_for_scenarios({}, outputs)
+    for option, value in (("--memory", overrides.memory_bytes), ("--save", outputs.save)):
+        if value is not None:
+            raise InputError(f"{option} does not go with --gpu and a model folder")
+    kinds, folder = kinds_of(overrides.gpu or ""), machine.profiles or default_profiles()
+    task = EstimateTask(root, kinds, (), folder, machine.measured)
+    wanted = overrides.rates, overrides.slos, overrides.prices
+    plan_estimated(task, *wanted, system_of(system), outputs.as_json)
+
+
+def _only_for_scenarios(prices: Mapping[str, float], wishes: PlanOutputs) -> None:
     asked = {
-        "--gpu": gpu,
         "--price": prices,
         "--explain": wishes.explain,
         "--draw": wishes.draw,

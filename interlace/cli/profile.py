@@ -11,16 +11,18 @@ import typer
 import uvloop
 
 from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.estimation import EstimateTask, kinds_of
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.profiling_run import ProfilingTask, check, measure
-from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root, TrustModels
+from interlace.cli.estimates import profile_estimated
+from interlace.cli.options import Cores, Device, Gpus, Json, Measured, Profiles, Root, TrustModels
 from interlace.cli.profile_tables import cost_table, further_tables, latency_table
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, show_logs
 from interlace.core.json_text import json_text
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.core.user_errors import UserError
+from interlace.core.user_errors import InputError, UserError
 from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.profile_file import extras_rows, point_rows
@@ -28,14 +30,19 @@ from interlace.profiling.profile_file import extras_rows, point_rows
 Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer.")]
 Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
 Power = Annotated[bool, typer.Option("--power", help="Power, energy of a request (GPU).")]
+Estimate = Annotated[
+    bool, typer.Option("--estimate", help="No GPU: from the models' graphs, for --gpu.")
+]
+_OnlyModels = Annotated[list[str] | None, typer.Option(help="Only this model; may be given again.")]
+_Kinds = Annotated[
+    str | None, typer.Option(metavar="KIND[,KIND]", help="With --estimate: kinds such as h100.")
+]
 CoRunning = Annotated[bool, typer.Option("--corun", help="Pairs, triples of models together.")]
 
 
 def profile(
     models_dir: Root,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Only this model; may be given again.")
-    ] = None,
+    model: _OnlyModels = None,
     device: Device = "auto",
     gpus: Gpus = None,
     cores: Cores = None,
@@ -46,31 +53,33 @@ def profile(
     pressure: Pressure = False,
     power: Power = False,
     corun: CoRunning = False,
+    estimate: Estimate = False,
+    gpu: _Kinds = None,
+    measured: Measured = None,
     as_json: Json = False,
 ) -> None:
     """Measure models on this machine's GPU or cores and keep the figures.
 
     Runs every model at batches 1, 2, 4, ... and every share of the device, and stores latency
     (median, p95, p99), memory, load time and overhead in one readable file a model. What is
-    stored already and still holds is not measured again. `interlace serve` does the same for
-    models that are new to it; this is for doing it ahead of time, or for looking. --layers,
-    --pressure, --power and --corun measure more, each time anew, and add it to the files.
+    stored already and still holds is not measured again. --estimate needs no GPU: figures follow
+    from models' graphs. The others measure more, each time anew.
 
     \b
     Examples:
       interlace profile models/
-      interlace profile models/ --model embedder --model detector --force
       interlace profile models/ --cores 0-3 --json > profiles.json
-      interlace profile models/ --device mps          # each way of parting has its own figures
       interlace profile models/ --device green --power --corun
+      interlace profile models/ --estimate --gpu h100     # no GPU needed
     """
-    folder = profiles or default_profiles()
+    folder, names = profiles or default_profiles(), tuple(model or ())
+    if estimate or gpu or measured:
+        asked = (models_dir, names, folder, trust_models)
+        return _estimate(estimate, gpu, measured or (), asked, as_json)
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose_accelerators(device, cpu_settings(cores, Path(weights), models_dir), gpus)
         check(wanted := ExtraMetrics(layers, pressure, power, corun), where)
-        task = ProfilingTask(
-            models_dir, tuple(model or ()), where, folder, force, wanted, trust_models
-        )
+        task = ProfilingTask(models_dir, names, where, folder, force, wanted, trust_models)
         show_logs(errors := console(stderr=True))
         with ProgressBar(errors) as bar:
             models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
@@ -81,6 +90,19 @@ def profile(
         _show(found, seen, len(models) - len(filled.measured), folder)
     if failures:
         raise UserError(f"not every model could be measured: {'; '.join(failures)}")
+
+
+def _estimate(
+    wanted: bool,
+    gpu: str | None,
+    measured: Sequence[Path],
+    asked: tuple[Path, tuple[str, ...], Path, str],
+    as_json: bool,
+) -> None:
+    if not (wanted and gpu):
+        raise InputError("--estimate takes --gpu KIND; --gpu and --measured take --estimate")
+    root, names, folder, trust = asked
+    profile_estimated(EstimateTask(root, kinds_of(gpu), names, folder, measured, trust), as_json)
 
 
 def _label(model: Model) -> str:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from interlace.cli.options import Json
+from interlace.cli.options import Json, positive
+from interlace.cli.replaying.history import history as history_of
 from interlace.cli.replaying.story import story
 from interlace.cli.replaying.summary import Summary, opened, record, summary
+from interlace.cli.replaying.what_if import logged_traffic
+from interlace.cli.replaying.what_if import what_if as whatif_rows
+from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
 from interlace.core.request import Reply
 from interlace.core.user_errors import InputError, UserError
@@ -27,6 +33,19 @@ _Model = Annotated[str | None, typer.Option(help="With --missed: of this model a
 _System = Annotated[
     str | None, typer.Option(help="Allow the log's own system, where that is module:attribute.")
 ]
+_WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CHANGES",
+        help="Play the same requests again, simulated: system=NAME, rates=X, slos=X, gpus=N or "
+        "gpus=-1; several with commas.",
+    ),
+]
+_Last = Annotated[float, typer.Option(help="With --what-if: of the log's last seconds.")]
+_History = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="About N instants of the log and who was missed, as JSON."),
+]
 _Report = Annotated[bool, typer.Option("--report", help="Figures of the whole log.")]
 
 
@@ -36,6 +55,9 @@ def replay(
     request_id: _Request = None,
     model: _Model = None,
     full_report: _Report = False,
+    what_if: _WhatIf = None,
+    last_s: _Last = 600.0,
+    history: _History = None,
     system: _System = None,
     as_json: Json = False,
 ) -> None:
@@ -51,8 +73,15 @@ def replay(
       interlace replay events.log --missed 3 --model resnet/1#0
       interlace replay events.log --request 1742
       interlace replay events.log --report --json
+      interlace replay events.log --what-if system=gpulet --what-if gpus=-1,rates=0.8
     """
     again = opened(log, system)
+    if history is not None:
+        typer.echo(msgspec.json.encode(history_of(again, max(1, history))))
+        return
+    if what_if:
+        _show_what_if(again, what_if, last_s, as_json)
+        return
     if request_id is not None:
         _tell(again, request_id)
         return
@@ -68,6 +97,25 @@ def replay(
             f"{log}: from {found.differs_ms:.1f} ms on this version decides otherwise than the "
             "one that wrote the log"
         )
+
+
+def _show_what_if(again: Replay, changes: Sequence[str], last_s: float, as_json: bool) -> None:
+    positive({"--last-s": last_s})
+    rows = whatif_rows(logged_traffic(again.log, again.system, last_s), changes)
+    if as_json:
+        typer.echo(json_text(rows))
+        return
+    made = table(
+        ["what if"],
+        ["GPUs", "requests", "good/s", "in time %", "p99 ms", "worst %"],
+    )
+    for row in rows:
+        p99 = "-" if row.p99_ms is None else f"{row.p99_ms:.1f}"
+        made.add_row(
+            row.name, str(row.gpus), str(row.requests), f"{row.goodput_rps:.1f}",
+            f"{row.in_time:.2%}"[:-1], p99, f"{row.worst_in_time:.2%}"[:-1],
+        )  # fmt: skip
+    console().print(made)
 
 
 def _tell(again: Replay, request_id: int) -> None:

@@ -105,6 +105,14 @@ _Hosts = Annotated[
     list[str] | None,
     typer.Option("--allow-host", help="Also answer requests to this Host name; may be repeated."),
 ]
+_Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-missing",
+        metavar="NAME|all",
+        help="Be ready also if this model cannot be served; may be repeated.",
+    ),
+]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Device = Annotated[
     str,
@@ -198,7 +206,7 @@ def serve(
     node_key_file: NodeKeyFile = None,
     tls_cert: TlsCert = None, tls_key: TlsKey = None, ca: _Ca = None,
     allow_host: _Hosts = None, allow_client_shm: _Shm = False,
-    trust_models: TrustModels = "",
+    trust_models: TrustModels = "", allow_missing: _Missing = None,
     request_memory_mb: Requests = 2048.0,
     drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0,
     log: _Log = None, log_limit_mb: _LogLimit = 1000.0, log_level: Level = LogLevel.INFO,
@@ -217,7 +225,7 @@ def serve(
     options = ServeOptions(
         keys.api, keys.admin, tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
-        keys.node, TlsFiles(tls_cert, tls_key, ca), trust_models,
+        keys.node, TlsFiles(tls_cert, tls_key, ca), trust_models, tuple(allow_missing or ()),
     )  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,

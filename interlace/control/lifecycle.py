@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -32,8 +32,10 @@ class ModelLifecycle:
         deployments: Deployments,
         device: Registers,
         registry: VersionRegistry,
+        allow_missing: Collection[str] = (),
     ) -> None:
         self.started = False
+        self._allow_missing, self._complete = allow_missing, False
         self.draining = False
         self._preparation = preparation
         self._deployments = deployments
@@ -43,7 +45,11 @@ class ModelLifecycle:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and who holds or waits
 
     def ready(self) -> bool:
-        return self.started and not self.draining
+        """True once every model that must be served was: later failures are those models' own."""
+        if self.started and not self._complete and "all" not in self._allow_missing:
+            self._complete = self._registry.missing() <= set(self._allow_missing)
+        complete = self._complete or "all" in self._allow_missing
+        return self.started and complete and not self.draining
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return self._registry.index(ready_only)

@@ -19,6 +19,7 @@ from interlace.core.trust import TrustedModels
 from interlace.perf.cold_start import as_allowed
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
+from interlace.profiling.profile_file import values_text
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore, SignatureStore
@@ -36,6 +37,11 @@ from interlace.repository.folder import ModelFolder
 from interlace.server.cache import GenerationalCache
 
 _log = logging.getLogger(__name__)
+
+_GUESSED: Final = (
+    "%s: its sample values do not suit it; it is served, and its latency is learned from the first "
+    "requests; to measure it, give values under [sample] in interlace.toml, or model_warmup"
+)
 
 #: What so many models said of themselves is remembered.
 _SIGNATURES: Final = 256
@@ -156,6 +162,8 @@ class ModelPreparer:
         async with self._measuring:
             try:
                 found = await fill(self._rig, models, self._store, how, progress)
+                for reason in found.guessed.values():
+                    _log.warning(_GUESSED, reason)
                 if self._layers is not None:
                     await self._take_apart(self._layers, models, found)
                 return replace(found, profiles=self._beside.busy(models, found.profiles))
@@ -216,7 +224,14 @@ def _one_step() -> int:
 def _described_by(model: Model) -> Hashable:
     """What a model's signature depends on: its files, and the tensors that settings declare."""
     told = model.signature
-    return model.digest, told.inputs, told.outputs, told.batched, tuple(model.sample.items())
+    return (
+        model.digest,
+        told.inputs,
+        told.outputs,
+        told.batched,
+        tuple(model.sample.items()),
+        values_text(model),
+    )
 
 
 def failure_text(error: Exception) -> str:

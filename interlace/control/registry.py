@@ -61,6 +61,22 @@ class VersionRegistry:
         """The models that serve under a name."""
         return [e.model for e in self.all() if e.name == name and e.model is not None]
 
+    def why_missing(self, name: str) -> str:
+        """Why nothing serves under a name that is in the repository; empty if there is no such."""
+        return next(
+            (
+                entry.reason or "it is being loaded"
+                for entry in self._entries.values()
+                if entry.name == name and entry.model is None and entry.reason != UNLOADED
+            ),
+            "",
+        )
+
+    def missing(self) -> set[str]:
+        """Names that are in the repository and of which no version serves, unless unloaded."""
+        known = {e.name for e in self._entries.values() if e.reason != UNLOADED}
+        return known - {e.name for e in self._entries.values() if e.model is not None}
+
     def by_key(self, key: str) -> VersionEntry | None:
         """The entry that a deployment key serves."""
         name, version, _ = DeploymentKey.parse(key)

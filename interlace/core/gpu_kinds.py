@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from interlace.core.hardware import Fleet, Gpu, Trait
 
@@ -71,8 +71,10 @@ GPU_KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
             _mps("a10", 72, 24 * _GB),
             _mps("a30", 56, 24 * _GB),
             _mps("a100", 108, 80 * _GB),
+            _mps("a100-40gb", 108, 40 * _GB),
             _mps("l4", 58, 24 * _GB),
             _mps("l40s", 142, 48 * _GB),
+            _mps("rtx-3090", 82, 24 * _GB),
             _mps("rtx-4090", 128, 24 * _GB),
             _mps("rtx-pro-6000", 188, 96 * _GB),
             Gpu(
@@ -89,6 +91,45 @@ GPU_KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
             Gpu("", "h200", 132, 141 * _GB, _green(132), frozenset(Trait)),
             Gpu("", "b200", 148, 180 * _GB, _green(148), frozenset(Trait)),
         )
+    }
+)
+
+
+class GpuRates(NamedTuple):
+    """What a kind of GPU computes and moves at most, without sparsity; ``l2_mb`` is its L2 cache.
+
+    ``fp16_tflops`` are tensor cores that add up in FP32, ``tf32_tflops`` where it has them.
+    """
+
+    fp32_tflops: float
+    tf32_tflops: float
+    fp16_tflops: float
+    dram_gb_s: float
+    l2_mb: float
+
+
+#: From NVIDIA's data sheets, and of GeForce and RTX its architecture white papers (Turing, GA102,
+#: Ada, RTX Blackwell: "FP16 Tensor TFLOPS with FP32 accumulate"); SXM where there is one.
+GPU_RATES: Final[Mapping[str, GpuRates]] = MappingProxyType(
+    {
+        "p100": GpuRates(10.6, 10.6, 21.2, 732, 4),  # P100 data sheet
+        "v100": GpuRates(15.7, 15.7, 125, 900, 6),  # V100 data sheet, SXM2
+        "t4": GpuRates(8.1, 8.1, 65, 320, 4),  # T4 data sheet
+        "titan-rtx": GpuRates(16.3, 16.3, 130.5, 672, 6),  # Turing white paper
+        "2080ti": GpuRates(13.4, 13.4, 53.8, 616, 5.5),  # Turing white paper
+        "a10": GpuRates(31.2, 62.5, 125, 600, 6),  # A10 data sheet
+        "a30": GpuRates(10.3, 82, 165, 933, 24),  # A30 data sheet
+        "a100": GpuRates(19.5, 156, 312, 2039, 40),  # A100 data sheet, 80 GB SXM
+        "a100-40gb": GpuRates(19.5, 156, 312, 1555, 40),  # A100 data sheet, 40 GB SXM
+        "a100-mig": GpuRates(19.5, 156, 312, 2039, 40),
+        "l4": GpuRates(30.3, 60, 121, 300, 48),  # L4 data sheet, halves of the sparse rates
+        "l40s": GpuRates(91.6, 183, 362, 864, 96),  # L40S data sheet
+        "rtx-3090": GpuRates(35.6, 35.6, 71, 936, 6),  # GA102 white paper
+        "rtx-4090": GpuRates(82.6, 82.6, 165.2, 1008, 72),  # Ada white paper
+        "rtx-pro-6000": GpuRates(125, 251.9, 503.8, 1792, 128),  # RTX Blackwell PRO white paper
+        "h100": GpuRates(66.9, 494.7, 989.4, 3350, 50),  # H100 data sheet, SXM
+        "h200": GpuRates(66.9, 494.7, 989.4, 4800, 50),  # H200 data sheet, SXM
+        "b200": GpuRates(75, 1125, 2250, 8000, 126),  # HGX B200 data sheet, an eighth
     }
 )
 

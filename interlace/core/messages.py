@@ -277,12 +277,13 @@ class Failure:
     """Why a piece of work failed. ``fatal`` if the partition's process died.
 
     ``innocent`` if it died for another reason, or of one of several pieces and it is not known
-    which.
+    which. ``bad_input`` if a request's values are at fault, and not the model.
     """
 
     detail: str
     fatal: bool = False
     innocent: bool = False
+    bad_input: bool = False
 
 
 class WorkFinished(Struct, frozen=True, array_like=True):

@@ -60,12 +60,25 @@ class Description(msgspec.Struct, frozen=True):
     architecture: str = ""
 
 
+class SampleValue(msgspec.Struct, frozen=True):
+    """The value of one input that profiling, warm-up and trials use: JSON text, a file, or zeros.
+
+    ``shape`` is empty where only the file tells it; ``stamp`` changes with the file.
+    """
+
+    text: str = ""
+    file: str = ""  #: .npz (by the input's name), .npy, or bytes in the v2 binary form
+    shape: tuple[int, ...] = ()
+    stamp: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """One version of one model.
 
     ``path`` is the version folder. ``digest`` covers every file that changes what the model
     computes. ``sample`` gives sizes for dims that are -1, per input, used to profile and warm up.
+    ``values`` are their contents where the operator gives them.
     Models of one ``architecture`` differ in their weights alone; empty if that is not known.
     """
 
@@ -80,6 +93,7 @@ class Model:
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     generation: int = 0
     architecture: str = ""
+    values: Mapping[str, SampleValue] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

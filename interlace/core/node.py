@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -9,12 +10,18 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 
+#: Names go into headers, logs, metrics and paths; "/" parts a node from its accelerators.
+_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.:%@\[\]-]{1,253}")
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """Where a node listens, by its name in the fleet.
 
     ``service`` is the name in its certificate, "" for ``host``.
+
+    Raises:
+        ValueError: the name or an address has other characters than ``_NAME``.
     """
 
     name: str
@@ -22,6 +29,13 @@ class Node:
     http_port: int
     grpc_port: int = 0
     service: str = ""
+
+    def __post_init__(self) -> None:
+        for text in (self.name, self.host, self.service or self.host):
+            if not _NAME.fullmatch(text):
+                raise ValueError(
+                    f"node {self.name!r}: {text!r} must have 1 to 253 letters, digits and _.:%@[]-"
+                )
 
     @property
     def tls_name(self) -> str:

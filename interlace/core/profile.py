@@ -103,6 +103,7 @@ class Profile:
     overheads included. ``pressure`` maps the same key to (L2, DRAM) utilisation in 0..1, ``draws``
     to power, ``strains`` to behaviour beside memory readers. ``cold_ms`` is one row with no weights
     resident, brought as our plan has it. What was not measured is empty or 0.
+    ``interval`` is of an estimate: true latencies over its own, 10th and 90th percentile.
     """
 
     model: str
@@ -118,6 +119,12 @@ class Profile:
     draws: Mapping[tuple[int, int], PowerDraw] = field(default_factory=dict)
     strains: Mapping[tuple[int, int], tuple[MemoryContention, ...]] = field(default_factory=dict)
     cold_ms: float = 0.0
+    interval: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether latencies follow from the model's graph, and were not measured."""
+        return self.interval != (1.0, 1.0)
 
 
 #: Profiles of one accelerator kind by deployment key.

@@ -58,9 +58,9 @@ class Engine:
         controller = FleetController(self._state, scaler)
         self._plans = PlanController(self._state, self._quarantine, self._rates, scaler, controller)
 
-    def snapshot(self) -> EngineSnapshot:
-        """The state as it is now, as values that do not change any more."""
-        return take_snapshot(self._state)
+    def snapshot(self, models: bool = True) -> EngineSnapshot:
+        """The state as it is now, as values that do not change; of ``models`` all or none."""
+        return take_snapshot(self._state, models)
 
     @property
     def target(self) -> Plan:

@@ -17,11 +17,15 @@ AFTER_MS: Final = 0.1
 def retry_or_fail(
     state: EngineState, batch: Batch, failure: Failure, now_ms: float
 ) -> list[Command]:
-    """Queue a failed batch's requests again, to run alone; reply to those that were retried."""
+    """Queue a failed batch's requests again, to run alone; reply to those that were retried.
+
+    A request whose values are at fault gets a refusal; if it ran alone, without a retry.
+    """
     commands: list[Command] = []
     deployed = state.models.get(batch.model)
     alone = len(batch.requests) == 1 and failure.fatal and not failure.innocent
     deaths = batch.attempt if alone else 0
+    known = failure.bad_input and len(batch.requests) == 1
     for request in batch.requests:
         if request.id in state.cancelled:
             state.cancelled.discard(request.id)
@@ -29,7 +33,7 @@ def retry_or_fail(
             commands.append(cancelled(request, deaths))
         elif request.id in state.given_up:
             commands.append(given_up(state, request, now_ms, deaths))
-        elif _may_retry(state, request, deployed, now_ms) and deployed is not None:
+        elif not known and _may_retry(state, request, deployed, now_ms) and deployed is not None:
             state.retried.add(request.id)
             state.queue_up(deployed, request)
             if deployed.weights:
@@ -37,8 +41,11 @@ def retry_or_fail(
             commands.append(WakeAt(request.deadline_ms + AFTER_MS))
         else:
             state.retried.discard(request.id)
-            error = ServeError(Reason.BACKEND, failure.detail)
-            commands.append(SendReply(Reply(request, Outcome.FAILED, error=error, deaths=deaths)))
+            outcome, reason = Outcome.FAILED, Reason.BACKEND
+            if known:
+                outcome, reason = Outcome.REFUSED, Reason.BAD_INPUT
+            error = ServeError(reason, failure.detail)
+            commands.append(SendReply(Reply(request, outcome, error=error, deaths=deaths)))
     return commands
 
 

@@ -101,13 +101,13 @@ class EngineSnapshot:
     reached: bool
 
 
-def take_snapshot(state: EngineState) -> EngineSnapshot:
-    """Copy what is mutable."""
+def take_snapshot(state: EngineState, models: bool = True) -> EngineSnapshot:
+    """Copy what is mutable; without ``models``, of which there may be thousands, none of them."""
     return EngineSnapshot(
         state.fleet,
         state.target,
         {live.id: _partition(live) for live in state.partitions.values()},
-        {key: _model(deployed) for key, deployed in state.models.items()},
+        {key: _model(deployed) for key, deployed in state.models.items()} if models else {},
         state.partitions_lost,
         reached(state.partitions, state.target),
     )

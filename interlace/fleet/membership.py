@@ -104,7 +104,10 @@ def parse_node(text: str) -> Node:
     """
     name, equals, address = text.rpartition("=")
     host, port = _host_port(address, text)
-    return Node(name if equals else address, host, port, port + 1)
+    try:
+        return Node(name if equals else address, host, port, port + 1)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _host_port(address: str, text: str) -> tuple[str, int]:

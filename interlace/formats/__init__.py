@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
+from interlace.core.work import ModelWork
+from interlace.formats.arrays import sample_shape
 from interlace.formats.runner import ModelRunner
 
 if TYPE_CHECKING:  # it needs torch
@@ -69,6 +72,27 @@ def open_torch(model: Model) -> OpenedModel:
         raise RepositoryError(model.path, "an ONNX model", "a format that torch runs")
     with _in_words(model):
         return _torch_format(model)(model)
+
+
+def count_work(model: Model) -> ModelWork:
+    """What the model computes for one row, from its graph; torch models run once on the CPU.
+
+    Raises:
+        RepositoryError: as ``open_model``.
+        MemoryError: no memory for it.
+    """
+    if model.format is Format.ONNX:
+        from interlace.formats import onnx_work
+
+        sizes = {spec.name: sample_shape(spec, model.sample) for spec in model.signature.inputs}
+        return onnx_work.count(Path(model.path, "model.onnx"), {**model.sample, **sizes})
+    opened = open_torch(model)
+    from interlace.formats import torch_work
+    from interlace.formats.torch_runner import sample_of
+
+    with _in_words(model):
+        values = sample_of(opened, model)
+        return torch_work.count(lambda: opened.call(values), opened.tensors.values())
 
 
 def _torch_format(model: Model) -> Callable[[Model], OpenedModel]:

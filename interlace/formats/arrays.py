@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from interlace.core.model import Model
+from interlace.core.model import Model, SampleValue
 from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
 from interlace.formats.runner import Array
 
@@ -29,6 +32,8 @@ NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
     BYTES: np.dtype(np.object_),
 }
 
+#: Names of inputs that tell sizes.
+_SIZES: Final = re.compile("size|shape")
 WORD: Final = b"interlace"  #: an element of type ``BYTES``
 
 
@@ -61,8 +66,80 @@ def sample_inputs(model: Model, signature: Signature, rows: int) -> dict[str, Ar
     inputs = {}
     for spec in signature.inputs:
         dims = sample_shape(spec, model.sample)
-        inputs[spec.name] = sample_array(spec, (rows, *dims) if signature.batched else dims)
+        shape = (rows, *dims) if signature.batched else dims
+        inputs[spec.name] = given_array(
+            spec, shape, model.values.get(spec.name) or hinted(spec, shape, model, signature)
+        )
     return inputs
+
+
+def given_array(spec: TensorSpec, shape: tuple[int, ...], value: SampleValue | None) -> Array:
+    """The operator's value for an input in that shape, repeated or cut; without one, a made-up one.
+
+    Raises:
+        ValueError, OSError: the value cannot be read, or is of another datatype.
+    """
+    if value is None:
+        return sample_array(spec, shape)
+    dtype = NUMPY_TYPES[spec.datatype]
+    if not value.text and not value.file:
+        zero = b"" if spec.datatype == BYTES else 0
+        return np.full(shape, zero, dtype=dtype)
+    array = _read_text(value.text, dtype) if value.text else _read_file(value.file, spec)
+    if not array.size:
+        raise ValueError(f"the sample value of '{spec.name}' has no element")
+    return np.resize(array.ravel(), shape)
+
+
+def hinted(
+    spec: TensorSpec, shape: tuple[int, ...], model: Model, signature: Signature
+) -> SampleValue | None:
+    """A value that the name of an input of sizes suggests; ``None`` for others.
+
+    A shape or sizes of as many dims as another input has are that input's; else height and width.
+    """
+    numbers = NUMPY_TYPES[spec.datatype].kind in "iuf"
+    if not numbers or len(spec.dims) != 1 or not _SIZES.search(spec.name.lower()):
+        return None
+    count = shape[-1]
+    others = [
+        sample_shape(one, model.sample)
+        for one in signature.inputs
+        if one.name != spec.name and len(one.dims) > 1
+    ]
+    alike = next((dims for dims in others if len(dims) == count), None)
+    if alike is None:
+        alike = next((dims[-count:] for dims in others if len(dims) > count), (1,) * count)
+    return SampleValue(json.dumps(alike))
+
+
+def _read_text(text: str, dtype: np.dtype[Any]) -> Array:
+    array = np.asarray(json.loads(text))
+    return _as_bytes(array) if dtype == np.object_ else array.astype(dtype)
+
+
+def _read_file(path: str, spec: TensorSpec) -> Array:
+    dtype = NUMPY_TYPES[spec.datatype]
+    if path.endswith((".npy", ".npz")):
+        read = np.load(path, allow_pickle=False)
+        array: Array = read if path.endswith(".npy") else read[spec.name]
+        return _as_bytes(array) if spec.datatype == BYTES else array.astype(dtype)
+    data = Path(path).read_bytes()
+    if spec.datatype != BYTES:
+        return np.frombuffer(data, dtype)
+    elements, at = [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        elements.append(data[at + 4 : end])
+        at = end
+    return np.array(elements, dtype=object)
+
+
+def _as_bytes(array: Array) -> Array:
+    elements = [one if isinstance(one, bytes) else str(one).encode() for one in array.ravel()]
+    made = np.empty(len(elements), dtype=object)
+    made[:] = elements
+    return made
 
 
 def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
@@ -83,6 +160,8 @@ def sample_shape(spec: TensorSpec, sample: Mapping[str, Sequence[int]]) -> tuple
     ``sample`` gives, per input, either all dims or those of the free ones in order.
     """
     sizes = sample.get(spec.name, ())
+    if len(sizes) == len(spec.dims) + 1:  # rows in front
+        sizes = sizes[1:]
     if len(sizes) == len(spec.dims):  # a full shape: keep what stands at free dims
         sizes = [size for size, dim in zip(sizes, spec.dims, strict=True) if dim < 0]
     given = iter(sizes)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from interlace.core.errors import RepositoryError
+from interlace.core.errors import RepositoryError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
 from interlace.formats.arrays import check_outputs
@@ -170,7 +170,7 @@ def _to_text(name: str, array: Array) -> Array:
     try:
         decoded = [element.decode() for element in array.ravel()]
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise bad_input(
             f"input '{name}': onnxruntime takes UTF-8 strings only ({error})"
         ) from error
     return np.array(decoded, dtype=object).reshape(array.shape)

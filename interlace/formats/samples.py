@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
-from interlace.formats.arrays import sample_array, sample_shape
+from interlace.formats.arrays import given_array, sample_shape
 from interlace.formats.torch_values import to_torch
 
 #: Rows of the first and the second sample of a model that takes batches.
@@ -39,9 +39,11 @@ def sample_values(
 ) -> dict[str, Any]:
     """New tensors (object arrays for ``BYTES``) of those shapes by input name."""
     shapes = sample_shapes(specs, model, batched, attempt)
-    return {
-        spec.name: to_torch(sample_array(spec, shapes[spec.name]), spec.datatype) for spec in specs
+    arrays = {
+        spec.name: given_array(spec, shapes[spec.name], model.values.get(spec.name))
+        for spec in specs
     }
+    return {spec.name: to_torch(arrays[spec.name], spec.datatype) for spec in specs}
 
 
 def _refined(spec: TensorSpec, model: Model) -> TensorSpec:

@@ -99,7 +99,8 @@ class FluidPools:
             f"{len(self.fleet.gpus)} accelerators in {pools} pools of alike partitions: "
             f"without queues there is time for {part:.0%} of the rates"
         )
-        return Plan(partitions(homes, self.demand, rates, self.current), notes=(said,))
+        made = partitions(homes, self.demand, rates, self.current)
+        return Plan(made, notes=(said,), headroom=float(part))
 
     def _placed(self, filling: _Filling) -> list[FilledGpu] | None:
         """The pools on accelerators, each model in as many hosts as memory allows."""

@@ -113,7 +113,7 @@ class Narrowing:
             proposed = pools.plan(weight) if weight else None
             if proposed is None:
                 return None
-            plan = self.trials.spread(proposed, pools.fleet)
+            plan = self.trials.spread(replace(proposed, headroom=None), pools.fleet)
             found = next((one for one in broken if _breaks_alike(plan, one)), None)
             if found is None:
                 found = self.trials.confirmed(plan, pools.fleet)

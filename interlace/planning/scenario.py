@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -15,7 +15,7 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.loading import HostTier
 from interlace.core.plan import Demand, as_rows_per_s
-from interlace.core.profile import Profile
+from interlace.core.profile import Profile, Profiles
 from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import NO_INTERFERENCE, ConstantFactor, Interference, busy_profiles
@@ -129,11 +129,14 @@ def read_scenario(
             for name, workload in parted_workloads(names[model], one.workload)
         },
         path.parent,
-        tuple(
-            f"{name} names no gpu_kind: its latencies are taken for those of {kind.kind}"
-            for name in unnamed
-            if kind.kind != own_kind
-        ),
+        _notes(unnamed if kind.kind != own_kind else (), kind.kind, profiles),
+    )
+
+
+def _notes(unnamed: Iterable[str], kind: str, profiles: Profiles) -> tuple[str, ...]:
+    return (
+        *(f"{n} names no gpu_kind: its latencies are taken for those of {kind}" for n in unnamed),
+        *(f"latencies of {n} are estimated" for n, one in profiles.items() if one.estimated),
     )
 
 

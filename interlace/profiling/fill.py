@@ -17,10 +17,14 @@ from interlace.profiling.sweep import THOROUGH, SweepSettings
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """Profiles and failures by deployment key; ``measured`` names the keys that were not stored."""
+    """Profiles and failures by deployment key; ``measured`` names the keys that were not stored.
+
+    ``guessed`` says of profiles that are not measured why: they are not stored either.
+    """
 
     profiles: dict[str, Profile] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    guessed: dict[str, str] = field(default_factory=dict)
     measured: tuple[str, ...] = ()
 
 
@@ -41,6 +45,7 @@ async def fill(
     stored = {} if force else await asyncio.to_thread(_stored, store, models, rig, settings)
     missing = [model for model in models if model.key not in stored]
     profiles, failures, measured = dict(stored), dict[str, str](), list[str]()
+    guessed: dict[str, str] = {}
     while missing:
         some = one_of_each(missing)
         async for model, profile, error in profile_all(rig, some, settings, progress):
@@ -49,12 +54,15 @@ async def fill(
                 failures[model.key] = error
                 continue
             profiles[model.key] = profile
+            if error:
+                guessed[model.key] = error
+                continue
             # Beside the loop: a disk that is busy takes its time.
             await asyncio.to_thread(store.save, profile, model, rig.gpu, settings)
         left = [model for model in missing if model.key not in measured]
         profiles |= await asyncio.to_thread(_stored, store, left, rig, settings)
         missing = [model for model in left if model.key not in profiles]
-    return FillResult(profiles, failures, tuple(measured))
+    return FillResult(profiles, failures, guessed, tuple(measured))
 
 
 def one_of_each(models: Sequence[Model]) -> list[Model]:

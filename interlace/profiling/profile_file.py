@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 import msgspec
@@ -52,6 +53,7 @@ class ModelHeader(msgspec.Struct, frozen=True):
     max_batch: int
     limit_ms: float
     sample: dict[str, list[int]]
+    values: str = ""  #: sample values as ``values_text`` has them; absent from older files
 
 
 class DeviceHeader(msgspec.Struct, frozen=True):
@@ -96,6 +98,7 @@ class ProfileRecord(msgspec.Struct, frozen=True):
     more: list[ExtrasRow] = []  #: absent from older files
     layers: tuple[LayerProfile, ...] = ()
     cold_ms: float = 0.0
+    interval: tuple[float, float] = (1.0, 1.0)  #: another one marks an estimate
 
 
 def read_record(text: bytes) -> ProfileRecord:
@@ -160,6 +163,7 @@ def profile_of(record: ProfileRecord, key: str) -> Profile:
         pressure={_key(one): one.pressure for one in record.more if one.pressure is not None},
         layers=record.layers,
         cold_ms=record.cold_ms,
+        interval=record.interval,
         draws={_key(one): one.draw for one in record.more if one.draw is not None},
         strains={_key(one): one.strains for one in record.more if one.strains},
     )
@@ -181,6 +185,12 @@ def misplaced(record: ProfileRecord, digest: str, gpu: Gpu) -> str | None:
     return None if record.points else "it holds no points"
 
 
+def values_text(model: Model) -> str:
+    """What is given as sample values, shortened; empty where nothing is."""
+    given = [(n, v.text, v.file and v.stamp, v.shape) for n, v in sorted(model.values.items())]
+    return hashlib.sha256(repr(given).encode()).hexdigest()[:16] if given else ""
+
+
 def outdated(record: ProfileRecord, model: Model, samples: int) -> str | None:
     """Why a record does not go as far as this model may, or as deep; ``None`` if it does."""
     subject = record.model
@@ -188,6 +198,8 @@ def outdated(record: ProfileRecord, model: Model, samples: int) -> str | None:
         return "measured in haste, while others were served"
     if subject.sample != {name: list(sizes) for name, sizes in model.sample.items()}:
         return "the sample sizes changed"
+    if subject.values != values_text(model):
+        return "the sample values changed"
     if model.signature.max_batch > subject.max_batch:
         return f"measured up to batch {subject.max_batch}, now {model.signature.max_batch}"
     if model.terms.slo_ms > subject.limit_ms and _cut_short(record):

@@ -5,20 +5,26 @@ from __future__ import annotations
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.model import Model
 from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
 from interlace.core.request import Timing
 from interlace.profiling.progress import OnSweepStep, SweepStep, TimeEstimate, no_progress
-from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.rig import MeasureError, PartitionLostError, Rig
 from interlace.profiling.samples import SampleInputs
 from interlace.profiling.share_visits import ModelResidence, share_visits
 from interlace.profiling.sweep import THOROUGH, SweepSettings, batch_sizes, enough, point
 
+#: What is assumed of a model that could not be measured, over its SLO: one row, a full batch.
+_GUESSED: Final = (0.05, 0.2)
+
 
 class MeasuredModel(NamedTuple):
-    """A model and its profile, or why there is none."""
+    """A model and its profile, or why there is none.
+
+    With both, the model failed on sample values and the latencies are guessed.
+    """
 
     model: Model
     profile: Profile | None
@@ -46,9 +52,10 @@ async def profile_all(
     pace = TimeEstimate(sum(_points(rig, model, settings) for model in models), settings.budget_s)
     for model in models:
         try:
-            found = await _Sweep(rig, model, settings, progress, pace).run()
+            sweep = _Sweep(rig, model, settings, progress, pace)
+            found = await sweep.run()
         except MeasureError as error:
-            yield MeasuredModel(model, None, str(error))
+            yield MeasuredModel(model, sweep.guess(), str(error))
         except Exception as error:  # of its sizes or types: the others are measured all the same
             yield MeasuredModel(model, None, f"{model.name} cannot be measured: {error!r}")
         else:
@@ -79,6 +86,7 @@ class _Sweep:
         self._sizes = batch_sizes(model.signature.max_batch, settings.factor)
         self._holdings = ModelResidence(rig, model, settings.timeout_s)
         self._left = _points(rig, model, settings)
+        self._choked = False  #: the model runs, but not on the sample values
 
     async def run(self) -> Profile:
         inputs = self._inputs()
@@ -89,6 +97,21 @@ class _Sweep:
         finally:
             inputs.release()
             self._skip(self._left)
+        return self._profile()
+
+    def guess(self) -> Profile | None:
+        """A profile of a model that loads and fails on sample values; ``None`` of others.
+
+        Latencies are parts of the SLO, so that first requests are let in: they tell the truth.
+        """
+        if not self._choked:
+            return None
+        for share_pct in self._rig.gpu.shares_pct:
+            for batch, part in zip((1, self._sizes[-1]), _GUESSED, strict=True):
+                guessed_ms = part * self._model.terms.slo_ms
+                key = batch, share_pct
+                if key not in self._notes.points:
+                    self._notes.points[key] = LatencyPoint(guessed_ms, guessed_ms, guessed_ms, 0)
         return self._profile()
 
     async def _shares(self, inputs: SampleInputs) -> None:
@@ -115,6 +138,8 @@ class _Sweep:
             try:
                 measured = await self._point(partition, batch, inputs)
             except MeasureError as error:
+                lost = isinstance(error, PartitionLostError)
+                self._choked = not lost and not self._notes.points
                 raise type(error)(f"batch {batch} at a share of {share_pct} %: {error}") from None
             self._notes.points[batch, share_pct] = measured
             self._left -= 1
@@ -173,7 +198,7 @@ class _Sweep:
 
     def _profile(self) -> Profile:
         # From outside only the sum of the ways there and back is seen; they are alike, so halves.
-        half_ms = statistics.median(self._notes.overheads_ms) / 2.0
+        half_ms = statistics.median(self._notes.overheads_ms or (0.0,)) / 2.0
         return Profile(
             model=self._model.key,
             digest=self._model.digest,

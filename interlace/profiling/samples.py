@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from interlace.core.model import Model
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count
-from interlace.formats.arrays import NUMPY_TYPES, WORD, sample_shape
+from interlace.formats.arrays import NUMPY_TYPES, WORD, given_array, hinted, sample_shape
 from interlace.shm.arena import Arena
 
 
@@ -103,16 +103,27 @@ class SampleInputs:
         for spec in signature.inputs:
             dims = sample_shape(spec, self._model.sample)
             shape = (1, *dims) if signature.batched else dims
-            nbytes = size_bytes(spec, shape)
+            data = self._content(spec, shape, seed)
+            nbytes = len(data)
             offset = self._arena.alloc(nbytes)
             if offset is None:
                 self._give_up(tensors)
                 return None
             self._offsets.append(offset)
-            self._arena.view(offset, nbytes)[:] = content(spec, shape, seed)
+            self._arena.view(offset, nbytes)[:] = data
             span = Span(self._arena.number, offset, nbytes)
             tensors.append(Tensor(spec.name, spec.datatype, shape, span))
         return tuple(tensors)
+
+    def _content(self, spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
+        value = self._model.values.get(spec.name)
+        value = value or hinted(spec, shape, self._model, self._model.signature)
+        if value is None:
+            return content(spec, shape, seed)
+        array = given_array(spec, shape, value)
+        if spec.datatype != BYTES:
+            return array.tobytes()
+        return b"".join(len(one).to_bytes(4, "little") + one for one in array.ravel())
 
     def _give_up(self, tensors: Sequence[Tensor]) -> None:
         # Half a row is of no use to anybody.

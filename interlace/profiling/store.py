@@ -33,6 +33,7 @@ from interlace.profiling.profile_file import (
     point_rows,
     profile_of,
     read_record,
+    values_text,
 )
 from interlace.profiling.sweep import SweepSettings
 
@@ -68,11 +69,15 @@ class SignatureStore:
 
     def _path(self, model: Model) -> Path:
         told = model.signature
-        known = (told.inputs, told.outputs, told.batched, sorted(model.sample.items()))
+        known: tuple[object, ...] = (told.inputs, told.outputs, told.batched)
+        known += (sorted(model.sample.items()),)
+        if model.values:
+            known += (values_text(model),)
         text = f"{self._libraries} {model.format.value} {model.digest} {known!r}"
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
+_ESTIMATED: Final = "estimated from the model's graph, not measured; see interval"
 _LIBRARIES: Final = ("numpy", "torch", "onnxruntime", "transformers", "safetensors")
 
 
@@ -210,6 +215,7 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
             max_batch=model.signature.max_batch,
             limit_ms=settings.slo_multiple * model.terms.slo_ms,
             sample={name: list(sizes) for name, sizes in model.sample.items()},
+            values=values_text(model),
         ),
         device=DeviceHeader(
             kind=gpu.kind,
@@ -220,8 +226,8 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
         ),
         method=MethodHeader(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            samples=settings.samples,
-            description=settings.describe(),
+            samples=0 if profile.estimated else settings.samples,
+            description=_ESTIMATED if profile.estimated else settings.describe(),
             interlace=__version__,
             libraries=libraries(),
         ),
@@ -234,4 +240,5 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
         more=extras_rows(profile),
         layers=profile.layers,
         cold_ms=profile.cold_ms,
+        interval=profile.interval,
     )

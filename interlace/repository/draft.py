@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format, Model, Precision, ServiceTerms
+from interlace.core.model import Format, Model, Precision, SampleValue, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.digest import Digests
 from interlace.repository.files import read_text
@@ -22,6 +22,7 @@ from interlace.repository.model_settings import (
     ModelSettings,
     read_settings,
 )
+from interlace.repository.sample_values import given_values, warmup_values
 
 _LIMIT_BYTES: Final = 4 << 20
 
@@ -58,7 +59,6 @@ def _read(folder: Path, name: str, config: ModelConfig, key: str) -> tuple[str, 
 _PASSED_OVER: Final = {
     "instance_group": "the planner decides where and how often a model runs",
     "optimization": "formats are run with their own optimisations",
-    "model_warmup": "profiling warms every model up",
     "response_cache": "replies are not cached",
     "cc_model_filenames": "there is one file a model",
     "metric_tags": "metrics carry model and version only",
@@ -134,6 +134,13 @@ class Draft:
     terms: ServiceTerms
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    values: Mapping[str, SampleValue] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Sizes of sample inputs: those of ``[sample]``, else those of their values."""
+        of_values = {name: value.shape for name, value in self.values.items() if value.shape}
+        return {**of_values, **self.settings.sample}
 
     def provisional(self) -> Model:
         """A model to open once, so that it can describe itself.
@@ -148,7 +155,8 @@ class Draft:
             digest=self.digest,
             signature=declared_signature(self.config, self.asked_batch),
             terms=self.terms,
-            sample=self.settings.sample,
+            sample=self.sizes,
+            values=self.values,
             labels=self.labels,
             generation=-1,
         )
@@ -196,6 +204,7 @@ def read(
         terms=_terms(settings, config),
         labels=read_labels(folder, config),
         notes=tuple(ignored_settings(config)),
+        values={**warmup_values(folder, config), **given_values(folder, settings)},
     )
 
 

@@ -133,14 +133,16 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
     """Per input with free dims their sizes, in order; every free dim gets one."""
     settings = draft.settings
     names = {spec.name: spec for spec in inputs}
-    for name in settings.sample:
+    for name in (*settings.sample, *settings.values):
         if name not in names:
             where = settings.where(f"sample.{name}")
             raise RepositoryError(where, f"input '{name}'", _known(name, names))
     sample = {}
     for spec in inputs:
         free = [place for place, dim in enumerate(spec.dims) if dim < 0]
-        given: tuple[int, ...] | None = settings.sample.get(spec.name)
+        given: tuple[int, ...] | None = draft.sizes.get(spec.name)
+        if given is not None and len(given) == len(spec.dims) + 1 and spec.name in draft.values:
+            given = given[1:]  # rows
         if given is not None and len(given) != len(free):
             given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
         if free:

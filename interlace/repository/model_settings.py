@@ -104,6 +104,7 @@ class ModelSettings(SettingsTable, frozen=True, kw_only=True):
 
     source: str = FILE
     lines: Mapping[str, int] = {}
+    values: Mapping[str, dict[str, Any]] = {}  #: of ``[sample]``, those that are tables
 
     def where(self, key: str) -> str:
         """File, line and key, as errors name them."""
@@ -141,7 +142,12 @@ def parse_settings(text: str, source: str) -> ModelSettings:
     # Besides its own error: integers of thousands of digits, and lists within lists within lists.
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise RepositoryError(source, f"no TOML ({error})", "lines such as slo_ms = 50") from error
-    empty = ModelSettings(source=source, lines=_lines(text))
+    sample = table.get("sample")
+    values: dict[str, dict[str, Any]] = {}
+    if isinstance(sample, dict):
+        values = {name: one for name, one in sample.items() if isinstance(one, dict)}
+        table["sample"] = {name: one for name, one in sample.items() if name not in values}
+    empty = ModelSettings(source=source, lines=_lines(text), values=values)
     return structs.replace(empty, **_checked(table, empty.where))
 
 

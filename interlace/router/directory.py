@@ -151,6 +151,10 @@ class NodeDirectory:
                 page.add("interlace_router_silent_ms", now_ms - believed.heard_ms, labels)
         return page.text()
 
+    def slo_ms(self, node: str, model: str) -> float:
+        """Return the SLO of a model that this node serves (``Routes.slo_ms``)."""
+        return self._routes.slo_ms(node, model)
+
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""
         self._routes.sent(node, model)
@@ -158,10 +162,6 @@ class NodeDirectory:
     def waits(self, node: str, model: str, waited_ms: float) -> bool:
         """Whether a request is left to a node that is silent (``Routes.waits``)."""
         return self._routes.waits(node, model, waited_ms, self.now_ms())
-
-    def lacks(self, node: str, model: str) -> None:
-        """That node does not know a model that it said it answers."""
-        self._routes.lacks(node, model)
 
     def close(self) -> None:
         """Close every connection."""

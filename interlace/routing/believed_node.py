@@ -77,10 +77,6 @@ class BelievedNode:
         self.heard_ms = self._told_ms = now_ms
         self.accepting, self.at_rest = state.accepting, at_rest
 
-    def lacks(self, model: str) -> None:
-        """It does not answer this model any more, whatever it said last."""
-        self._models.pop(model, None)
-
     def serves(self, model: str) -> bool:
         """Whether it said that it answers this model."""
         return model in self._models

@@ -39,6 +39,7 @@ class RoutingLimits:
     #: A model that a node served within this time is known, where nobody says what is wanted: its
     #: node was lost or began anew, and it will stand elsewhere.
     known_ms: float = 30_000.0
+    any_slo_ms: float = 10_000.0  #: of requests that name no model
 
     def pause_ms(self, nodes: int) -> float:
         """Between two questions to one of so many nodes."""
@@ -126,13 +127,6 @@ class Routes:
             known.heard(state, now_ms)
             self._index(known, before, known.models)
 
-    def lacks(self, node: str, model: str) -> None:
-        """A node does not know a model that it was asked for: it has unloaded it since its news."""
-        known = self._nodes.get(node)
-        if known is not None and known.serves(model):
-            known.lacks(model)
-            self._index(known, {model}, known.models)
-
     def pause_ms(self, node: str, spared: bool = False) -> float:
         """Until a node is asked again; one that is ``spared`` is asked as its requests come."""
         known = self._nodes.get(node)
@@ -216,6 +210,10 @@ class Routes:
         equal = [n for n, ms in answers_ms.items() if ms <= first_ms + self.limits.equal_ms]
         return (equal[0] if len(equal) == 1 else self._draw(equal, model)).node
 
+    def slo_ms(self, node: str, model: str) -> float:
+        """Return the SLO of a model that this node serves; ``any_slo_ms`` for no model."""
+        return self._nodes[node].slo_ms(model) if model else self.limits.any_slo_ms
+
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""
         known = self._nodes.get(node)
@@ -264,8 +262,9 @@ class Routes:
         unheard = {n.node.name for n in self._nodes.values() if n.heard_ms == -inf}
         if untried:
             why = "; ".join(_state(node, now_ms) for node in untried)
-        elif having:
-            why = f"{_listed([n.node.name for n in having])} did not answer, and there is no other"
+        elif having and (self.wanted is None or model in self.wanted or not model):
+            names = _listed([n.node.name for n in having])
+            why = f"{names} did not answer or has it no more, and no node that is left has it ready"
         elif model in self.unplaced:
             why = (
                 f"the fleet has no room for it: {self.unplaced[model]}: add a node, or take out "

@@ -100,6 +100,15 @@ class Runtime:
         for device in devices.values():
             device.on_event(self.deliver)
 
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Show every event to one observer more, until what is returned is called."""
+        self._observers = [*self._observers, observer]
+
+        def end() -> None:
+            self._observers = [one for one in self._observers if one is not observer]
+
+        return end
+
     def next_id(self) -> int:
         """A request id, unique in this runtime."""
         return next(self._ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError, bad_input
@@ -53,24 +53,35 @@ def unpack_into(body: memoryview, coding: str, target: memoryview) -> int | None
     Raises:
         ServeError: not of that coding, or cut off.
     """
+    at = 0
+    for piece in unpacked(body, coding):
+        if at + len(piece) > len(target):
+            return None
+        target[at : at + len(piece)] = piece
+        at += len(piece)
+    return at
+
+
+def unpacked(body: memoryview, coding: str) -> Iterator[bytes]:
+    """Yield a body as it was before ``coding``, in pieces of ``_PIECE_BYTES`` at most.
+
+    Raises:
+        ServeError: not of that coding, or cut off.
+    """
     inflater = zlib.decompressobj(_GZIP_BITS if coding == "gzip" else _ZLIB_BITS)
-    at, left = 0, body
+    left = body
     try:
         while not inflater.eof:
             packed: memoryview | bytes = inflater.unconsumed_tail
             if not packed:
                 packed, left = left[:_PIECE_BYTES], left[_PIECE_BYTES:]
             piece = inflater.decompress(packed, _PIECE_BYTES)
-            if at + len(piece) > len(target):
-                return None
-            target[at : at + len(piece)] = piece
-            at += len(piece)
             if not packed and not piece:
                 break
+            yield piece
     except zlib.error as error:
         raise bad_input(f"the body is not {coding}: {error}") from error
     _check_end(inflater, coding, len(left))
-    return at
 
 
 def _check_end(inflater: zlib._Decompress, coding: str, left: int = 0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
@@ -41,6 +41,8 @@ class ModelTable:
         self._found: dict[tuple[str, str], ServedModel] = {}  # resolved since the last change
         #: names that are known here, but are served only when this node is told to
         self.at_hand: Container[str] = ()
+        #: why a model of the repository is not served, by name; empty for others
+        self.why_missing: Callable[[str], str] = lambda name: ""
 
     def publish(self, served: ServedModel) -> None:
         """Route a name and version to this deployment from now on."""
@@ -99,6 +101,9 @@ class ModelTable:
                 "routers ask those that are",
             )
         if versions is None:
+            if why := self.why_missing(name):
+                told = f"Request for unknown model: '{name}' is not served: {why}"
+                raise ServeError(Reason.UNKNOWN_MODEL, told)
             short = name[:NAME_CHARS]
             near = get_close_matches(short, self._versions, n=3)
             hint = f"; did you mean {', '.join(near)}?" if near else ""

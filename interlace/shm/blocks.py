@@ -32,7 +32,7 @@ class ArenaBlocks:
         """
         offset = self._arena.alloc(nbytes)
         if offset is None:
-            raise _no_room(self._arena, nbytes)
+            raise no_room(self._arena, nbytes)
         self._offsets.append(offset)
         return offset
 
@@ -48,7 +48,8 @@ class ArenaBlocks:
             self._arena.free(offset)
 
 
-def _no_room(arena: Arena, nbytes: int) -> ServeError:
+def no_room(arena: Arena, nbytes: int) -> ServeError:
+    """Return the refusal of a request for which an arena has no block of ``nbytes``."""
     size_bytes = arena.size_bytes
     if nbytes > size_bytes // 2:
         return ServeError(

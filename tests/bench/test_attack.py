@@ -5,6 +5,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from bench.attack import folders, soak
+from bench.attack import folders, lying_node, soak
 from bench.attack.attack import Result
 from bench.attack.calls import HttpCaller
 from bench.attack.repository import write_model
+from bench.attack.routers import answered_http
 from bench.attack.run import ATTACKS, line
 from bench.attack.traffic import Target, Traffic
 
@@ -99,6 +101,14 @@ def test_traffic_counts_bad_answers_and_the_time_to_the_first_good_one() -> None
     assert traffic.bad() == {"wrong": statuses["wrong"]}
     assert traffic.first_good_after_s(began_s, "right") is not None
     assert traffic.first_good_after_s(time.monotonic()) is None
+
+
+def test_a_router_that_passed_on_what_a_node_lies_would_be_seen() -> None:
+    liar = lying_node.LyingNode()
+    with ThreadPoolExecutor() as pool:
+        seen = list(pool.map(lambda model: answered_http(liar.port, model), lying_node.REPLIES))
+    liar.close()
+    assert seen == [False] * len(lying_node.REPLIES)
 
 
 @pytest.mark.parametrize("name", folders.HOSTILE)

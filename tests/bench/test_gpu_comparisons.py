@@ -197,8 +197,8 @@ def test_a_load_kept_by_luck_above_one_that_was_not_does_not_count(
 def test_a_ratio_lies_between_what_was_kept_and_what_was_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stand_ = Kept(monkeypatch, {OURS.name: 0.9, WHOLE[1].name: 0.45})
-    ours, other = stand_.search(OURS), stand_.search(WHOLE[1])
+    stand_ = Kept(monkeypatch, {OURS.name: 0.9, WHOLE[0].name: 0.45})
+    ours, other = stand_.search(OURS), stand_.search(WHOLE[0])
     for one in (ours, other):
         while not one.settled:
             asyncio.run(one.step())
@@ -212,8 +212,8 @@ def test_a_ratio_lies_between_what_was_kept_and_what_was_not(
 
 
 def test_what_was_never_kept_leaves_the_ratio_open_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_ = Kept(monkeypatch, {OURS.name: 0.9, WHOLE[1].name: 0.0})
-    ours, other = stand_.search(OURS), stand_.search(WHOLE[1])
+    stand_ = Kept(monkeypatch, {OURS.name: 0.9, WHOLE[0].name: 0.0})
+    ours, other = stand_.search(OURS), stand_.search(WHOLE[0])
     for load in (0.5, 0.8):
         asyncio.run(ours.at(load))
         asyncio.run(other.at(load))

@@ -139,6 +139,24 @@ def test_a_death_that_came_from_outside_is_not_blamed() -> None:
     assert world.state.models["a"].quarantine_reason is None
 
 
+def test_values_at_fault_are_refused_and_cost_neighbours_nothing() -> None:
+    world = _world()
+    bad = world.send("a", 2_000.0)
+    world.devices["g0"].fail_next(Run, Failure("input 'x': no UTF-8", bad_input=True))
+    world.run(500)
+    reply = world.reply_of(bad)
+    assert reply.outcome is Outcome.REFUSED and reply.error is not None
+    assert reply.error.reason is Reason.BAD_INPUT and reply.error.detail == "input 'x': no UTF-8"
+    world.send("a", 60.0)  # runs, so that the next two share a batch
+    shared = [world.send("a", 2_000.0) for _ in range(2)]
+    for detail in ("", "input 'x': no UTF-8"):  # it alone is at fault, or another of its batch
+        world.devices["g0"].fail_next(Run, Failure(detail, bad_input=True))
+    world.run(1_000)
+    outcomes = [world.reply_of(one).outcome for one in shared]
+    assert Outcome.OK in outcomes and Outcome.FAILED not in outcomes
+    assert world.state.models["a"].quarantine_reason is None
+
+
 def test_the_answer_says_how_many_workers_died_of_a_request() -> None:
     world = _world()
     request = world.send("a", 5_000.0)

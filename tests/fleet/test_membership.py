@@ -98,6 +98,12 @@ def test_on_a_command_line_nodes_are_a_list_or_one_name() -> None:
         (["dns:nodes"], "node 'dns:nodes': expected"),
         (["dns:nodes:8000", "a:8000"], "a service's name stands alone"),
         (["a=b:1", "a=c:1"], "node 'a' is named twice"),
+        (["=10.0.0.7:80"], r"node '': '' must have 1 to 253"),
+        (["..=10.0.0.7:80"], r"node '\.\.': '\.\.' must have 1 to 253"),
+        (["a\r\nX-Admin: 1=10.0.0.7:80"], r"must have 1 to 253"),
+        (["\x1b[2J=10.0.0.7:80"], r"must have 1 to 253"),
+        (["a=10.0.0.7\r\nX: 1:80"], r"must have 1 to 253"),
+        (["a=" + "b" * 254 + ":80"], r"must have 1 to 253"),
     ],
 )
 def test_what_names_no_nodes_is_refused_in_words(texts: list[str], why: str) -> None:

@@ -74,3 +74,10 @@ def test_a_file_that_is_no_such_thing_is_named(tmp_path: Path) -> None:
     (tmp_path / "nodes.json").write_text("{")
     with pytest.raises(InputError, match=r"nodes\.json: changes of nodes cannot be read"):
         KeptNodeChanges(tmp_path)
+
+
+def test_a_node_that_was_kept_has_a_name_like_any_other(tmp_path: Path) -> None:
+    kept = '{"added": [{"name": "a\\r\\nX: 1", "host": "h", "http_port": 80}]}'
+    (tmp_path / "nodes.json").write_text(kept)
+    with pytest.raises(InputError, match=r"nodes\.json: .* must have 1 to 253 letters"):
+        KeptNodeChanges(tmp_path)

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from interlace.core.errors import RepositoryError
+from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Format
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model
@@ -51,7 +51,7 @@ def test_strings_are_bytes_outside_and_text_inside(tmp_path: Path) -> None:
     runner = open_model(a_model(Format.ONNX, folder), 1, None)
     array = np.array([[b"a", "é\0z".encode()]], dtype=object)
     assert np.array_equal(runner.run({"x": array})["y"], array)
-    with pytest.raises(ValueError, match="input 'x': onnxruntime takes UTF-8 strings only"):
+    with pytest.raises(ServeError, match="input 'x': onnxruntime takes UTF-8 strings only"):
         runner.run({"x": np.array([[b"\xff", b""]], dtype=object)})
 
 

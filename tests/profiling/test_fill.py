@@ -79,3 +79,18 @@ def test_of_one_architecture_one_is_measured(tmp_path: Path) -> None:
             assert found.profiles[model.key].digest == model.digest
         first, second = (found.profiles[model.key] for model in models[:2])
         assert first.points == second.points
+
+
+def test_a_model_that_fails_on_sample_values_has_a_guessed_profile(tmp_path: Path) -> None:
+    def judge(work: Work) -> Failure | None:
+        return Failure("bad crop") if isinstance(work, Run) else None
+
+    key = make_model("a").key
+    found = start(tmp_path, "a", FakeDevice(SimClock(), fail=judge))
+    assert found.failures == {}
+    assert found.guessed == {key: "a: batch 1 at a share of 100 %: run failed: bad crop"}
+    guessed = found.profiles[key]
+    assert {share for _, share in guessed.points} == {50, 100}
+    assert max(one.p99_ms for one in guessed.points.values()) < make_model("a").terms.slo_ms
+    # It is not kept: the next start tries again.
+    assert start(tmp_path, "a", FakeDevice(SimClock())).measured == (key,)

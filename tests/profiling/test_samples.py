@@ -1,12 +1,16 @@
 """Synthetic inputs have the stated sizes, the right length, and safe contents."""
 
+import json
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.formats.arrays import sample_shape
+from interlace.core.tensor import BYTES, ITEM_BYTES, Signature, TensorSpec
+from interlace.formats.arrays import hinted, sample_shape
 from interlace.profiling.samples import content, size_bytes
+from tests.profiling.fakes import make_model
 
 
 @given(
@@ -54,3 +58,17 @@ def test_free_dims_take_the_stated_sizes() -> None:
 
 def test_a_free_dim_without_a_size_is_moderate() -> None:
     assert sample_shape(TensorSpec("x", "FP32", (3, -1)), {}) == (3, 64)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dims", "wanted"),
+    [("INT64", (2,), [1, 6]), ("FP32", (1,), [6]), ("INT64", (3,), [1, 1, 1]), ("BYTES", (2,), [])],
+)
+def test_a_name_of_sizes_suggests_those_of_another_input(
+    datatype: str, dims: tuple[int, ...], wanted: list[int]
+) -> None:
+    spec = TensorSpec("new_shape", datatype, dims)
+    signature = Signature((TensorSpec("x", "FP32", (1, 6)), spec), (), False, 1)
+    found = hinted(spec, dims, make_model(), signature)
+    assert (json.loads(found.text) if found else []) == wanted
+    assert hinted(TensorSpec("x1", datatype, dims), dims, make_model(), signature) is None

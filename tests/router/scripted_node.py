@@ -5,6 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from interlace.server.grpc import http2_frames as h2
+from interlace.server.grpc.headers import literal
+
 #: What it does with one connection's next request; true to go on with the connection.
 Act = Callable[[socket.socket, bytes], bool]
 
@@ -89,3 +92,63 @@ def _field(head: bytes, name: bytes) -> bytes:
         if key.lower() == name:
             return value.strip()
     return b"0"
+
+
+class ScriptedGrpcNode:
+    """Answers each HTTP/2 call with these frames, their stream's number filled in.
+
+    ``calls`` are the numbers of the streams that came.
+    """
+
+    def __init__(self, *frames: Callable[[int], bytes], resets: list[int] | None = None) -> None:
+        self._frames = frames
+        self._resets = [] if resets is None else resets
+        self.calls: list[int] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            stream.read(len(h2.PREFACE))
+            connection.sendall(h2.settings(1 << 20, 1 << 14))
+            while head := stream.read(h2.HEAD.size):
+                high, low, kind, flags, number = h2.HEAD.unpack(head)
+                stream.read(high << 8 | low)
+                if kind == h2.RST_STREAM:
+                    self._resets.append(number)
+                if number and flags & h2.END_STREAM:
+                    act = self._frames[min(len(self.calls), len(self._frames) - 1)]
+                    self.calls.append(number)
+                    connection.sendall(act(number))
+
+
+def ended(**trailers: str) -> Callable[[int], bytes]:
+    """Only trailers."""
+    block = b"\x88" + b"".join(literal(k.replace("_", "-"), v) for k, v in trailers.items())
+    return lambda number: h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, block)
+
+
+def sent(data: bytes) -> Callable[[int], bytes]:
+    """A head, that DATA, and status OK."""
+    last = ended(grpc_status="0")
+    return lambda number: (
+        h2.frame(h2.HEADERS, h2.END_HEADERS, number, b"\x88")
+        + h2.frame(h2.DATA, 0, number, data)
+        + last(number)
+    )
+
+
+def nothing(number: int) -> bytes:
+    return b""

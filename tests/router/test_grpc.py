@@ -1,6 +1,7 @@
 """gRPC through a router, seen by an independent client: messages unchanged, one answer each."""
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
-from interlace.router.grpc.passed_calls import MODEL_TAG, VERSION_TAG, text_of
+from interlace.server.grpc import http2_frames as h2
+from interlace.server.grpc.infer_wire import addressee
 from interlace.server.grpc.status import STATUS
 from tests.router.stand import RouterStand
 from tests.server.fakes import wait_until
 from tests.server.grpc.fakes import Main
-from tests.server.grpc.wirebench import INFER, STREAM, request
+from tests.server.grpc.wirebench import HELLO, INFER, STREAM, data, head, message, request
 
 MODELS = ("echo", "apart", "fail", "never", "slow-30", "hang", "only-b")
 
@@ -141,7 +143,34 @@ def test_a_model_that_its_node_has_just_unloaded_is_not_unknown(
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert "no node that is left has it ready" in error.details()
         assert dict(error.trailing_metadata())["retry-after-ms"] == "60000"
-    assert [len(two.calls(name)) for name in "ab"] == [1, 1]
+    assert [len(two.calls(name)) for name in "ab"] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("ambiguous", "said"),
+    [
+        (b"\x0a\x07nobody2", "twice"),
+        (b"\x8a\x00\x07nobody2", "needless bytes"),
+        (VERSION_3 + b"\x12\x019", "twice"),
+        (b"\x12\x00" + VERSION_3, "twice"),
+        (b"\xa0\x06\x00" * 5000, "more than 4096 fields"),
+    ],
+)
+def test_a_request_that_parsers_read_differently_is_refused(
+    two: Two, channel: grpc.Channel, ambiguous: bytes, said: str
+) -> None:
+    error = failure(channel, request(b"x") + ambiguous)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and said in error.details()
+    assert not two.calls("a")
+    assert infer(channel, request(b"x")).raw_output_contents[0] == b"x"
+
+
+def test_a_node_that_does_not_find_one_request_has_its_model(
+    two: Two, channel: grpc.Channel
+) -> None:
+    for version in (b"", VERSION_3):
+        failure(channel, request(b"x", model="refuse-unknown_model") + version)
+    assert two.router.parts.directory.serves("refuse-unknown_model")
 
 
 def test_what_only_a_silent_node_can_answer_waits_for_it(channel: grpc.Channel) -> None:
@@ -169,8 +198,8 @@ def test_what_only_a_silent_node_can_answer_waits_for_it(channel: grpc.Channel) 
 
 
 def test_what_cannot_be_read_is_the_callers_fault(channel: grpc.Channel) -> None:
-    for message in (b"\xff\xff\xff", b"\x0a\x7fshort"):
-        error = failure(channel, message)
+    for text in (b"\xff\xff\xff", b"\x0a\x7fshort"):
+        error = failure(channel, text)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "malformed ModelInferRequest" in error.details()
 
@@ -249,6 +278,57 @@ def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel)
 @pytest.mark.parametrize("name", ["", "m", "x" * 300])
 def test_the_model_is_found_wherever_it_stands(name: str) -> None:
     message = request(b"abc", call_id="7", model=name)
-    assert text_of(message, MODEL_TAG) == name
+    assert addressee(message) == (name, "")
     id_first = b"\x1a\x017" + b"\x20\x05" + message + b"\x12\x013"
-    assert text_of(id_first, MODEL_TAG) == name and text_of(id_first, VERSION_TAG) == "3"
+    assert addressee(id_first) == (name, "3")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_never_sent_on_takes_no_memory(two: Two, times: int) -> None:
+    sock = socket.create_connection(("127.0.0.1", two.router.grpc_port))
+    whole = message(request(b"x" * 100_000)) * times
+    parts = [data(1, whole[at : at + 16_000], end=False) for at in range(0, len(whole), 16_000)]
+    sock.sendall(HELLO + head(1) + b"".join(parts))
+    budget = two.router.parts.calls.budget
+    if times == 1:
+        wait_until(lambda: budget.used_bytes > 100_000)
+    sock.sendall(h2.rst_stream(1, h2.CANCEL))
+    wait_until(lambda: budget.used_bytes == 0)
+    sock.close()
+
+
+@pytest.mark.parametrize("kind", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_what_is_compressed_is_unpacked_on_the_way(two: Two, kind: grpc.Compression) -> None:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    address = f"127.0.0.1:{two.router.grpc_port}"
+    with grpc.insecure_channel(address, options, compression=kind) as own:
+        call = own.stream_stream(
+            STREAM, response_deserializer=ModelStreamInferResponse.FromString,
+            _registered_method=False,
+        )  # fmt: skip
+        value = b"x" * 3_000_000
+        assert list(infer(own, request(value)).raw_output_contents) == [value]
+        sent = [request(value[: i * 1000], call_id=str(i)) for i in range(20)]
+        found = [one.infer_response.id for one in call(iter(sent), timeout=20)]
+        assert sorted(map(int, found)) == list(range(20))
+        error = failure(own, request(bytes(65 << 20)))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_message_that_unpacks_to_much_holds_up_nobody(two: Two, channel: grpc.Channel) -> None:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    bomb = request(bytes(60 << 20))
+    address = f"127.0.0.1:{two.router.grpc_port}"
+    with grpc.insecure_channel(address, options, compression=grpc.Compression.Gzip) as own:
+        call = own.unary_unary(INFER, _registered_method=False)
+        bombs = [call.future(bomb, timeout=60) for _ in range(4)]
+        waits_s = []
+        while not all(one.done() for one in bombs):
+            began_s = time.monotonic()
+            two.router.do(lambda: None)
+            waits_s.append(time.monotonic() - began_s)
+            time.sleep(0.002)
+        assert max(waits_s) < 0.25
+        for one in bombs:
+            one.exception()
+    infer(channel, request(b"x"))

@@ -116,8 +116,7 @@ def test_a_model_that_its_node_has_just_unloaded_is_not_unknown(
     first, second = ask(router, data, data)
     assert (first.status, second.status) == (status, status)
     assert ("retry-after" in first.headers) == (status == 503)
-    asked = 1 if path == "m" else 2  # what it said that it has no more it is not asked for
-    assert [len(node.heads) for node in nodes] == [asked, asked]
+    assert [len(node.heads) for node in nodes] == [2, 2]  # a refusal alone is no news of a node
 
 
 def test_a_refusal_stands_if_the_next_node_has_the_model_no_more(made: Made) -> None:
@@ -140,11 +139,38 @@ def test_other_answers_are_final(made: Made, status: int) -> None:
      says(b"HTTP/1.1 200 OK\r\n\r\nno length"),
      says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"),
      says(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nmore"),
-     says(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nm", b"ore")],
+     says(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nm", b"ore"),
+     *[says(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\nyes") for lines in (
+         b"Content-Length: 3\r\nContent-Length: 3", b"Content-Length: +3", b"Content-Length: 3_",
+         b"Content-Length: 3, 3", b"Content-Length: 99999999999999999999",
+         b"Content-Length: -3", b"Content-Length: 3\r\nTransfer-Encoding: chunked",
+         b"Content-Length: 3\r\nX: a\nSet-Cookie: b", b"Content-Length: 3\r\nX: a\rY: b",
+         b"Content-Length: 3\r\nX: a\0", b"Content-Length: 3\r\n X: folded",
+         b"Content-Length: 3\r\nX : b", b"Content-Length: 3\r\nno field")],
+     says(b"HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\nyes"),
+     says(b"HTTP/1.1 100 Continue\r\nContent-Length: 3\r\n\r\nyes"),
+     says(b"HTTP/1.1 200 O\nX: b\r\nContent-Length: 3\r\n\r\nyes"),
+     says(b"HTTP/1.1 999 O\r\nContent-Length: 3\r\n\r\nyes")],
 )  # fmt: skip
 def test_a_node_that_breaks_off_is_replaced(made: Made, broken: Act) -> None:
     router, _ = made([broken], [answers(200, b"yes")])
     assert [one.body for one in ask(router, INFER, INFER)] == [b"yes", b"yes"]
+
+
+def test_heads_are_passed_without_what_is_for_one_connection() -> None:
+    fields = "Content-Type: a/b", "X-Kept: ", "X-Own: 1", "Keep-Alive: 5", "Interlace-Node: other"
+    node = ScriptedNode([answers(200, b"yes", *fields, "Connection: X-Own, Keep-Alive")])
+    router = RouterStand({"a": node.port})
+    router.heard("a", "m")
+    asked = {"Connection": "keep-alive, X-Mine", "X-Mine": "1", "X-Kept": "2"}
+    (reply,) = ask(router, request("POST", "/v2/models/m/infer", b"{}", asked))
+    assert reply.headers == {
+        "content-type": "a/b", "x-kept": "", "interlace-node": "a", "content-length": "3"
+    }  # fmt: skip
+    assert b"\r\nX-Kept: 2" in node.heads[0]
+    assert b"X-Mine" not in node.heads[0] and b"Connection" not in node.heads[0]
+    router.close()
+    node.close()
 
 
 def test_a_kept_connection_that_was_closed_costs_nothing(made: Made) -> None:

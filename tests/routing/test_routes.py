@@ -1,5 +1,6 @@
 """Whom a router asks."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -255,7 +256,7 @@ def test_who_knows_that_nothing_is_wanted_says_so_of_any_model() -> None:
     assert refusal(here, "m", 0.0) is Reason.UNKNOWN_MODEL
 
 
-def refusal(here: Routes, model: str, now_ms: float, tried: str = "") -> Reason:
+def refusal(here: Routes, model: str, now_ms: float, tried: Collection[str] = "") -> Reason:
     with pytest.raises(ServeError) as found:
         here.choose(model, tried, 0.0, now_ms)
     return found.value.reason
@@ -303,39 +304,34 @@ def test_what_is_served_no_more_is_forgotten_in_the_end(
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.sets(st.sampled_from("mkx")))),
+    st.lists(st.tuples(st.integers(0, 2), st.sets(st.sampled_from("mkx")))),
     st.none() | st.sets(st.sampled_from("mkx")),
 )
-def test_what_a_node_lacks_it_is_not_asked_for_until_it_says_otherwise(
-    steps: list[tuple[int, bool, set[str]]], wanted: set[str] | None
+def test_nodes_are_asked_for_what_they_said_last(
+    steps: list[tuple[int, set[str]]], wanted: set[str] | None
 ) -> None:
-    """Law: refusals and news agree on who has what; who was served lately is not unknown."""
+    """Law: who is asked has the model by its own word; who was served lately is not unknown."""
     here = routes("0", "1", "2")
     here.wanted = wanted
     has: dict[str, set[str]] = {name: set() for name in "012"}
     for name in "012":
         here.heard(name, state(y=outlook()), 0.0)
     once: set[str] = set()
-    for number, (node, speaks, models) in enumerate(steps):
-        if speaks:
-            here.heard(
-                str(node), state(number + 1, y=outlook(), **dict.fromkeys(models, outlook())), 1.0
-            )
-            has[str(node)] = models
-            once |= models
-        else:
-            for model in models:
-                here.lacks(str(node), model)
-            has[str(node)] = has[str(node)] - models
+    for number, (node, models) in enumerate(steps):
+        news = state(number + 1, y=outlook(), **dict.fromkeys(models, outlook()))
+        here.heard(str(node), news, 1.0)
+        has[str(node)] = models
+        once |= models
         for model in "mkx":
             able = {name for name, models in has.items() if model in models}
+            known = model in (once if wanted is None else wanted)
+            unless = Reason.NOT_READY if known else Reason.UNKNOWN_MODEL
             assert here.serves(model, 1.0) == bool(able)
             if able:
                 assert here.choose(model, NONE, 0.0, 1.0).name in able
+                assert refusal(here, model, 1.0, able) is unless
             else:
-                known = model in (once if wanted is None else wanted)
-                expected = Reason.NOT_READY if known else Reason.UNKNOWN_MODEL
-                assert refusal(here, model, 1.0, "0") is expected
+                assert refusal(here, model, 1.0, "0") is unless
 
 
 def test_a_moved_node_is_gone_and_new() -> None:

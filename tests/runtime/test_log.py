@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Command, EpochEnded, Run, SendReply, WakeAt
+from interlace.core.messages import Command, EpochEnded, Failure, Run, SendReply, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.device.simulated.host_link import HostLink, Transfer
@@ -47,6 +47,7 @@ def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, Lo
             world.runtime.count_refused("a", 2)
         world.run(2.0 + index % 5)
     world.devices["g0"].fail_next(Run, "bad batch")
+    world.devices["g0"].fail_next(Run, Failure("bad values", bad_input=True))
     cancelled = world.send("a", 40.0)
     world.runtime.cancel(cancelled)
     world.send("b", 40.0)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from interlace.core.errors import bad_input
 from interlace.core.tensor import BYTES, element_count
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import Column, RunBatch
@@ -22,7 +23,7 @@ def unpack_strings(parts: list[memoryview], shape: tuple[int, ...], name: str) -
     """An object array of ``shape`` from v2 binary parts, one after the other.
 
     Raises:
-        ValueError: the elements do not fill the shape, or a length reaches beyond its part.
+        ServeError: the elements do not fill the shape, or a length reaches beyond its part.
     """
     elements: list[bytes] = []
     for part in parts:
@@ -30,13 +31,13 @@ def unpack_strings(parts: list[memoryview], shape: tuple[int, ...], name: str) -
         while at < len(part):
             start = at + _LENGTH.size
             if start > len(part):
-                raise ValueError(f"BYTES input '{name}' ends within a length")
+                raise bad_input(f"BYTES input '{name}' ends within a length")
             at = start + _LENGTH.unpack_from(part, at)[0]
             if at > len(part):
-                raise ValueError(f"BYTES input '{name}' ends within an element")
+                raise bad_input(f"BYTES input '{name}' ends within an element")
             elements.append(bytes(part[start:at]))
     if len(elements) != element_count(shape):
-        raise ValueError(
+        raise bad_input(
             f"BYTES input '{name}' has {len(elements)} elements, "
             f"its shape {list(shape)} needs {element_count(shape)}"
         )
@@ -81,6 +82,7 @@ class BatchInputs:
         Rows of padding are zeros (empty text) behind the others.
 
         Raises:
+            ServeError: a client's strings do not fill their shape.
             ValueError: a span reaches out of its arena or has another size than its shape needs.
             MemoryError: no room to gather.
         """

@@ -222,4 +222,5 @@ def _failure(answer: WorkerAnswer | Failure, spared: bool = False) -> Failure | 
     if isinstance(answer, Failure):
         return answer if spared else replace(answer, innocent=False)
     detail = getattr(answer, "detail", None)
-    return None if detail is None else Failure(detail)
+    bad_input = getattr(answer, "bad_input", False)
+    return None if detail is None else Failure(detail, bad_input=bad_input)

@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from interlace.core.errors import Reason, ServeError
 from interlace.device.cpu.execution import execute
 from interlace.device.cpu.inputs import BatchInputs
 from interlace.device.cpu.resident import OpenModel, ResidentModel
@@ -235,6 +236,8 @@ class CpuWorker:
         try:
             return execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:
+            if isinstance(error, ServeError) and error.reason is Reason.BAD_INPUT:
+                return Failed(error.detail, bad_input=True)
             return Failed(error_text(f"model {run.model} failed on batch {run.batch}", error))
 
     def _wait_for_memory(self) -> bool:

@@ -227,9 +227,10 @@ class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """The piece of work failed, the worker is well."""
+    """The piece of work failed, the worker is well; by a request's values, if ``bad_input``."""
 
     detail: str
+    bad_input: bool = False
 
 
 class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):

@@ -82,8 +82,6 @@ class SimulatedRouter:
             outcome, error = answer
             if error is not None and error.reason in _ELSEWHERE:
                 request.refused = True
-                if error.reason is Reason.UNKNOWN_MODEL:
-                    self._routes.lacks(name, request.model)
                 self.pass_on(request)
             else:
                 request.answer(request, outcome)

@@ -8,8 +8,12 @@ from dataclasses import dataclass, replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.packing.feasibility import feasible, known_rate
+from interlace.packing.fluid_pools import FluidPools
+from interlace.packing.layouts import alike
 from interlace.packing.lending import with_guests
 from interlace.packing.widening import widened
+from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 
 
@@ -25,11 +29,16 @@ class Auto:
     than Poisson: of a fleet that is there every part is used, and more cannot be kept for bursts.
     What shares are left widen the partitions.
 
-    A cut that falls short of the rates is compared with partitions that overlap
-    (``overlapping``), where shares are a launch's choice. Models whose knees add up to several
-    accelerators get little in a cut, and turns at the knee there. Their headroom must be larger by
-    ``worth``: below that ratio the worst-off model pays for what others gain, above it more is
-    served at no such price (docs/benchmarks.md, ``bench.versus``).
+    A cut that falls short of the rates is compared with two other plans. Partitions that overlap
+    (``overlapping``), where shares are a launch's choice, serve models whose knees add up to
+    several accelerators: such models get little in a cut, and turns at the knee there. They
+    replace the cut where they fit all rates, or where their headroom is larger by ``worth``: below
+    that ratio the worst-off model pays for what others gain (docs/benchmarks.md, ``bench.versus``).
+
+    Pools of alike partitions replace both where they have time for all rates, and either place
+    more models, or have ``ample`` times the headroom of both and the others do not fit. A cut
+    counts on no queue that several hosts share, and finds memory for fewer models. The time in
+    pools ignores queues, so the plan's headroom stays the one that is known with queues.
     """
 
     coarse: Planner
@@ -37,6 +46,7 @@ class Auto:
     overlapping: Planner
     few: int = 4
     worth: float = 1.15
+    ample: float = 2.0
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -51,7 +61,14 @@ class Auto:
         placed = {slot.model for partition in cut.partitions for slot in partition.slots}
         able = [one for one in demand if one.model in placed]
         wide = self.overlapping(able, fleet, profiles, current)
-        if wide.headroom is None or wide.headroom < self.worth * cut.headroom:
+        bears = wide.headroom or 0.0
+        pooled = _pooled(demand, fleet, profiles, current)
+        if pooled is not None and pooled.headroom is not None:
+            more = placed < {slot.model for part in pooled.partitions for slot in part.slots}
+            known = cut.headroom if more else max(cut.headroom, bears)
+            if more or (known < 1.0 and pooled.headroom >= self.ample * known):
+                return replace(pooled, headroom=known)
+        if not bears or bears < min(1.0, self.worth * cut.headroom):
             return cut
         rest = {m: r for m, r in cut.unserved_rows_per_s.items() if m not in placed}
         return replace(
@@ -59,3 +76,19 @@ class Auto:
             unserved_rows_per_s={**rest, **wide.unserved_rows_per_s},
             reasons={**{model: cut.reasons[model] for model in rest}, **wide.reasons},
         )
+
+
+def _pooled(
+    demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+) -> Plan | None:
+    """Pools with time for all rates on accelerators of one kind; ``None`` if there are none."""
+    tables = Tables(profiles)
+    asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+    if not asked.wanted or len(alike(fleet.gpus)) > 1:
+        return None
+    pools = FluidPools(asked.wanted, fleet, profiles, current)
+    found = pools.plan(dict.fromkeys((one.model for one in asked.wanted), 1.0))
+    if found is None:
+        return None
+    wide = with_guests(widened(found, fleet, profiles), asked.wanted, fleet, profiles)
+    return replace(wide, unserved_rows_per_s=asked.unserved_rows_per_s, reasons=asked.reasons)

@@ -9,11 +9,17 @@ from interlace.core.errors import ServeError
 from interlace.router.attempts import Attempts, joined
 from interlace.router.directory import NodeDirectory
 from interlace.router.grpc.node_channel import NodeCall
-from interlace.router.grpc.passed_calls import MODEL_TAG, VERSION_TAG, CallEnd, text_of
+from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.frame_writer import Buffer
 from interlace.server.grpc.headers import TRAILERS_OK
-from interlace.server.grpc.infer_wire import FINAL_RESPONSE, scan, stream_error, stream_response
+from interlace.server.grpc.infer_wire import (
+    FINAL_RESPONSE,
+    addressee,
+    scan,
+    stream_error,
+    stream_response,
+)
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.rpc import MessageSink
 from interlace.server.grpc.service import MODEL_INFER
@@ -54,8 +60,10 @@ class CallForwarder:
         failed: Callable[[ServeError], None],
     ) -> BufferedSink:
         """Where a message that comes in pieces, or compressed, is put."""
-        encoding = stream.head.encoding if compressed else ""
-        return BufferedSink(self.limits.max_message_bytes, self.budget, done, failed, encoding)
+        limits = self.limits
+        if compressed:
+            return BufferedSink(limits.max_unpacked_bytes, self.budget, done, failed, stream)
+        return BufferedSink(limits.max_message_bytes, self.budget, done, failed)
 
 
 class Caller(Protocol):
@@ -76,10 +84,14 @@ class PassedRequest:
     """One ModelInferRequest, and the node that has it now."""
 
     __slots__ = ("_attempts", "_budget_ms", "_call", "_caller", "_forwarder", "_refusal",
-                 "_reserved", "message")  # fmt: skip
+                 "_reserved", "_version", "message")  # fmt: skip
 
     def __init__(
-        self, forwarder: CallForwarder, caller: Caller, message: bytes, budget_ms: float | None
+        self,
+        forwarder: CallForwarder,
+        caller: Caller,
+        message: memoryview,
+        budget_ms: float | None,
     ) -> None:
         """Hold a request; nothing is sent before ``start``.
 
@@ -93,6 +105,7 @@ class PassedRequest:
         self._attempts: Attempts | None = None
         self._call: NodeCall | None = None
         self._refusal: CallEnd | None = None
+        self._version = ""  #: of the model, if one was asked for
         self._reserved = HeapReservation(forwarder.budget)
         self._reserved.resize(len(message))
 
@@ -100,7 +113,10 @@ class PassedRequest:
         """Send it to the node that is predicted to answer first."""
         self._forwarder.count += 1
         try:
-            self._attempts = Attempts(self._forwarder.directory, text_of(self.message, MODEL_TAG))
+            model, self._version = addressee(self.message)
+            self._attempts = Attempts(
+                self._forwarder.directory, model, len(self.message), self._late
+            )
             self._try(self._attempts)
         except ServeError as error:
             self._fail(_end(error))
@@ -110,6 +126,8 @@ class PassedRequest:
         if self._call is not None:
             self._call.cancel()
             self._done()
+        else:  # not sent yet, or ended
+            self._reserved.release()
 
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
         self._done()
@@ -122,10 +140,8 @@ class PassedRequest:
         if end.status not in _ELSEWHERE:
             self._fail(end)
             return
-        if end.status == GrpcStatus.NOT_FOUND and not text_of(self.message, VERSION_TAG):
-            self._attempts.lacks()
-        else:
-            self._refusal = end
+        if self._version or end.status != GrpcStatus.NOT_FOUND:
+            self._refusal = end  # else it has just unloaded the model: "not found" is not so
         self._again("")
 
     def lost(self, why: str) -> None:
@@ -151,12 +167,19 @@ class PassedRequest:
             told = self._refusal if self._refusal is not None and not why else None
             self._fail(told or _end(joined(why, error)))
 
+    def _late(self, error: ServeError) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._fail(_end(error))
+
     def _fail(self, end: CallEnd) -> None:
         self._done()
         self._caller.failed(self, end)
 
     def _done(self) -> None:
         self._call = None
+        if self._attempts is not None:
+            self._attempts.end()
         self._reserved.release()
         self._forwarder.count -= 1
 
@@ -168,40 +191,41 @@ def _end(error: ServeError) -> CallEnd:
 class PassedInfer:
     """ModelInfer: one request, one response."""
 
-    __slots__ = ("_forwarder", "_passed", "_started", "_stream")
+    __slots__ = ("_forwarder", "_passed", "_stream")
     streaming = False
 
     def __init__(self, stream: GrpcStream, forwarder: CallForwarder) -> None:
         self._stream = stream
         self._forwarder = forwarder
         self._passed: PassedRequest | None = None
-        self._started = False
 
     def whole(self, message: memoryview) -> None:
+        self._take(memoryview(bytes(message)))
+
+    def _take(self, message: memoryview) -> None:
+        """Take a message that nobody changes any more."""
         stream = self._stream
         if self._passed is not None:
             stream.fail(GrpcStatus.INVALID_ARGUMENT, "ModelInfer takes one message, got more")
+            self.gone()
             return
         try:
-            self._passed = PassedRequest(
-                self._forwarder, self, bytes(message), stream.head.budget_ms
-            )
+            self._passed = PassedRequest(self._forwarder, self, message, stream.head.budget_ms)
         except ServeError as error:
             stream.refuse(error)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return self._forwarder.sink(self._stream, compressed, self.whole, self._stream.refuse)
+        return self._forwarder.sink(self._stream, compressed, self._take, self._stream.refuse)
 
     def end(self) -> None:
         if self._passed is None:
             text = "ModelInfer takes one message, got none"
             self._stream.fail(GrpcStatus.INVALID_ARGUMENT, text)
             return
-        self._started = True
         self._passed.start()
 
     def gone(self) -> None:
-        if self._passed is not None and self._started:
+        if self._passed is not None:
             self._passed.cancel()
 
     def answered(
@@ -210,7 +234,7 @@ class PassedInfer:
         self._stream.answer([message], len(message), sent)
 
     def failed(self, passed: PassedRequest, end: CallEnd) -> None:
-        self._stream.fail(GrpcStatus(end.status), end.text, end.retry_after_ms)
+        self._stream.fail(end.status, end.text, end.retry_after_ms)
 
 
 class PassedStreamInfer:
@@ -232,10 +256,12 @@ class PassedStreamInfer:
         self._ended = False
 
     def whole(self, message: memoryview) -> None:
+        self._take(memoryview(bytes(message)))
+
+    def _take(self, message: memoryview) -> None:
+        """Take a message that nobody changes any more."""
         try:
-            passed = PassedRequest(
-                self._forwarder, self, bytes(message), self._stream.head.budget_ms
-            )
+            passed = PassedRequest(self._forwarder, self, message, self._stream.head.budget_ms)
         except ServeError as error:
             self._refuse(error)
             return
@@ -243,7 +269,7 @@ class PassedStreamInfer:
         passed.start()
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return self._forwarder.sink(self._stream, compressed, self.whole, self._refuse)
+        return self._forwarder.sink(self._stream, compressed, self._take, self._refuse)
 
     def end(self) -> None:
         self._ended = True
@@ -274,7 +300,7 @@ class PassedStreamInfer:
     def failed(self, passed: PassedRequest, end: CallEnd) -> None:
         self._passed.discard(passed)
         if self._stream.head.status_errors:
-            self._stream.fail(GrpcStatus(end.status), end.text, end.retry_after_ms)
+            self._stream.fail(end.status, end.text, end.retry_after_ms)
             self.gone()
             return
         message = stream_error(end.text, _id_of(passed.message))
@@ -291,7 +317,7 @@ class PassedStreamInfer:
             self._forget(self)
 
 
-def _id_of(message: bytes) -> str:
+def _id_of(message: memoryview) -> str:
     try:
         return scan(message)[1]
     except ServeError:

@@ -14,6 +14,8 @@ from interlace.core.node import Node
 from interlace.router.grpc.passed_calls import CallEnd, CallEnds, CallHeads
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
+from interlace.server.grpc.limits import GrpcLimits, TokenBucket
+from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import PREFIX
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.tls import FollowedContext, connect_tls
@@ -27,6 +29,10 @@ _HEADER_BYTES: Final = 16 << 10
 _CREDIT_BYTES: Final = 1 << 29
 #: Requests up to this size are joined into one piece.
 _JOINED_BYTES: Final = 16_000
+#: A node cuts off a peer that resets more than it allows: many clients share this connection. What
+#: is not reset is answered by the node, for nobody.
+_RESETS_PER_S: Final = GrpcLimits().resets_per_s / 4
+_RESETS_BURST: Final = GrpcLimits().resets_per_s
 _LAST_STREAM: Final = 1 << 30
 
 
@@ -53,11 +59,11 @@ class CallTaker(Protocol):
 class NodeCall:
     """One call (an ``OutgoingStream``). ``taker`` is ``None`` once it is told, or cancelled."""
 
-    __slots__ = ("_channel", "data", "id", "queue", "queued_bytes", "received", "reserved",
+    __slots__ = ("_link", "data", "id", "queue", "queued_bytes", "received", "reserved",
                  "sent_bytes", "tail", "taker", "window")  # fmt: skip
 
-    def __init__(self, channel: NodeChannel, taker: CallTaker, budget: HeapBudget) -> None:
-        self._channel = channel
+    def __init__(self, link: _Link, taker: CallTaker, budget: HeapBudget) -> None:
+        self._link = link
         self.taker: CallTaker | None = taker
         self.id = 0
         self.window = 0
@@ -75,7 +81,7 @@ class NodeCall:
     def cancel(self) -> None:
         """No answer is wanted any more."""
         self.taker = None
-        self._channel.cancelled(self)
+        self._link.cancel(self)
 
 
 class NodeChannel:
@@ -96,7 +102,12 @@ class NodeChannel:
         return 0 if self._link is None else len(self._link.all_calls)
 
     def call(
-        self, path: str, message: bytes, budget_ms: float | None, waited_ms: float, taker: CallTaker
+        self,
+        path: str,
+        message: memoryview,
+        budget_ms: float | None,
+        waited_ms: float,
+        taker: CallTaker,
     ) -> NodeCall:
         """Make a unary call with ``budget_ms`` left, that came ``waited_ms`` ago.
 
@@ -112,14 +123,9 @@ class NodeChannel:
                 f"node {self._node.name!r} has {_CALLS_MAX} calls of this router",
                 retry_after_ms=100.0,
             )
-        call = NodeCall(self, taker, self._budget)
+        call = NodeCall(link, taker, self._budget)
         link.send(call, self._heads.block(path, budget_ms, waited_ms), message)
         return call
-
-    def cancelled(self, call: NodeCall) -> None:
-        """A call's answer is not wanted any more."""
-        if self._link is not None:
-            self._link.cancel(call)
 
     def fail_all(self, why: str, hopeless: bool = False) -> None:
         """Give up every call and the connection, or the ``hopeless`` calls, if any waits on."""
@@ -147,7 +153,9 @@ class _Link:
     def __init__(self, node: Node, budget: HeapBudget, tls: FollowedContext | None) -> None:
         self.open = True  #: takes calls
         self.calls: dict[int, NodeCall] = {}
-        self.waiting: list[tuple[NodeCall, bytes, bytes]] = []  #: for the connection to be made
+        self.waiting: list[
+            tuple[NodeCall, bytes, memoryview]
+        ] = []  #: for the connection to be made
         self._loop = asyncio.get_running_loop()
         self._budget = budget
         self._sock: socket.socket | None = None
@@ -157,6 +165,7 @@ class _Link:
         self._next = 1
         self._window = h2.DEFAULT_WINDOW  #: of a new stream, the node's
         self._uncredited = 0
+        self._resets = TokenBucket(_RESETS_BURST, _RESETS_PER_S)
         self._flushing = self._blocked = False
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             h2.DATA: self._data,
@@ -174,7 +183,7 @@ class _Link:
         """Those that are sent, and those that wait for the connection to be made."""
         return [*self.calls.values(), *(one[0] for one in self.waiting)]
 
-    def send(self, call: NodeCall, head: bytes, message: bytes) -> None:
+    def send(self, call: NodeCall, head: bytes, message: memoryview) -> None:
         """Send a call, now or when there is a connection."""
         writer = self._writer
         if writer is None:
@@ -202,9 +211,18 @@ class _Link:
         """Tell the node that a call's answer is not wanted."""
         call.reserved.release()
         self.waiting = [one for one in self.waiting if one[0] is not call]
-        if self.calls.pop(call.id, None) is not None and self._writer is not None:
+        if call.id not in self.calls or self._writer is None:
+            return
+        if self._resets.take():
+            del self.calls[call.id]
             self._writer.drop(call)
             self._writer.put(h2.rst_stream(call.id, h2.CANCEL))
+            self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        """Close a connection that takes no calls and has none: its node may keep it open."""
+        if not self.open and not self.calls and self._sock is not None:
+            self.end("it is ending")
 
     def end(self, why: str) -> None:
         """Close; whoever still waits is told why."""
@@ -330,7 +348,9 @@ class _Link:
         try:
             call.reserved.resize(len(call.data) + len(payload))
         except ServeError as error:
-            self._refuse(call, CallEnd(8, error.detail, error.retry_after_ms))
+            self._refuse(
+                call, CallEnd(GrpcStatus.RESOURCE_EXHAUSTED, error.detail, error.retry_after_ms)
+            )
             writer.put(h2.rst_stream(number, h2.CANCEL))
             return
         call.data += payload
@@ -344,13 +364,18 @@ class _Link:
         call = self.calls.get(number)
         if call is None or not flags & h2.END_STREAM:
             return
-        if end.status or len(call.data) < PREFIX.size:
+        if not end.status and not _is_message(call.data):
+            end = CallEnd(GrpcStatus.INTERNAL, "the node's response is not one plain message")
+        if end.status:
             self._refuse(call, end)
             return
         del self.calls[number]
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.replied(memoryview(call.data)[PREFIX.size :], call.reserved)
+        else:
+            call.reserved.release()
+        self._end_if_left()
 
     def _refuse(self, call: NodeCall, end: CallEnd) -> None:
         del self.calls[call.id]
@@ -360,6 +385,7 @@ class _Link:
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.refused(end)
+        self._end_if_left()
 
     def _reset(self, flags: int, number: int, payload: bytes) -> None:
         call = self.calls.get(number)
@@ -375,6 +401,7 @@ class _Link:
         taker, call.taker = call.taker, None
         if taker is not None:
             taker.lost(why)
+        self._end_if_left()
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         writer = self._writer
@@ -399,6 +426,7 @@ class _Link:
         last = int.from_bytes(payload[:4], "big") & h2.MAX_WINDOW
         for call in [call for id_, call in self.calls.items() if id_ > last]:
             self._lose(call, "it is ending")
+        self._end_if_left()
 
     def _window_update(self, flags: int, number: int, payload: bytes) -> None:
         writer = self._writer
@@ -409,3 +437,9 @@ class _Link:
         elif number in self.calls:
             self.calls[number].window += increment
         writer.opened()
+
+
+def _is_message(data: bytearray) -> bool:
+    """Return whether this is one whole message that is not compressed."""
+    size = len(data) - PREFIX.size
+    return size >= 0 and data.startswith(PREFIX.pack(0, size))

@@ -1,4 +1,4 @@
-"""Heads and trailers of calls to a node, and what a message says of its model."""
+"""Heads and trailers of calls to a node."""
 
 from __future__ import annotations
 
@@ -11,42 +11,13 @@ from hpack import Decoder, HPACKError
 from interlace.server.cache import GenerationalCache
 from interlace.server.grpc.header_table import CountedHeaderTable
 from interlace.server.grpc.headers import literal
-from interlace.server.grpc.infer_wire import malformed, read_varint
 from interlace.server.grpc.status import GrpcStatus
 
-MODEL_TAG: Final = 0x0A
-VERSION_TAG: Final = 0x12
 _BLOCKS_KEPT: Final = 256
 _KEPT_BYTES: Final = 1024
-
-
-def text_of(message: bytes, wanted: int) -> str:
-    """The model's name or version (by its tag) in a ModelInferRequest; "" if there is none.
-
-    Raises:
-        ServeError: BAD_INPUT, it is no protobuf.
-    """
-    at, end = 0, len(message)
-    try:
-        while at < end:
-            tag, at = read_varint(message, at)
-            kind = tag & 7
-            if kind == 2:
-                size, at = read_varint(message, at)
-                if at + size > end:
-                    raise malformed(f"a field runs past its {end} bytes")
-                if tag == wanted:
-                    return message[at : at + size].decode("utf-8")
-                at += size
-            elif kind == 0:
-                _, at = read_varint(message, at)
-            elif kind in (1, 5):
-                at += 8 if kind == 1 else 4
-            else:
-                raise malformed(f"wire type {kind} before byte {at}")
-    except (IndexError, UnicodeDecodeError) as error:
-        raise malformed(f"its model cannot be read ({error})") from error
-    return ""
+#: As they are written; any other value is UNKNOWN, as gRPC has it.
+_STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
+_RETRY_DIGITS: Final = 9
 
 
 class CallHeads:
@@ -77,7 +48,7 @@ class CallHeads:
 class CallEnd:
     """How a node ended a call."""
 
-    status: int = GrpcStatus.UNKNOWN
+    status: GrpcStatus = GrpcStatus.UNKNOWN
     text: str = ""
     retry_after_ms: float | None = None
 
@@ -103,13 +74,20 @@ class CallEnds:
         before = self._table.state
         try:
             pairs = {bytes(n): bytes(v) for n, v in self._decoder.decode(block, raw=True)}
-            status = int(pairs.get(b"grpc-status", b"2"))
-            after = pairs.get(b"retry-after-ms")
-            retry_after_ms = None if after is None else float(after)
         except (HPACKError, IndexError) as error:
             raise ValueError(f"header block: {error}") from error
         text = unquote(pairs.get(b"grpc-message", b"").decode("latin-1"))
-        found = CallEnd(status, text, retry_after_ms)
+        found = CallEnd(
+            _STATUSES.get(pairs.get(b"grpc-status", b""), GrpcStatus.UNKNOWN),
+            text,
+            _retry_after_ms(pairs.get(b"retry-after-ms", b"")),
+        )
         if self._table.state == before and len(block) <= _KEPT_BYTES:
             self._known.put(block, found)
         return found
+
+
+def _retry_after_ms(text: bytes) -> float | None:
+    """Return a time as a node writes it; ``None`` if it wrote none, or anything else."""
+    digits = text.replace(b".", b"", 1)
+    return float(text) if digits.isdigit() and len(digits) <= _RETRY_DIGITS else None

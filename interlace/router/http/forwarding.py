@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from interlace.core.errors import ServeError
@@ -11,7 +12,7 @@ from interlace.router.http.node_connections import PendingReply
 from interlace.router.http.passed_heads import ReplyHead
 from interlace.router.node_links import NodeLinks
 from interlace.server.heap_budget import HeapBudget, HeapReservation
-from interlace.server.http.bodies import ArenaBody
+from interlace.server.http.bodies import ArenaBody, SegmentedBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
 from interlace.shm.arena import Arena
@@ -39,7 +40,7 @@ class Forwarder:
         Raises:
             ServeError: the arena is full.
         """
-        return ArenaBody(self.arena, head.length, 0)
+        return SegmentedBody(self.arena, head.length)
 
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
@@ -57,7 +58,8 @@ class Forwarder:
 class Forwarded:
     """One request, and the node that has it now."""
 
-    __slots__ = ("_attempts", "_blocks", "_body", "_head", "_pending", "_refusal", "_writer")
+    __slots__ = ("_attempts", "_blocks", "_head", "_nbytes", "_parts", "_pending", "_refusal",
+                 "_writer")  # fmt: skip
 
     def __init__(
         self,
@@ -69,12 +71,15 @@ class Forwarded:
         self._writer = writer
         self._head = head
         self._blocks: ArenaBlocks | None = None
-        if isinstance(body, ArenaBody):
-            self._body: bytearray | memoryview = body.view
+        if isinstance(body, SegmentedBody):
+            self._parts: Sequence[memoryview] = body.views
             self._blocks = body.hand_over()
         else:
-            self._body = body
-        self._attempts = Attempts(forwarder.directory, head.names[0] if head.names else "")
+            assert isinstance(body, bytearray), "the placer places no other bodies"
+            self._parts = (memoryview(body),)
+        self._nbytes = sum(map(len, self._parts))
+        model = head.names[0] if head.names else ""
+        self._attempts = Attempts(forwarder.directory, model, self._nbytes, self.late)
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
 
@@ -97,9 +102,7 @@ class Forwarded:
     ) -> None:
         if head.status in _ELSEWHERE:
             self._leave()
-            if head.status == 404 and len(self._head.names) == 1:  # no version was asked for
-                self._attempts.lacks()
-            else:
+            if head.status != 404 or len(self._head.names) > 1:  # a version was asked for
                 self._refusal = (head, bytes(body))
             if reserved is not None:
                 reserved.release()
@@ -123,15 +126,23 @@ class Forwarded:
         self._free()
         self._writer.fail(error)
 
+    def late(self, error: ServeError) -> None:
+        """Its time is over: the node is told by the end of its connection."""
+        if self._pending is not None:
+            self._pending.cancel()
+        self.too_large(error)
+
     def waits(self) -> bool:
         return self._attempts.waits()
 
     def _try(self) -> None:
-        waited_ms, body = self._attempts.waited_ms, self._body
+        waited_ms, parts = self._attempts.waited_ms, self._parts
         node = self._attempts.next().http
-        start = node.sent_heads.head(self._head.raw, len(body), waited_ms)
-        joined = len(body) < _JOINED_BYTES
-        self._pending = node.send((start + body,) if joined else (start, memoryview(body)), self)
+        start = node.sent_heads.head(self._head.raw, self._nbytes, waited_ms)
+        if self._nbytes < _JOINED_BYTES:
+            self._pending = node.send((start + parts[0],), self)
+        else:
+            self._pending = node.send((start, *parts), self)
 
     def _again(self, why: str = "") -> None:
         """Try elsewhere; else answer with what the last node said, or with why there is nothing."""
@@ -157,6 +168,7 @@ class Forwarded:
         return links
 
     def _free(self) -> None:
+        self._attempts.end()
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.free()

@@ -38,10 +38,10 @@ class ReplyTaker(Protocol):
 class NodeConnection(asyncio.Protocol):
     """Bytes to a node and back.
 
-    A response of more than one read is gathered in memory of its own size, taken from ``budget``.
+    A response of more than one read is gathered in memory that grows as it comes, from ``budget``.
     """
 
-    __slots__ = ("_body", "_budget", "_filled", "_head", "_heads", "_on_idle", "_reserved",
+    __slots__ = ("_body", "_budget", "_head", "_heads", "_on_idle", "_reserved",
                  "_start", "_taker", "served", "transport")  # fmt: skip
 
     def __init__(
@@ -58,7 +58,6 @@ class NodeConnection(asyncio.Protocol):
         self._start = b""  #: of a head that did not come in one piece
         self._head: ReplyHead | None = None
         self._body = bytearray()
-        self._filled = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -111,26 +110,26 @@ class NodeConnection(asyncio.Protocol):
             self._begin_body(head, rest)
 
     def _begin_body(self, head: ReplyHead, rest: bytes) -> None:
-        reserved = HeapReservation(self._budget)
+        self._reserved = HeapReservation(self._budget)
+        self._head, self._body = head, bytearray()
+        self._take_body(head, rest)
+
+    def _take_body(self, head: ReplyHead, data: bytes) -> None:
+        received = len(self._body) + len(data)
+        if received > head.length:
+            self._break("it sent more than it announced")
+            return
+        assert self._reserved is not None
         try:
-            reserved.resize(head.length)
+            self._reserved.resize(received)
         except ServeError as error:
             taker, self._taker = self._taker, None
             self._abort()
             if taker is not None:
                 taker.too_large(error)
             return
-        self._reserved = reserved
-        self._head, self._body, self._filled = head, bytearray(head.length), 0
-        self._take_body(head, rest)
-
-    def _take_body(self, head: ReplyHead, data: bytes) -> None:
-        start, self._filled = self._filled, self._filled + len(data)
-        if self._filled > head.length:
-            self._break("it sent more than it announced")
-            return
-        self._body[start : self._filled] = data
-        if self._filled == head.length:
+        self._body += data
+        if received == head.length:
             body, self._body, self._head = memoryview(self._body), bytearray(), None
             self._finish(head, body)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,8 +16,14 @@ _KEPT_BYTES: Final = 2048
 #: What holds between two neighbours alone (RFC 9110, 7.6.1), and what the router says itself.
 _NOT_PASSED: Final = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect host "
-    b"content-length interlace-elapsed-ms".split()
+    b"content-length interlace-elapsed-ms interlace-node".split()
 )
+#: Status lines and fields of responses (RFC 9112, 4 and 5). Nothing else is passed on: a bare CR or
+#: LF, a NUL or a folded line ends a field for one parser and not for another.
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?")
+_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
+_LENGTH: Final = re.compile(rb"\d{1,15}")
+_WITHOUT_BODY: Final = frozenset((204, 205, 304))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +62,9 @@ class PassedHeads:
 def _lines(raw: bytes, host: bytes, length: int) -> bytes:
     """The request line and the others that are passed on, each with its line end."""
     first, *lines = raw.rstrip(b"\r\n").split(b"\r\n")
-    kept = [line for line in lines if line.partition(b":")[0].lower() not in _NOT_PASSED]
     own = b"Host: " + host, b"Content-Length: %d" % length
     start = first.replace(b" HTTP/1.0", b" HTTP/1.1")
-    return b"".join([line + b"\r\n" for line in (start, *own, *kept)])
+    return b"".join([line + b"\r\n" for line in (start, *own, *_passed(lines))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class ReplyHeads:
     """Heads of one node's responses, remembered by their bytes."""
 
     def __init__(self, node: str) -> None:
-        self._by = b"Interlace-Node: " + node.encode("latin-1", "replace") + b"\r\n"
+        self._by = b"Interlace-Node: " + node.encode()
         self._known: GenerationalCache[bytes, ReplyHead] = GenerationalCache(_HEADS_KEPT)
 
     def read(self, raw: bytes) -> ReplyHead:
@@ -92,19 +99,39 @@ class ReplyHeads:
 
     def _understand(self, raw: bytes) -> ReplyHead:
         first, *lines = raw[:-4].split(b"\r\n")
-        if not first.startswith(b"HTTP/1.1 ") or not first[9:12].isdigit():
-            raise ValueError(f"no head of an HTTP response: {raw[:64]!r}")
-        length, closes = -1, False
-        kept = [first, self._by[:-2]]
+        start = _STATUS_LINE.fullmatch(first)
+        if start is None or int(start[1]) in _WITHOUT_BODY:
+            raise ValueError(f"no head of an HTTP response with a body: {raw[:64]!r}")
         for line in lines:
-            name, _, value = line.partition(b":")
-            name = name.lower()
-            if name == b"connection":
-                closes = value.strip().lower() == b"close"
-                continue
-            if name == b"content-length":
-                length = int(value)
-            kept.append(line)
-        if length < 0:
-            raise ValueError("a response without Content-Length")
-        return ReplyHead(int(first[9:12]), length, closes, b"\r\n".join(kept) + b"\r\n\r\n")
+            if not _FIELD.fullmatch(line):
+                raise ValueError(f"a malformed header field: {line[:64]!r}")
+        lengths = _values(lines, b"content-length")
+        if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]):
+            raise ValueError(f"{len(lengths)} Content-Length, or one that is no number")
+        if _values(lines, b"transfer-encoding"):
+            raise ValueError("a response with Transfer-Encoding")
+        closes = b"close" in _options(lines)
+        length = b"Content-Length: " + lengths[0]
+        head = b"\r\n".join([first, self._by, length, *_passed(lines)]) + b"\r\n\r\n"
+        return ReplyHead(int(start[1]), int(lengths[0]), closes, head)
+
+
+def _name(line: bytes) -> bytes:
+    return line.partition(b":")[0].lower()
+
+
+def _values(lines: Sequence[bytes], name: bytes) -> list[bytes]:
+    """Return the values of all header fields of that name."""
+    return [line.partition(b":")[2].strip(b" \t") for line in lines if _name(line) == name]
+
+
+def _options(lines: Sequence[bytes]) -> frozenset[bytes]:
+    """Return what ``Connection`` names, in small letters."""
+    named = b",".join(_values(lines, b"connection")).lower().split(b",")
+    return frozenset([one.strip(b" \t") for one in named])
+
+
+def _passed(lines: Sequence[bytes]) -> list[bytes]:
+    """Return the header fields that are not for this connection alone."""
+    dropped = _NOT_PASSED | _options(lines)
+    return [line for line in lines if _name(line) not in dropped]

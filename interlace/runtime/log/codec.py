@@ -83,7 +83,8 @@ def _other(value: object) -> object:
     raise NotImplementedError(f"{type(value).__name__} has no form in an event log")
 
 
-_ENCODE: Final = msgspec.msgpack.Encoder(enc_hook=_other).encode
+#: Values of the engine as MessagePack.
+ENCODE: Final = msgspec.msgpack.Encoder(enc_hook=_other).encode
 
 
 def key_of(work: KeyedWork) -> WorkKey:
@@ -106,7 +107,7 @@ def track(begun: OpenWork, event: Event, commands: Sequence[Command]) -> None:
 
 def encode(now_ms: float, event: Event, commands: Sequence[Command]) -> bytes:
     """An entry of a log. Tensors are left out: their bytes are gone when a log is read."""
-    return _ENCODE((now_ms, digest(commands), *_fields(event)))
+    return ENCODE((now_ms, digest(commands), *_fields(event)))
 
 
 def decode(entry: bytes, begun: Mapping[WorkKey, KeyedWork]) -> tuple[float, int, Event]:
@@ -122,22 +123,26 @@ def decode(entry: bytes, begun: Mapping[WorkKey, KeyedWork]) -> tuple[float, int
     return now_ms, commands, _event(kind, fields, begun)
 
 
-def arrival(entry: bytes) -> Request | None:
-    """The request of an arrival; ``None`` for other entries. For readers of the traffic alone.
+def glance(entry: bytes) -> tuple[float, Event | None]:
+    """Time and event of an entry that stands by itself; ``None`` where it ends work begun before.
+
+    For readers of the traffic alone, who replay nothing.
 
     Raises:
         ValueError: it is no entry.
     """
     try:
-        _, _, kind, *fields = _UNTYPED.decode(entry)
+        now_ms, _, kind, *fields = _UNTYPED.decode(entry)
+        if kind in (_RAN, _STAGED, _WORKED):
+            return now_ms, None
+        return now_ms, _event(kind, fields, {})
     except msgspec.MsgspecError as error:
         raise ValueError(f"no entry of an event log: {error}") from None
-    return _request(fields) if kind == _ARRIVED else None
 
 
 def digest(commands: Sequence[Command]) -> int:
     """A checksum of commands, 0 for none; requests count by id, without tensors."""
-    return crc32(_ENCODE([_told(one) for one in commands])) if commands else 0
+    return crc32(ENCODE([_told(one) for one in commands])) if commands else 0
 
 
 def _fields(event: Event) -> tuple[object, ...]:
@@ -153,12 +158,12 @@ def _fields(event: Event) -> tuple[object, ...]:
         case EpochEnded():
             return (_TICKED,)
         case _:
-            return (_NUMBERS[type(event)], _ENCODE(event))
+            return (_NUMBERS[type(event)], ENCODE(event))
 
 
 def _finished(event: WorkFinished) -> tuple[object, ...]:
     failed = event.failure
-    failure = failed and (failed.detail, failed.fatal, failed.innocent)
+    failure = failed and (failed.detail, failed.fatal, failed.innocent, failed.bad_input)
     match event.work:
         case Run(batch=batch):
             return (_RAN, batch.id, len(event.outputs), failure, event.timing)
@@ -168,7 +173,7 @@ def _finished(event: WorkFinished) -> tuple[object, ...]:
             return (_STAGED, gpu, model, failure)
         case work:
             number = _WORK_NUMBERS[type(work)]
-            return (_WORKED, number, _ENCODE(work), failure, event.units, event.resident_bytes)
+            return (_WORKED, number, ENCODE(work), failure, event.units, event.resident_bytes)
 
 
 def _event(kind: int, fields: Sequence[Any], begun: Mapping[WorkKey, KeyedWork]) -> Event:

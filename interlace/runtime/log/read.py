@@ -10,6 +10,7 @@ from typing import IO, Final
 import msgspec
 
 from interlace.core.hardware import Fleet, Gpu
+from interlace.core.profile import Profile
 
 MAGIC: Final = b"interlace event log 1\n"
 LENGTH: Final = 4  #: bytes of a frame's length
@@ -23,6 +24,7 @@ class LogHeader(msgspec.Struct, frozen=True):
     when arrivals are measured, on the run's clock; ``until_ms`` is ``None`` while that is unknown.
     ``checkpoint`` is the engine as it was when the file was begun; empty for a fresh one. So many
     events before it (``lost_events``, the first at ``lost_from_ms``) could not be written.
+    ``profiles`` are those of the models deployed then: readers of the traffic restore no engine.
     """
 
     version: str
@@ -36,6 +38,7 @@ class LogHeader(msgspec.Struct, frozen=True):
     checkpoint: bytes = b""
     lost_events: int = 0
     lost_from_ms: float = 0.0
+    profiles: dict[str, Profile] = {}
 
 
 def frame(body: bytes) -> bytes:

@@ -21,7 +21,7 @@ from interlace.core.messages import Command, Event, RequestArrived, Woke, WorkFi
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve
-from interlace.runtime.log.codec import OpenWork, encode, track
+from interlace.runtime.log.codec import ENCODE, OpenWork, encode, track
 from interlace.runtime.log.read import LENGTH, MAGIC, LogHeader, frame
 
 _ROOMS: Final = ("interlace.core.", "interlace.engine.", "interlace.perf.", "interlace.policy.")
@@ -207,6 +207,7 @@ class LogWriter:
             checkpoint=save(engine, self._begun),
             lost_events=self._lost,
             lost_from_ms=self._lost_from_ms if self._lost else 0.0,
+            profiles={key: one.profile for key, one in engine.snapshot().models.items()},
         )
         file = aside.open("wb", buffering=0)
         try:
@@ -229,7 +230,7 @@ def previous_file(path: Path) -> Path:
 
 
 def _head(header: LogHeader) -> bytes:
-    return MAGIC + frame(msgspec.msgpack.encode(header))
+    return MAGIC + frame(ENCODE(header))
 
 
 def _write(file: IO[bytes], content: bytes | bytearray) -> int:

@@ -114,8 +114,8 @@ class Administration:
         failed: Callable[[ServeError], None],
     ) -> BufferedSink:
         """Where a request that comes in pieces, or compressed, is put."""
-        encoding = stream.head.encoding if compressed else ""
-        return BufferedSink(self._limit_bytes, self._budget, done, failed, encoding)
+        packed = stream if compressed else None
+        return BufferedSink(self._limit_bytes, self._budget, done, failed, packed)
 
 
 class AdminCall:

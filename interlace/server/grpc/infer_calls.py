@@ -64,8 +64,8 @@ class _ReceivedCall:
         decoder, done = self._calls.decoder, self._received
         if not compressed:
             return InferSink(decoder, nbytes, done)
-        limit_bytes, encoding = decoder.limits.max_heads_bytes, self._stream.head.encoding
-        return BufferedSink(limit_bytes, decoder.heap, self.whole, done, encoding)
+        limit_bytes = decoder.limits.max_unpacked_bytes
+        return BufferedSink(limit_bytes, decoder.heap, self.whole, done, self._stream)
 
     def _received(self, decoded: DecodedInfer | ServeError) -> None:
         raise NotImplementedError

@@ -9,7 +9,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
 from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates
 from interlace.server.grpc.infer_wire import RAW_TAG, malformed, scan
-from interlace.server.grpc.limits import TENSORS_MAX, GrpcLimits
+from interlace.server.grpc.limits import FIELDS_MAX, TENSORS_MAX, GrpcLimits
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
@@ -136,6 +136,7 @@ class InferSink:
         self._reserved = HeapReservation(decoder.heap)
         self._tag = bytearray()  #: the start of a field whose length has not come whole
         self._skip = 0  #: bytes left of a field that belongs to the head
+        self._fields = 0  #: begun so far
         self._blocks = ArenaBlocks(decoder.arena)
         self._spans: list[Span] = []
         self._target: memoryview | None = None  #: what is left of the tensor being received
@@ -217,6 +218,8 @@ class InferSink:
         ends = [i for i, byte in enumerate(bytes(tag)) if byte < 0x80]
         if not ends:
             return
+        if ends[0] and not tag[ends[0]]:
+            raise malformed("a tag with needless bytes")
         kind = tag[0] & 7
         if kind in (1, 5):
             self._begin_skip(8 if kind == 1 else 4)
@@ -232,11 +235,18 @@ class InferSink:
                 self._begin_skip(size if kind == 2 else 0)
 
     def _begin_skip(self, size: int) -> None:
+        self._count_field()
         self._keep(self._tag)
         self._tag.clear()
         self._skip = size
 
+    def _count_field(self) -> None:
+        self._fields += 1
+        if self._fields > FIELDS_MAX:
+            raise malformed(f"more than {FIELDS_MAX} fields")
+
     def _begin_tensor(self, size: int) -> None:
+        self._count_field()
         self._tag.clear()
         if size >= self._left:  # the byte that ended its length is still counted
             raise malformed(f"a tensor of {size} bytes runs past its end")

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.grpc.limits import TENSORS_MAX
+from interlace.server.grpc.limits import FIELDS_MAX, TENSORS_MAX
 
+_MODEL_TAG: Final = 0x0A
+_VERSION_TAG: Final = 0x12
 ID_TAG: Final = 0x1A
 RAW_TAG: Final = 0x3A
 _OWN_TAGS: Final = frozenset((ID_TAG, RAW_TAG))
@@ -74,13 +76,15 @@ def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
     at = kept = 0
     end = len(message)
     try:
-        while at < end:
+        for _ in range(FIELDS_MAX):
+            if at >= end:
+                break
             start, tag = at, message[at]
             size = message[at + 1] if tag & 0x87 == 2 else -1
             if 0 <= size < 0x80:
                 at += 2
             else:
-                size, at = _long_field(message, at)
+                _, size, at = _long_field(message, at)
             at += size
             if tag in _OWN_TAGS:
                 if kept < start:
@@ -94,8 +98,7 @@ def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
         raise malformed(f"it ends inside a field, after {end} bytes") from error
     except UnicodeDecodeError as error:
         raise malformed("the id is not UTF-8") from error
-    if at != end:
-        raise malformed(f"a field runs past its {end} bytes")
+    _check_end(at, end)
     if len(raws) > 2 * TENSORS_MAX:
         raise malformed(f"more than {TENSORS_MAX} tensors")
     if kept < end:
@@ -103,18 +106,54 @@ def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
     return (parts[0] if len(parts) == 1 else b"".join(parts)), call_id, raws
 
 
-def _long_field(message: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Size and start of the contents of any field but the common kind."""
+def addressee(message: bytes | memoryview) -> tuple[str, str]:
+    """Return the name and the version of the model that a request is for; "" where it has none.
+
+    Raises:
+        ServeError: BAD_INPUT, it is not a protobuf, or names a model or a version twice: parsers
+            differ in which one they take.
+    """
+    found: dict[int, str] = {}
+    at, end = 0, len(message)
+    try:
+        for _ in range(FIELDS_MAX):
+            if at >= end:
+                break
+            tag, size, at = _long_field(message, at)
+            at += size
+            if tag in (_MODEL_TAG, _VERSION_TAG) and at <= end:
+                if tag in found:
+                    raise malformed("it has model_name or model_version twice")
+                found[tag] = str(message[at - size : at], "utf-8")
+    except (IndexError, UnicodeDecodeError) as error:
+        raise malformed(f"its model cannot be read ({error})") from error
+    _check_end(at, end)
+    return found.get(_MODEL_TAG, ""), found.get(_VERSION_TAG, "")
+
+
+def _check_end(at: int, end: int) -> None:
+    """Refuse a message of ``end`` bytes that was read up to ``at`` and does not end there."""
+    if at > end:
+        raise malformed(f"a field runs past its {end} bytes")
+    if at < end:
+        raise malformed(f"more than {FIELDS_MAX} fields")
+
+
+def _long_field(message: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """Return the tag of any field, and the size and the start of its contents."""
+    start = at
     tag, at = read_varint(message, at)
+    if at - start > 1 and not message[at - 1]:
+        raise malformed(f"a tag with needless bytes before byte {at}")
     kind = tag & 7
     if kind == 2:
-        return read_varint(message, at)
+        return tag, *read_varint(message, at)
     if kind == 0:
-        return 0, read_varint(message, at)[1]
+        return tag, 0, read_varint(message, at)[1]
     if kind == 1:
-        return 8, at
+        return tag, 8, at
     if kind == 5:
-        return 4, at
+        return tag, 4, at
     raise malformed(f"wire type {kind} before byte {at}")
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 #: Tensors of one request.
 TENSORS_MAX: Final = 1024
+#: Fields of one request: names, tensors, parameters.
+FIELDS_MAX: Final = 4 * TENSORS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class GrpcLimits:
     """
 
     max_message_bytes: int = 2**31 - 1
-    max_heads_bytes: int = 64 << 20
+    max_heads_bytes: int = 16 << 20
+    max_unpacked_bytes: int = 64 << 20
     max_heap_bytes: int = 256 << 20
     max_connections: int = 1024
     max_streams: int = 1024

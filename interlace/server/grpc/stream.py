@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import deque
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ class GrpcStream:
     """
 
     __slots__ = (
+        "_held",
         "_left",
         "_limits",
         "_prefix",
@@ -61,6 +63,7 @@ class GrpcStream:
         "sent_bytes",
         "tail",
         "total",
+        "unpacking",
         "window",
     )
 
@@ -88,6 +91,8 @@ class GrpcStream:
         self.sent_bytes = 0
         self.kept_bytes = 0  #: copies among what is queued, at most
         self.tail: bytes | None = None
+        self.unpacking: set[asyncio.Task[None]] = set()  #: keeps those tasks alive
+        self._held = 0
         self._started = False
         self._prefix = b""
         self._sink: MessageSink | None = None
@@ -146,7 +151,17 @@ class GrpcStream:
             return
         if self.mid_message:
             self._break(GrpcStatus.INVALID_ARGUMENT, "the stream ended inside a message")
-        else:
+        elif not self._held:
+            self.call.end()
+
+    def hold(self) -> None:
+        """A message is whole and not taken yet: the end of input comes after it."""
+        self._held += 1
+
+    def go_on(self) -> None:
+        """A message that was waited for has been taken, or refused."""
+        self._held -= 1
+        if self.half_closed and not self._held and self.call is not None:
             self.call.end()
 
     def charge(self, nbytes: int) -> bool:

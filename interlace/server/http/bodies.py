@@ -11,7 +11,7 @@ from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.responses import HttpError
 from interlace.shm.arena import Arena
-from interlace.shm.blocks import ArenaBlocks
+from interlace.shm.blocks import ArenaBlocks, no_room
 
 #: What is still read of a refused request so that the connection can stay open.
 SKIP_BYTES: Final = 64 * 1024
@@ -163,11 +163,16 @@ class ArenaBody:
 
     def take(self, data: bytearray, start: int, end: int) -> int:
         """Copy in what was received elsewhere; the position after what belongs to this body."""
-        rest = self.rest
-        count = min(end - start, len(rest))
-        rest[:count] = memoryview(data)[start : start + count]
-        self.rest = rest[count:]
-        return start + count
+        while start < end and self.rest:
+            count = min(end - start, len(self.rest))
+            self.rest[:count] = memoryview(data)[start : start + count]
+            self.landed(count)
+            start += count
+        return start
+
+    def landed(self, nbytes: int) -> None:
+        """Note that so much was received into ``rest``."""
+        self.rest = self.rest[nbytes:]
 
     def json(self) -> bytes:
         return self.view[: self.json_length].tobytes()
@@ -187,6 +192,52 @@ class ArenaBody:
         """Free the block, if it is still the body's."""
         if self._blocks is not None:
             self._blocks.free()
+
+
+#: The first segment of a body, and its pad; each that follows is as large as all before.
+_SEGMENT_BYTES: Final = 64 * 1024
+
+
+class SegmentedBody(ArenaBody):
+    """A body in blocks that are allocated as it comes: what is only announced takes no memory."""
+
+    __slots__ = ("_left", "_own", "_segment", "views")
+
+    def __init__(self, arena: Arena, length: int) -> None:
+        """Allocate the first block.
+
+        Raises:
+            ServeError: the arena is full, or half of it is less than the body.
+        """
+        if length > arena.size_bytes // 2:
+            raise no_room(arena, length)
+        first = min(length, _SEGMENT_BYTES - RAW_PAD)
+        super().__init__(arena, first, 0)
+        self.length = length
+        self.views = [self.view]
+        self._own = arena
+        self._left = length - first  #: bytes that have no place yet
+        self._segment = _SEGMENT_BYTES
+
+    @property
+    def received(self) -> int:
+        return self.length - self._left - len(self.rest)
+
+    def landed(self, nbytes: int) -> None:
+        """Note what was received, and make room for more.
+
+        Raises:
+            ServeError: the arena is full.
+        """
+        super().landed(nbytes)
+        if self.rest or not self._left or self._blocks is None:
+            return
+        size = min(self._left, self._segment)
+        offset = self._blocks.alloc(size)
+        self._left -= size
+        self._segment *= 2
+        self.rest = self._own.view(offset, size)
+        self.views.append(self.rest)
 
 
 def aligned(nbytes: int) -> int:

@@ -225,7 +225,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._body = body
             self._expect(head, start == end)
             return start
-        body.view[:] = memoryview(data)[start:after]  # all here already: the usual small request
+        body.take(data, start, after)  # all here already: the usual small request
         self._begin(head, body)
         return after
 
@@ -242,14 +242,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         after = body.take(data, start, end)
         if body.done:
             self._whole()
-        elif type(body) is ArenaBody:
+        elif isinstance(body, ArenaBody):
             self._target = body.rest  # from now on, received straight there
         return after
 
     def _received_placed(self, nbytes: int) -> None:
         body = self._body
-        assert type(body) is ArenaBody
-        self._target = body.rest = body.rest[nbytes:]
+        assert isinstance(body, ArenaBody)
+        try:
+            body.landed(nbytes)
+        except ServeError as error:
+            self.refuse(error)
+            return
+        self._target = body.rest
         if not body.rest:
             self._target = self._state.scratch_view
             self._whole()

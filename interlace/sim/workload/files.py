@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from interlace.runtime.log.codec import arrival
+from interlace.core.messages import RequestArrived
+from interlace.runtime.log.codec import glance
 from interlace.runtime.log.read import MAGIC, LogError, open_log
 from interlace.sim.arrivals import Times
 
@@ -96,8 +97,10 @@ def own_times(path: Path) -> Mapping[str, Times]:
 def _log_times(path: Path) -> Mapping[str, Times]:
     times: dict[str, list[float]] = {}
     try:
-        for request in filter(None, map(arrival, open_log(path).entries())):
-            times.setdefault(request.model, []).append(request.arrived_ms)
+        for _, event in map(glance, open_log(path).entries()):
+            if isinstance(event, RequestArrived):
+                request = event.request
+                times.setdefault(request.model, []).append(request.arrived_ms)
     except (LogError, ValueError) as error:
         raise TraceError(str(error)) from None
     first_ms = min((found[0] for found in times.values()), default=0.0)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from interlace.core.errors import ServeError
 from interlace.core.messages import Run, WorkFinished
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import Span, TensorSpec
@@ -118,7 +119,7 @@ def test_broken_strings_fail_their_batch(ready: Rig) -> None:
     for nbytes, words in ((6, "ends within an element"), (2, "ends within a length")):
         short = good._replace(span=good.span._replace(nbytes=nbytes))
         failure = ready.run(ready.request(KNOWN["upper"], short)).failure
-        assert failure is not None and words in failure.detail
+        assert failure is not None and failure.bad_input and words in failure.detail
     two = good._replace(shape=(1, 2))
     failure = ready.run(ready.request(KNOWN["upper"], two)).failure
     assert failure is not None and "has 1 elements, its shape [1, 2] needs 2" in failure.detail
@@ -276,7 +277,7 @@ def test_packing_and_unpacking_are_inverse(rows: list[list[bytes]], cut: int) ->
 def test_any_bytes_unpack_or_are_refused(data: bytes) -> None:
     try:
         array = unpack_strings([memoryview(data)], (1,), "x")
-    except ValueError as error:
+    except ServeError as error:
         assert "BYTES input 'x'" in str(error)
     else:
         assert array.shape == (1,)
@@ -291,5 +292,5 @@ def test_text_is_sent_as_utf_8() -> None:
 
 
 def test_too_few_elements_are_named() -> None:
-    with pytest.raises(ValueError, match=r"has 0 elements, its shape \[2\] needs 2"):
+    with pytest.raises(ServeError, match=r"has 0 elements, its shape \[2\] needs 2"):
         unpack_strings([memoryview(b"")], (2,), "x")

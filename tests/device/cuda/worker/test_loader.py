@@ -42,11 +42,9 @@ def test_what_a_job_returns_or_raises_is_heard(made: LoaderThread) -> None:
 
 
 def test_what_was_loaded_is_not_searched_again(made: LoaderThread) -> None:
-    result_of(made, lambda: None)
-    before = gc.get_freeze_count()
     kept = result_of(made, lambda: [[one] for one in range(10_000)])
-    assert gc.get_freeze_count() >= before + 10_000
     assert isinstance(kept, list)
+    # Others' frozen objects come and go with what runs beside: these are looked for themselves.
     assert not any(one is kept[5] for one in gc.get_objects())
 
 

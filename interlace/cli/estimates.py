@@ -1,0 +1,195 @@
+"""Estimated profiles and capacity plans on the screen: what they rest on is always said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import typer
+from rich.console import Console
+
+from interlace.assembly.estimation import (
+    Estimates,
+    EstimateTask,
+    estimate,
+    save,
+    scenarios,
+    worth_measuring,
+)
+from interlace.cli.options import NOT_KEPT
+from interlace.cli.plan_tables import show
+from interlace.cli.screen import console, table
+from interlace.core.json_text import json_text
+from interlace.perf.law_constants import CHECKED_KINDS
+from interlace.planning.capacity_plan import CapacityPlan, plan
+from interlace.policy.base import System
+from interlace.profiling.profile_file import point_rows
+
+
+def profile_estimated(task: EstimateTask, as_json: bool) -> None:
+    """Estimate profiles, show and keep them.
+
+    Raises:
+        UserError: nothing can be estimated.
+    """
+    found = estimate(task)
+    save(found, task.folder)
+    if as_json:
+        typer.echo(json_text(_entries(found)))
+        return
+    out = console()
+    _show(out, found)
+    _say(out, found)
+    out.print(f"kept in {task.folder / 'estimated'}; servers use measured profiles alone")
+
+
+def _entries(found: Estimates) -> list[dict[str, object]]:
+    return [
+        {
+            "model": one.name,
+            "device": kind,
+            "estimated": profile.estimated,
+            "interval": profile.interval,
+            "unread": one.work.unread,
+            "gflops": one.work.flops / 1e9,
+            "weights_bytes": profile.weights_bytes,
+            "activation_bytes": profile.activation_bytes,
+            "points": point_rows(profile),
+        }
+        for kind, profiles in found.profiles.items()
+        for one in found.models
+        for profile in [profiles[one.name]]
+    ]
+
+
+def _show(out: Console, found: Estimates) -> None:
+    figures = ("GFLOP a row", "batch", "ms", "8 of 10 within", "rows/s", "memory MB")
+    made = table(("model", "GPU", ""), figures, "latency on the whole GPU")
+    for kind, profiles in found.profiles.items():
+        for one in found.models:
+            profile = profiles[one.name]
+            low, high = profile.interval
+            batches = sorted(batch for batch, share in profile.points if share == 100)
+            for batch in dict.fromkeys((batches[0], batches[-1])):
+                ms = profile.points[batch, 100].median_ms
+                made.add_row(
+                    one.name,
+                    kind,
+                    "estimated" if profile.estimated else "measured",
+                    f"{one.work.flops / 1e9:.2f}",
+                    str(batch),
+                    f"{ms:.2f}",
+                    f"{low * ms:.2f} to {high * ms:.2f}" if profile.estimated else "-",
+                    f"{1000 * batch / ms:.0f}",
+                    f"{(profile.weights_bytes + profile.activation_bytes) / 1e6:.0f}",
+                )
+    out.print(made)
+
+
+def _say(out: Console, found: Estimates) -> None:
+    for line in [*found.notes, *(f"left out: {one}" for one in found.failures)]:
+        out.print(line, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedPlan:
+    """The fewest GPUs of one kind, for the estimate and for its pessimistic end."""
+
+    kind: str
+    central: CapacityPlan
+    pessimistic: CapacityPlan
+    measure: str  #: the model whose measurement would narrow it most; empty if all are measured
+
+    @property
+    def sentence(self) -> str:
+        """The two counts in words."""
+        return (
+            f"{self.kind}: {_gpus(self.central)}; at the pessimistic end {_gpus(self.pessimistic)}"
+        )
+
+
+def _gpus(one: CapacityPlan) -> str:
+    if not one.kept:
+        why = next(iter(one.plan.reasons.values()), "a promise breaks when the plan is tried")
+        return f"no number of GPUs up to {one.scenario.limit} ({why})"
+    return f"{one.gpus} {one.scenario.gpu.kind}"
+
+
+def plan_estimated(
+    task: EstimateTask,
+    rates: Mapping[str, float],
+    slos: Mapping[str, float],
+    prices: Mapping[str, float],
+    system: System,
+    as_json: bool,
+) -> None:
+    """Answer the capacity question of a folder of models for each kind by itself.
+
+    Raises:
+        UserError: nothing can be estimated, or a rate is missing.
+    """
+    found = estimate(task)
+    plans = []
+    for kind in task.kinds:
+        asked, slow = scenarios(found, kind, rates, slos, prices.get(kind))
+        plans.append(
+            EstimatedPlan(
+                kind,
+                plan(asked, system=system),
+                plan(slow, system=system),
+                worth_measuring(found, kind, rates),
+            )
+        )
+    if as_json:
+        typer.echo(json_text(_plain(found, plans)))
+    else:
+        _show_plans(console(), found, plans)
+    if not any(one.central.kept for one in plans):
+        raise typer.Exit(NOT_KEPT)
+
+
+def _plain(found: Estimates, plans: list[EstimatedPlan]) -> dict[str, object]:
+    return {
+        "profiles": _entries(found),
+        "notes": [*found.notes, *found.failures],
+        "answer": _answer(plans, found),
+        "kinds": {
+            one.kind: {
+                "central": one.central.to_dict(),
+                "pessimistic": one.pessimistic.to_dict(),
+                "measure": one.measure,
+            }
+            for one in plans
+        },
+    }
+
+
+def _show_plans(out: Console, found: Estimates, plans: list[EstimatedPlan]) -> None:
+    _show(out, found)
+    if len(plans) == 1:
+        show(out, plans[0].central)
+    _say(out, found)
+    for one in plans:
+        out.print(one.sentence, soft_wrap=True)
+    measure = next((one.measure for one in plans if one.measure), "")
+    if measure:
+        out.print(
+            f"one measured batch of {measure} would narrow this most: --measured FILE.csv, or "
+            "interlace profile on such a GPU",
+            soft_wrap=True,
+        )
+    out.print(_answer(plans, found), soft_wrap=True)
+
+
+def _answer(plans: list[EstimatedPlan], found: Estimates) -> str:
+    """The answer in one line."""
+    counts = " or ".join(f"{one.central.gpus} {one.kind}" for one in plans if one.central.kept)
+    if not counts:
+        return "none of these GPUs keeps every promise"
+    used = [profile for kind in found.profiles.values() for profile in kind.values()]
+    worst = max(max(one.interval[1] - 1, 1 - one.interval[0]) for one in used)
+    if not worst:
+        return f"{counts}, measured"
+    unseen = ", ".join(one.kind for one in plans if one.kind not in CHECKED_KINDS)
+    doubt = f"; the error on {unseen} is not checked" if unseen else ""
+    return f"{counts}, estimated within {100 * worst:.0f} %{doubt}"

@@ -1,0 +1,176 @@
+"""A log's requests played again: by another system, at other rates, SLOs or accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from math import isnan
+from statistics import median
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import ModelsDeployed, RefusedUpstream, RequestArrived
+from interlace.core.plan import Demand
+from interlace.core.profile import Profile
+from interlace.core.request import Request
+from interlace.core.user_errors import InputError
+from interlace.planning.systems import system_of
+from interlace.policy.base import System
+from interlace.runtime.log import LogFile
+from interlace.runtime.log.codec import glance
+from interlace.sim.arrivals import Arrivals
+from interlace.sim.report import report
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Simulation
+
+_FORMS: Final = "system=NAME, rates=X, slos=X, gpus=N or gpus=-1"
+
+
+class WhatIfRow(Struct, frozen=True):
+    """What became of the log's requests: in time in parts of 1, latencies in ms."""
+
+    name: str
+    gpus: int
+    requests: int
+    goodput_rps: float
+    in_time: float
+    worst_model: str
+    worst_in_time: float
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTraffic:
+    """The requests of a log, and the models and accelerators that served them."""
+
+    system: System
+    fleet: Fleet
+    profiles: Mapping[str, Profile]
+    requests: Sequence[Request]
+    seconds: float
+
+
+def logged_traffic(log: LogFile, system: System, last_s: float) -> LoggedTraffic:
+    """What came in the last ``last_s`` seconds of a log, with the profiles as they stood then.
+
+    Raises:
+        InputError: the log is damaged, or no request came.
+    """
+    requests: list[Request] = []
+    last: dict[str, Request] = {}
+    profiles, now_ms = dict(log.header.profiles), 0.0
+    try:
+        for now_ms, event in map(glance, log.entries()):
+            if isinstance(event, RequestArrived):
+                last[event.request.model] = event.request
+                requests.append(event.request)
+            elif isinstance(event, ModelsDeployed):
+                profiles |= {one.demand.model: one.profile for one in event.deployments}
+            elif isinstance(event, RefusedUpstream) and event.model in last:
+                # Refused like the request before them, without a record of their own.
+                like = last[event.model]
+                due_ms = now_ms + like.deadline_ms - like.arrived_ms
+                same = Request(0, like.model, now_ms, due_ms, like.rows)
+                requests += [same] * event.requests
+    except ValueError as error:
+        raise InputError(f"{log.path}: {error}") from None
+    begins_ms = now_ms - last_s * 1000.0
+    requests = [one for one in requests if one.arrived_ms >= begins_ms and one.model in profiles]
+    if not requests:
+        raise InputError(f"{log.path}: no request came in the last {last_s:g} s of the log")
+    seconds = max((now_ms - requests[0].arrived_ms) / 1000.0, 0.1)
+    return LoggedTraffic(system, log.header.fleet, profiles, requests, seconds)
+
+
+def what_if(traffic: LoggedTraffic, changes: Sequence[str]) -> list[WhatIfRow]:
+    """The traffic as it came, then with each of ``changes``; several in one are joined by commas.
+
+    Everything is simulated, the first row too: rows differ in what was asked alone.
+
+    Raises:
+        InputError: a change is not of a form that is known.
+    """
+    scenarios = [_scenario(traffic, 1.0, 1.0), *(_changed(traffic, one) for one in changes)]
+    names = ["as it came", *changes]
+    return [_row(name, scenario) for name, scenario in zip(names, scenarios, strict=True)]
+
+
+def _changed(traffic: LoggedTraffic, changes: str) -> Simulation:
+    rates = slos = 1.0
+    for change in changes.split(","):
+        kind, equals, value = change.partition("=")
+        match kind if equals else "":
+            case "system":
+                traffic = replace(traffic, system=system_of(value))
+            case "rates":
+                rates = _factor(change, value)
+            case "slos":
+                slos = _factor(change, value)
+            case "gpus":
+                traffic = replace(traffic, fleet=_fleet(traffic.fleet, change, value))
+            case _:
+                raise InputError(f"--what-if {change}: expected {_FORMS}")
+    return _scenario(traffic, rates, slos)
+
+
+def _row(name: str, scenario: Simulation) -> WhatIfRow:
+    found = report(simulate(scenario))
+    models = found.models
+    worst = min(models, key=lambda one: models[one].attainment, default="")
+    return WhatIfRow(
+        name,
+        len(scenario.fleet.gpus),
+        found.requests,
+        found.goodput_rps,
+        found.attainment,
+        worst,
+        models[worst].attainment if worst else 1.0,
+        None if isnan(found.latency.p99_ms) else found.latency.p99_ms,
+    )
+
+
+def _scenario(traffic: LoggedTraffic, rates: float, slos: float) -> Simulation:
+    models = tuple(dict.fromkeys(one.model for one in traffic.requests))
+    number = {name: index for index, name in enumerate(models)}
+    first_ms = traffic.requests[0].arrived_ms
+    times_ms = np.array([one.arrived_ms - first_ms for one in traffic.requests]) / rates
+    which = np.array([number[one.model] for one in traffic.requests], dtype=np.int32)
+    seconds = traffic.seconds / rates
+    demand = []
+    for name in models:
+        own = [one for one in traffic.requests if one.model == name]
+        slo_ms = median(one.deadline_ms - one.arrived_ms for one in own) * slos
+        most = max(rows for rows, _ in traffic.profiles[name].points)
+        demand.append(Demand(name, sum(one.rows for one in own) / seconds, slo_ms, most))
+    profiles = {name: traffic.profiles[name] for name in models}
+    arrivals = Arrivals(models, times_ms, which, seconds)
+    return Simulation(traffic.system, traffic.fleet, tuple(demand), profiles, profiles, arrivals)
+
+
+def _factor(change: str, value: str) -> float:
+    try:
+        factor = float(value)
+    except ValueError:
+        factor = 0.0
+    if not 0.01 <= factor <= 100.0:
+        raise InputError(f"--what-if {change}: expected a factor from 0.01 to 100")
+    return factor
+
+
+def _fleet(fleet: Fleet, change: str, value: str) -> Fleet:
+    """So many accelerators, or so many more or less than there are; more are like the last one."""
+    try:
+        wanted = len(fleet.gpus) + int(value) if value[:1] in "+-" else int(value)
+    except ValueError:
+        wanted = 0
+    if not 1 <= wanted <= 1000:
+        raise InputError(f"--what-if {change}: expected at least 1 accelerator, such as gpus=+1")
+    gpus, taken = list(fleet.gpus[:wanted]), {gpu.id for gpu in fleet.gpus}
+    fresh = (f"more{number}" for number in count(1))
+    while len(gpus) < wanted:
+        gpus.append(replace(gpus[-1], id=next(one for one in fresh if one not in taken)))
+    return replace(fleet, gpus=tuple(gpus))

@@ -1,0 +1,144 @@
+"""The page in a real browser: hostile names, a thousand models, a phone, a live server."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlace.core.plan import Demand
+from interlace.policy.catalog import CATALOG
+from interlace.runtime.log import LogHeader, LogWriter
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.renewal import poisson
+from tests.builders import line_profile
+from tests.cli.test_replay import FLEET
+
+from . import programs
+from .programs import Running
+
+PYTHON = programs.HOME / "browser" / "bin" / "python"
+HOSTILE = "<img src=x onerror=alert(1)>"
+#: The page has drawn a frame of what it shows.
+DRAWN = "#models tbody tr"
+
+pytestmark = [pytest.mark.peer, pytest.mark.process]
+
+
+@pytest.fixture(autouse=True)
+def _browser() -> None:
+    if not PYTHON.exists() or shutil.which("chromium") is None:
+        pytest.skip(f"no Chromium, or no playwright in {programs.HOME}: {programs.HOW}")
+
+
+def _browse(url: str, *steps: list[str], width: int = 1300) -> list[Any]:
+    """What was seen; the page may not have had an error."""
+    script = Path(__file__).parent / "browse.py"
+    words = [str(PYTHON), str(script), url, str(width), json.dumps(steps)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["errors"] == []
+    seen: list[Any] = found["seen"]
+    return seen
+
+
+@contextmanager
+def _shown(*words: str) -> Iterator[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "interlace", "page", *words, "--port", "0"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    try:
+        found = re.search(r"http://\S+/", child.stdout.readline())
+        assert found is not None
+        yield found.group()
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(20)
+        child.stdout.close()
+
+
+def _log(path: Path, models: list[str], rate_rps: float, seconds: float) -> Path:
+    profiles = {name: line_profile(name, 1.0, 0.5) for name in models}
+    demand = tuple(Demand(name, rate_rps, 30.0) for name in models)
+    arrivals = merge_arrivals({name: poisson(rate_rps) for name in models}, seconds, 0)
+    writer = LogWriter(path, LogHeader("test", "gpulet", FLEET))
+    simulate(Simulation(CATALOG["gpulet"], FLEET, demand, profiles, profiles, arrivals), [writer])
+    writer.close()
+    return path
+
+
+def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(tmp_path: Path) -> None:
+    log = _log(tmp_path / "events.log", [HOSTILE, "b"], 1_500.0, 0.5)
+    with _shown(str(log)) as url:
+        names, when, missed, story = _browse(
+            url,
+            ["until", DRAWN],
+            ["text", "#models"],
+            ["press", "#at", "End"],
+            ["text", "#when"],
+            ["click", "#tab-why"],
+            ["until", "#missed tbody tr"],
+            ["text", "#missedcount"],
+            ["click", "#missed tbody tr"],
+            ["until", "#story:has-text('arrives; ')"],
+            ["text", "#story"],
+        )  # fmt: skip
+    assert HOSTILE in names
+    assert float(when.split()[0]) > 30.0
+    assert int(missed.split()[0]) > 100
+    assert "interlace replay" in story and "arrives; to be answered by" in story
+
+
+def test_a_thousand_models_on_a_phone(tmp_path: Path) -> None:
+    log = _log(tmp_path / "events.log", [f"model_{n:04}" for n in range(1_000)], 0.5, 2.0)
+    with _shown(str(log)) as url:
+        shown, wide, filtered = _browse(
+            url,
+            ["until", DRAWN],
+            ["text", "#shown"],
+            ["value", "document.documentElement.scrollWidth - window.innerWidth"],
+            ["fill", "#filter", "0777"],
+            ["text", "#shown"],
+            width=390,
+        )
+    assert shown == "first 150 of 1000 models"
+    assert wide <= 0
+    assert filtered == "1 models"
+
+
+def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
+    nine = Path(__file__).resolve().parents[2] / "examples" / "planning" / "nine.toml"
+    with _shown(str(nine)) as url:
+        (fewest, drawn) = _browse(
+            url,
+            ["fill", "#asked tbody tr:nth-child(2) input", "500"],
+            ["click", "#planform button"],
+            ["until", "#fewest:not(:empty)"],
+            ["text", "#fewest"],
+            ["value", "document.getElementById('picture').naturalWidth"],
+        )
+    assert re.match(r"[12] 2080ti, ", fewest)
+    assert drawn > 100
+
+
+def test_a_server_is_watched_live(ours: Running) -> None:
+    names, state = _browse(
+        f"http://127.0.0.1:{ours.metrics_port}/",
+        ["until", DRAWN],
+        ["text", "#models"],
+        ["text", "#state"],
+    )
+    assert "resident" in names
+    assert state == "live"

@@ -1,0 +1,268 @@
+"""Every request through a router ends, whatever its node says or does not say."""
+
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import grpc
+import pytest
+
+from interlace.router.grpc import node_channel
+from interlace.router.grpc.passed_calls import CallEnd
+from interlace.server.grpc import http2_frames as h2
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.heap_budget import HeapReservation
+from interlace.shm.blocks import ArenaBlocks
+from tests.router.scripted_node import (
+    ScriptedGrpcNode,
+    ScriptedNode,
+    answers,
+    ended,
+    nothing,
+    says,
+    sent,
+    silent,
+)
+from tests.router.stand import RouterStand
+from tests.server.fakes import wait_until
+from tests.server.grpc.wirebench import INFER, request
+from tests.server.wire import Reader
+from tests.server.wire import request as http_request
+
+_SLO_MS = 80.0
+_MESSAGE = b"\0\0\0\0\x02\x0a\0"
+
+
+class CallsNobody:
+    """Wants no answer."""
+
+    def replied(self, message: memoryview, reserved: HeapReservation) -> None:
+        raise AssertionError
+
+    def refused(self, end: CallEnd) -> None:
+        raise AssertionError
+
+    def lost(self, why: str) -> None:
+        raise AssertionError
+
+    def waits(self) -> bool:
+        return False
+
+
+@contextmanager
+def routed(*nodes: ScriptedGrpcNode) -> Iterator[tuple[RouterStand, grpc.Channel]]:
+    """A router over these nodes, with model "m", and a client of it."""
+    ports = dict(zip("ab", [node.port for node in nodes], strict=False))
+    router = RouterStand(dict.fromkeys(ports, 1), ports)
+    for wait_ms, name in enumerate(ports):
+        router.heard(name, "m", wait_ms=5.0 + wait_ms, slo_ms=_SLO_MS)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{router.grpc_port}", options) as channel:
+            yield router, channel
+        parts = router.parts
+        wait_until(lambda: parts.calls.count == 0 and parts.calls.budget.used_bytes == 0)
+    finally:
+        router.close()
+        for node in nodes:
+            node.close()
+
+
+def call(channel: grpc.Channel) -> grpc.Future:
+    """A call that waits for long."""
+    made = channel.unary_unary(INFER, _registered_method=False)
+    return made.future(request(b"x", model="m"), timeout=20)
+
+
+def failure(channel: grpc.Channel) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(channel).result()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "node", [silent, says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"h", *[b""] * 40)]
+)
+def test_a_silent_node_ends_no_request_of_http_late(node: Callable[..., bool]) -> None:
+    scripted = ScriptedNode([node])
+    router = RouterStand({"a": scripted.port})
+    router.heard("a", "m", slo_ms=_SLO_MS)
+    with router.connect() as connection:
+        began_s = time.monotonic()
+        connection.sendall(http_request("POST", "/v2/models/m/infer", b"x" * 100_000))
+        reply = Reader(connection).response()
+        took_s = time.monotonic() - began_s
+    assert reply.status == 504 and "node 'a' did not answer model 'm' within 1090 ms" in reply.error
+    assert 1.0 < took_s < 3.0
+    links = router.parts.directory.links("a")
+    assert (links.in_flight, links.lost) == (0, 1)
+    wait_until(lambda: router.parts.memory.arena.used_bytes == 0)
+    router.close()
+    scripted.close()
+
+
+def test_a_silent_node_ends_no_call_late() -> None:
+    node = ScriptedGrpcNode(nothing)
+    with routed(node) as (router, channel):
+        began_s = time.monotonic()
+        error = failure(channel)
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "node 'a' did not answer model 'm' within 1080 ms" in error.details()
+        assert 1.0 < time.monotonic() - began_s < 3.0
+        assert router.parts.directory.links("a").in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("trailers", "code", "told"),
+    [
+        ({"grpc_status": "99"}, grpc.StatusCode.UNKNOWN, None),
+        ({"grpc_status": "-1"}, grpc.StatusCode.UNKNOWN, None),
+        ({"grpc_status": "+3"}, grpc.StatusCode.UNKNOWN, None),
+        ({"grpc_status": "1_3"}, grpc.StatusCode.UNKNOWN, None),
+        ({}, grpc.StatusCode.UNKNOWN, None),
+        *[
+            ({"grpc_status": "3", "retry_after_ms": text}, grpc.StatusCode.INVALID_ARGUMENT, told)
+            for text, told in (
+                ("inf", None), ("nan", None), ("-5", None), ("1e300", None), ("9" * 400, None),
+                ("soon", None), ("", None), ("12.5", "12"),
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_an_odd_end_of_one_call_is_passed_on_and_leaves_the_others(
+    trailers: dict[str, str], code: grpc.StatusCode, told: str | None
+) -> None:
+    node = ScriptedGrpcNode(nothing, ended(**trailers), ended(grpc_status="3"))
+    with routed(node) as (_, channel):
+        other = call(channel)
+        wait_until(lambda: len(node.calls) == 1)
+        error = failure(channel)
+        assert error.code() is code
+        assert dict(error.trailing_metadata()).get("retry-after-ms") == told
+        assert failure(channel).code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert not other.done() and node.calls == [1, 3, 5]  # all over one connection
+        other.cancel()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0\0\0\0", b"\1" + _MESSAGE[1:], _MESSAGE + b"x", _MESSAGE[:-1], _MESSAGE * 2]
+)
+def test_what_is_not_one_plain_message_is_no_answer(data: bytes) -> None:
+    node = ScriptedGrpcNode(sent(data))
+    with routed(node) as (_, channel):
+        error = failure(channel)
+        assert error.code() is grpc.StatusCode.INTERNAL
+        assert error.details() == "the node's response is not one plain message"
+
+
+def test_a_call_of_a_connection_that_is_ending_is_cancelled_alone() -> None:
+    def goes_away(number: int) -> bytes:
+        return h2.frame(h2.GOAWAY, 0, 0, number.to_bytes(4, "big") + bytes(4))
+
+    node = ScriptedGrpcNode(goes_away, sent(_MESSAGE), nothing)
+    with routed(node) as (router, channel):
+        first = call(channel)
+        wait_until(lambda: len(node.calls) == 1)
+        assert call(channel).result() == _MESSAGE[5:]  # over a second connection
+        later = call(channel)
+        wait_until(lambda: len(node.calls) == 3)
+        links = router.parts.directory.links("a").grpc
+        first.cancel()
+        wait_until(lambda: router.parts.calls.count == 1)
+        assert links.in_flight == 1
+        with pytest.raises(grpc.RpcError) as caught:
+            later.result()
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_bodies_that_are_only_announced_take_no_memory() -> None:
+    node = ScriptedNode([answers(200, b"yes")])
+    router = RouterStand({"a": node.port})
+    router.heard("a", "m")
+    arena = router.parts.memory.arena
+    size = arena.size_bytes // 4
+    head = http_request("POST", "/v2/models/m/infer", b"x" * size)[: -size + 1000]
+    with ExitStack() as ends:
+        for _ in range(8):
+            ends.enter_context(router.connect()).sendall(head)
+        wait_until(lambda: arena.used_bytes >= 8 * 64 << 10)
+        assert arena.used_bytes <= 8 * 128 << 10
+        other = ends.enter_context(router.connect())
+        body = random.Random(1).randbytes(size)
+        other.sendall(http_request("POST", "/v2/models/m/infer", body))
+        assert Reader(other).response().status == 200
+        assert node.bodies == [body]
+    wait_until(lambda: arena.used_bytes == 0)
+    router.close()
+    node.close()
+
+
+def test_a_body_for_which_there_is_no_room_is_refused() -> None:
+    node = ScriptedNode([silent])
+    router = RouterStand({"a": node.port})
+    router.heard("a", "m")
+    arena = router.parts.memory.arena
+    blocks = ArenaBlocks(arena)
+    router.do(lambda: blocks.alloc(arena.size_bytes // 2 - 64))
+    half = arena.size_bytes // 2
+    for size, status in ((half, 429), (half + 1, 413)):
+        binary = {"Inference-Header-Content-Length": "4"}
+        with router.connect() as connection:
+            with suppress(OSError):
+                connection.sendall(http_request("POST", "/v2/models/m/infer", b"x" * size, binary))
+            assert Reader(connection).response().status == status
+    router.do(blocks.free)
+    wait_until(lambda: arena.used_bytes == 0)
+    router.close()
+    node.close()
+
+
+def test_a_reply_that_is_only_announced_takes_no_memory() -> None:
+    def announces(connection: socket.socket, head: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400000000\r\n\r\n12345")
+        return silent(connection, head)
+
+    nodes = ScriptedNode([announces]), ScriptedNode([answers(200, b"y" * 3_000_000)])
+    router = RouterStand(dict(zip("ab", [node.port for node in nodes], strict=True)))
+    router.heard("a", "m")
+    router.heard("b", "large")
+    budget = router.parts.forwarder.budget
+    with ExitStack() as ends:
+        for _ in range(3):
+            ends.enter_context(router.connect()).sendall(
+                http_request("POST", "/v2/models/m/infer", b"{}")
+            )
+        wait_until(lambda: 15 <= budget.used_bytes < 100)
+        other = ends.enter_context(router.connect())
+        other.sendall(http_request("POST", "/v2/models/large/infer", b"{}"))
+        assert Reader(other).response().body == b"y" * 3_000_000
+    wait_until(lambda: budget.used_bytes == 0)
+    router.close()
+    for node in nodes:
+        node.close()
+
+
+def test_clients_that_reset_calls_do_not_cut_the_connection_they_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_channel, "_RESETS_PER_S", 0.0)
+    resets: list[int] = []
+    node = ScriptedGrpcNode(sent(_MESSAGE), nothing, resets=resets)
+    with routed(node) as (router, channel):
+        assert call(channel).result() == _MESSAGE[5:]
+        links = router.parts.directory.links("a").grpc
+        limit = int(GrpcLimits().resets_per_s)
+
+        def make_and_cancel() -> None:
+            taker = CallsNobody()
+            made = [links.call(INFER, memoryview(b"x"), None, 0.0, taker) for _ in range(500)]
+            for one in made:
+                one.cancel()
+
+        for _ in range(limit // 500):
+            router.do(make_and_cancel)
+        router.do(make_and_cancel)
+        wait_until(lambda: len(node.calls) == limit + 501)
+        wait_until(lambda: links.in_flight == 500 and len(resets) == limit)
