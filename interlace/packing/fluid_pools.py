@@ -138,6 +138,8 @@ class FluidPools:
     def _filled(self, weight: Sequence[float]) -> _Filling | None:
         """The optimum, an integer for each pool and each layout; ``None`` without time for all."""
         pools, shapes = self._pools, self._layouts
+        if not pools:
+            return None
         able = [(p, m) for p, one in enumerate(pools) for m in one.rows_per_s.nonzero()[0].tolist()]
         hosts, cuts = len(able), len(able) + len(pools)
         part = cuts + len(shapes)
@@ -197,8 +199,10 @@ class FluidPools:
             for model in (~together).nonzero()[0].tolist():
                 own = np.where(np.arange(len(slo_ms))[:, None] == model, alone, 0.0)
                 found.append(_pool(share, options, own, 0.0))
-        gpu, useful = self.fleet.gpus[0], [pool for pool in found if pool.rows_per_s.any()]
-        return [pool for pool in useful if not any(_better(one, pool, gpu) for one in useful)]
+        gpu = self.fleet.gpus[0]
+        most = {share: max(map(len, layouts(gpu, [share])), default=0) for share in self._options}
+        useful = [pool for pool in found if pool.rows_per_s.any() and most[pool.share_pct]]
+        return [pool for pool in useful if not any(_better(one, pool, most) for one in useful)]
 
     @cached_property
     def _lengths_ms(self) -> list[float]:
@@ -242,11 +246,11 @@ def _lossy(options: BatchOptions, arrays: DemandArrays) -> Floats:
     return found
 
 
-def _better(one: _PoolKind, other: _PoolKind, gpu: Gpu) -> bool:
+def _better(one: _PoolKind, other: _PoolKind, most: Mapping[int, int]) -> bool:
     """True if an accelerator full of ``one`` serves no model less, in smaller shares, no idler."""
     if one.share_pct >= other.share_pct or one.idle > other.idle:
         return False
-    whole = max(map(len, layouts(gpu, [one.share_pct]))) * one.rows_per_s
+    whole = most[one.share_pct] * one.rows_per_s
     return bool((whole >= 100 / other.share_pct * other.rows_per_s).all())
 
 

@@ -83,3 +83,15 @@ def test_models_that_memory_does_not_hold_everywhere_are_in_some_hosts_of_their_
         assert holds(gpu, hosted, known.profiles)
         wider = [(share, [*models, "ssd"]) for share, models in hosted]
         assert not holds(gpu, wider, known.profiles)
+
+
+def test_a_share_that_no_layout_offers_makes_no_pool() -> None:
+    """Profiles know 80 %; a cut of this accelerator never has such a partition."""
+    known = random_scenario(0)
+    cut = replace(known.gpu, layouts=((20, 20, 40), (20, 60), (40, 40), (100,)))
+    demand = [replace(one, rows_per_s=one.rows_per_s / 100) for one in known.demand]
+    plan = FluidPools(demand, uniform_fleet(cut, 4), known.busy_profiles, Plan()).plan(
+        {one.model: 1.0 for one in demand}
+    )
+    assert plan is not None
+    assert {part.share_pct for part in plan.partitions} <= {20, 40, 60, 100}
