@@ -47,6 +47,8 @@ _MOST_LENGTHS: Final = 4
 _NODES, _GAP = 20, 0.03
 #: Hosts of a pool that are kept idle: arrivals are random, and the more so the fewer host them.
 _IDLE: Final = 0.2
+#: A smaller rate counts as this one: no figure shall overflow.
+_LEAST_ROWS_PER_S: Final = 1e-3
 #: Part of the time that is none.
 _NOTHING: Final = 1e-6
 
@@ -93,7 +95,7 @@ class FluidPools:
             return None
         rates = [one.rows_per_s for one in self.demand]
         pace = np.array([pool.rows_per_s for pool in self._pools])
-        part = ((pace * filling.busy).sum(axis=0) / rates).min()
+        part = ((pace * filling.busy).sum(axis=0) / np.maximum(rates, _LEAST_ROWS_PER_S)).min()
         pools = sum(hosts > 0 for hosts in filling.hosts)
         said = (
             f"{len(self.fleet.gpus)} accelerators in {pools} pools of alike partitions: "
@@ -148,7 +150,8 @@ class FluidPools:
         rows = []
         for model, one in enumerate(self.demand):
             at = [i for i, (_, m) in enumerate(able) if m == model]
-            given = [pools[able[i][0]].rows_per_s[model] / one.rows_per_s for i in at]
+            asked = max(one.rows_per_s, _LEAST_ROWS_PER_S)
+            given = [pools[able[i][0]].rows_per_s[model] / asked for i in at]
             rows.append(Constraint((*at, part), (*given, -weight[model]), 0.0, inf))
         for pool, known in enumerate(pools):
             at = [i for i, (p, _) in enumerate(able) if p == pool]

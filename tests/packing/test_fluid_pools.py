@@ -95,3 +95,12 @@ def test_a_share_that_no_layout_offers_makes_no_pool() -> None:
     )
     assert plan is not None
     assert {part.share_pct for part in plan.partitions} <= {20, 40, 60, 100}
+
+
+def test_a_rate_of_next_to_nothing_overflows_nothing() -> None:
+    known = random_scenario(0)
+    demand = [replace(known.demand[0], rows_per_s=5e-324), *known.demand[1:]]
+    pools = FluidPools(demand, uniform_fleet(known.gpu, 4), known.busy_profiles, Plan())
+    plan = pools.plan({one.model: 1.0 for one in demand})
+    assert plan is not None
+    assert demand[0].model in {slot.model for part in plan.partitions for slot in part.slots}
