@@ -22,6 +22,7 @@ from setuptools.errors import BaseError
 COMPILED = runpy.run_path("interlace/compiled.py")
 SOURCES = COMPILED["sources"]()  # as they are before mypyc reads them
 C_SOURCES = Path("build/mypyc")
+POLLING = "interlace/device/cuda/completion/sources/loops.c"
 BUILDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install"}
 
 
@@ -81,6 +82,12 @@ class Build(build_ext):
         self.compiler.compile = compile_all
         super().build_extensions()
 
+    def polling_thread(self) -> None:
+        """A machine with a GPU needs no compiler then."""
+        made = self.compiler.compile([POLLING], output_dir=self.build_temp)
+        into = Path(self.build_lib, POLLING).with_suffix(".so")
+        self.compiler.link_shared_object(made, str(into))
+
     def run(self) -> None:
         self.inplace = self.inplace or getattr(self, "editable_mode", False)
         if self.inplace:  # also those of modules that are hot no longer
@@ -90,6 +97,8 @@ class Build(build_ext):
             super().run()
         except BaseError as error:
             self.extensions = _none(f"the C compiler failed: {error}")
+        if not self.inplace and self.extensions:  # a checkout builds it when it is needed
+            self.polling_thread()
         manifest: Path = COMPILED["MANIFEST"]
         manifest.unlink(missing_ok=True)
         if self.inplace and self.extensions:

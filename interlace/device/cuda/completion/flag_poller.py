@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
@@ -37,11 +37,20 @@ PollLoop = Callable[..., None]
 def poll_loop() -> PollLoop:
     """The loop that polls flags; ``ctypes`` calls it without the GIL.
 
+    A wheel brings it compiled.
+
     Raises:
         OSError: as ``c_library``.
     """
-    source = (files(__package__) / "sources" / "loops.c").read_text(encoding="utf-8")
-    poll = c_library("loops", source).watch_flags
+    source = files(__package__) / "sources" / "loops.c"
+    with as_file(source) as path:
+        built = path.with_suffix(".so")
+        library = (
+            ctypes.CDLL(str(built))
+            if built.exists()
+            else c_library("loops", source.read_text(encoding="utf-8"))
+        )
+    poll = library.watch_flags
     u64 = ctypes.c_uint64
     poll.argtypes = [*[u64] * 5, ctypes.c_int, ctypes.c_int, u64, ctypes.c_uint32]
     poll.restype = None
