@@ -49,7 +49,7 @@ def _of(bench: Bench, backend: CudaBackend, lanes: Lanes, one: Kept) -> Row:
     return seen(
         what,
         f"{len(found.layers)} layers: {copy_ms:.2f} ms to copy, {run_ms:.2f} ms to run, "
-        f"{slower:.2f} ms with all weights on the host",
+        f"{slower:.2f} ms with tables on the host and all else copied by each run",
         layers=len(found.layers), copy_ms=copy_ms, run_ms=run_ms, host_access_ms=slower,
         weights_bytes=sum(layer.weights_bytes for layer in found.layers),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.models.cold_layout import is_table
 from interlace.device.cuda.models.module_calls import ModuleCall, module_calls
 from interlace.profiling.cuda.timing import GraphTimer
 
@@ -78,26 +79,15 @@ class _Bench:
 
     def layer(self, part: ModuleCall) -> LayerProfile:
         nbytes = sum(tensor.nbytes for tensor in part.tensors)
-        readers = [part, *self._others(part)]
-        here_ms = there_ms = [self._timer.cold_ms(one.run) for one in readers]
-        if nbytes:
+        copy_ms, here_ms = self._copy_ms(nbytes), self._timer.cold_ms(part.run)
+        run_ms = here_ms if part.whole else 0.0  # the parts' times are their own
+        if is_table(part, self._parts):
             with self._on_host(part.tensors):
-                there_ms = [self._timer.cold_ms(one.run) for one in readers]
-        run_ms = here_ms[0] if part.whole else 0.0  # the parts' times are their own
-        pairs = zip(here_ms, there_ms, strict=True)
-        host_ms = run_ms + sum(max(0.0, there - here) for here, there in pairs)
+                host_ms = max(run_ms, self._timer.cold_ms(part.run))
+        else:  # only rows of tables are read in place: each execution copies the rest
+            host_ms = run_ms + copy_ms
         kind = type(part.module).__name__
-        return LayerProfile(part.name, nbytes, self._copy_ms(nbytes), run_ms, host_ms, kind)
-
-    def _others(self, part: ModuleCall) -> list[ModuleCall]:
-        """Steps that read its weights as well: what is left on the host is read there by all."""
-        return [
-            one
-            for one in self._parts
-            if one is not part
-            and one.whole
-            and any(own is tensor for own in one.module.parameters() for tensor in part.tensors)
-        ]
+        return LayerProfile(part.name, nbytes, copy_ms, run_ms, host_ms, kind)
 
     def _copy_ms(self, nbytes: int) -> float:
         if nbytes and nbytes not in self._copies:

@@ -41,7 +41,7 @@ class TableTimer:
     """ms by where the weights lie: 1 for a body, 2 more for each weight on the host."""
 
     host: Callable[[int], bool]
-    module: Scaled
+    module: nn.Module
     copies: list[int] = field(default_factory=list)
 
     def cold_ms(self, body: Callable[[], None]) -> float:
@@ -93,25 +93,16 @@ def test_what_is_no_module_has_no_steps() -> None:
 
 
 def test_times_add_up_and_weights_come_back(gpu: tuple[FakeDriver, CudaBackend, Lane]) -> None:
-    driver, backend, lane = gpu
+    _, backend, lane = gpu
     module, x = Scaled().eval(), torch.ones(1, 4)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     places = {name: tensor.data_ptr() for name, tensor in module.state_dict().items()}
-    made: list[Any] = []
-    allocate = driver.allocate_mapped
-
-    def allocated(nbytes: int) -> Any:
-        made.append(allocate(nbytes))
-        return made[-1]
-
-    driver.allocate_mapped = allocated  # type: ignore[method-assign]
-    timer = TableTimer(lambda at: made[0].device <= at < made[0].device + made[0].nbytes, module)
+    timer = TableTimer(lambda at: False, module)
     layers = measure_layers(backend, lane, timer, lambda: module(x))
     assert layers == (
-        LayerProfile("scaled", 16, 0.25, 0.0, 2.0, "Scaled"),
-        LayerProfile(
-            "first", 80, 1.25, 1.0, 9.0, "Linear"
-        ),  # its weight, which the second has too, and bias
+        LayerProfile("scaled", 16, 0.25, 0.0, 0.25, "Scaled"),
+        # Its weight, which the second has too, and bias.
+        LayerProfile("first", 80, 1.25, 1.0, 2.25, "Linear"),
         LayerProfile("relu", 0, 0.0, 1.0, 1.0, "ReLU"),
         LayerProfile("second", 0, 0.0, 1.0, 1.0, "Linear"),
         LayerProfile("relu#2", 0, 0.0, 1.0, 1.0, "ReLU"),
@@ -124,11 +115,32 @@ def test_times_add_up_and_weights_come_back(gpu: tuple[FakeDriver, CudaBackend, 
         assert tensor.data_ptr() == places[name]
 
 
+def test_a_table_alone_is_read_in_place(gpu: tuple[FakeDriver, CudaBackend, Lane]) -> None:
+    """Whatever else is left on the host is copied by each execution, and told so."""
+    driver, backend, lane = gpu
+    module, x = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4)).eval(), torch.tensor([1])
+    made: list[Any] = []
+    allocate = driver.allocate_mapped
+
+    def allocated(nbytes: int) -> Any:
+        made.append(allocate(nbytes))
+        return made[-1]
+
+    driver.allocate_mapped = allocated  # type: ignore[method-assign]
+    timer = TableTimer(lambda at: made[0].device <= at < made[0].device + made[0].nbytes, module)
+    layers = measure_layers(backend, lane, timer, lambda: module(x))
+    assert layers == (
+        LayerProfile("0", 128, 2.0, 1.0, 3.0, "Embedding"),
+        LayerProfile("1", 80, 1.25, 1.0, 2.25, "Linear"),
+        LayerProfile(BETWEEN, 0, 0.0, 8.0, 8.0),
+    )
+
+
 def test_a_fault_while_weights_are_on_the_host_puts_them_back(
     gpu: tuple[FakeDriver, CudaBackend, Lane],
 ) -> None:
     _, backend, lane = gpu
-    module = nn.Sequential(nn.Linear(4, 4)).eval()
+    module = nn.Sequential(nn.Embedding(4, 4)).eval()
     place = module[0].weight.data_ptr()
 
     class Failing(TableTimer):
@@ -138,7 +150,7 @@ def test_a_fault_while_weights_are_on_the_host_puts_them_back(
             return 1.0
 
     with pytest.raises(RuntimeError, match="refused"):
-        measure_layers(backend, lane, Failing(bool, Scaled()), lambda: module(torch.ones(1, 4)))
+        measure_layers(backend, lane, Failing(bool, Scaled()), lambda: module(torch.tensor([1])))
     assert module[0].weight.data_ptr() == place
 
 

@@ -63,7 +63,7 @@ def cold_layout(tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) 
     for name, tensor in tensors.items():
         if tensor.numel() and tensor.is_floating_point():
             known.setdefault(tensor.data_ptr(), []).append(name)
-    tables = [_is_table(call, calls) for call in calls]
+    tables = [is_table(call, calls) for call in calls]
     places: dict[str, TensorPlacement] = {}
     layers: dict[int, ColdLayer] = {}
     end = window_bytes = 0
@@ -85,7 +85,7 @@ def cold_layout(tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) 
     return ColdLayout(ordered, places, window_bytes, end, groups)
 
 
-def _is_table(call: ModuleCall, calls: Sequence[ModuleCall]) -> bool:
+def is_table(call: ModuleCall, calls: Sequence[ModuleCall]) -> bool:
     """Whether it only looks rows up, in weights that nothing else reads."""
     module = call.module
     if type(module).forward is not nn.Embedding.forward or "forward" in vars(module):
