@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 from typing import Final, NamedTuple
@@ -78,6 +78,7 @@ class PlanTrials:
     scenario: Scenario
     system: System
     cores: int = 1
+    _known: dict[Hashable, PlanTrial] = field(default_factory=dict, repr=False)
 
     def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> TriedPlan:
         """The plan after trials from seeds of their own, whatever the limit on accelerators is.
@@ -106,10 +107,12 @@ class PlanTrials:
         known, (load, longer, least_s) = self.scenario, how
         rate_rps = load * sum(one.rows_per_s for one in known.demand)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
-        trial = try_plan(
-            plan, there, known, self.system, requests, seed, 0.0, least_s, load, self.cores
-        )
-        return TriedPlan(plan, there, trial)
+        asked = plan.partitions, plan.overlapping, how, seed
+        if asked not in self._known:  # plans for more load are often the same
+            self._known[asked] = try_plan(
+                plan, there, known, self.system, requests, seed, 0.0, least_s, load, self.cores
+            )
+        return TriedPlan(plan, there, self._known[asked])
 
     def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
         """The plan after a trial that ends once a promise is clearly broken."""
