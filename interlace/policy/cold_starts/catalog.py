@@ -24,6 +24,7 @@ _ROWS: Final = (
     _published("deepplan-dha", deepplan.direct_host_access),
     _published("deepplan-pt", deepplan.parallel_transmission),
     _published("deepplan", deepplan.both),
+    _published("deepplan-printed", deepplan.as_printed),
     ColdPolicy("interlace", lasting, by_worth, hottest_missing, by_deadline),
 )
 

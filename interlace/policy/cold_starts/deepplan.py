@@ -8,7 +8,7 @@ released planner:
   copy; a tie keeps the order of execution.
 * A layer whose time on the host is beyond its run and one and a half times its copy ends the
   search for that stall, as one does that would add more than the stall (line 9): layers behind it
-  are not looked at.
+  are not looked at. Algorithm 1 as printed has no such bound, and ``as_printed`` has none either.
 * The timeline is computed anew only when a stall is gone (line 17). Layers that were changed for a
   stall that remains stay changed, and stalls behind are judged as they were before.
 * Partitions of parallel transmission hold the layers that the plan loads; layers that it reads
@@ -38,12 +38,12 @@ def initial_choice(layers: Sequence[LayerProfile]) -> list[bool]:
     ]
 
 
-def without_stalls(layers: Sequence[LayerProfile]) -> list[bool]:
-    """Which layers run on the host's memory after Algorithm 1."""
+def without_stalls(layers: Sequence[LayerProfile], bounded: bool = True) -> list[bool]:
+    """Which layers run on the host after Algorithm 1, with the released planner's bound."""
     on_host = [layer.weights_bytes == 0 for layer in layers]
     stalls = _stalls_ms(layers, on_host)
     for index in range(len(layers)):
-        if stalls[index] > 0 and _remove(stalls[index], layers, index, on_host):
+        if stalls[index] > 0 and _remove(stalls[index], layers, index, on_host, bounded):
             stalls = _stalls_ms(layers, on_host)
     return on_host
 
@@ -90,6 +90,13 @@ def both(
     return _plan(layers, without_stalls(layers), links, kept)
 
 
+def as_printed(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
+    """DeepPlan (PT + DHA) by Algorithm 1 as it is printed."""
+    return _plan(layers, without_stalls(layers, bounded=False), links, kept)
+
+
 def _plan(
     layers: Sequence[LayerProfile], on_host: Sequence[bool], links: HostLinks, kept: frozenset[int]
 ) -> LoadPlan:
@@ -115,7 +122,11 @@ def _left_on_host(kind: str) -> bool:
 
 
 def _remove(
-    stall_ms: float, layers: Sequence[LayerProfile], stalled: int, on_host: list[bool]
+    stall_ms: float,
+    layers: Sequence[LayerProfile],
+    stalled: int,
+    on_host: list[bool],
+    bounded: bool,
 ) -> bool:
     """Change layers up to the stalled one, it included, to the host; whether the stall is gone."""
     earlier = sorted(
@@ -125,7 +136,7 @@ def _remove(
         layer = layers[index]
         if on_host[index]:
             continue
-        if reads_too_long(layer) or stall_ms < added_ms(layer):
+        if stall_ms < added_ms(layer) or (bounded and reads_too_long(layer)):
             return False
         on_host[index] = True
         stall_ms = stall_ms - layer.copy_ms - added_ms(layer)

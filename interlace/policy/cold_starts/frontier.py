@@ -3,9 +3,10 @@
 After so many layers all that matters of the choices so far is when execution and each link are
 free. Choices that leave all of these later than others do can be dropped, and so can those that
 could not end before the best of DeepPlan's plans even if the rest took its shortest execution
-alone. What is left is a frontier: of few layers all of it is kept, and the answer is the best
-there is; of many it is thinned evenly, and DeepPlan's plans remain the ones to beat. Of plans that
-end at once the one that moves the fewest bytes is taken: links are shared.
+alone. What is left is a frontier. Of up to eight layers and one peer all of it is kept, and the
+answer is the best there is; of more it is thinned evenly, and DeepPlan's plans, of Algorithm 1 as
+printed and of the released planner, remain the ones to beat. Of plans that end at once the one that
+moves the fewest bytes is taken: links are shared.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from interlace.policy.cold_starts.whole import left, pipeswitch
 #: States that are kept after a layer: so many over all layers, but never fewer than the least.
 _STATES: Final = 1 << 11
 _LEAST_WIDTH: Final = 8
+#: So few layers have at most that many states: all three ways of each, with one peer.
+_FEW: Final = 8
+_ALL: Final = 3**_FEW
 #: Two ends within this are one: sums of the same times in another order.
 _SAME_MS: Final = 1e-9
 
@@ -60,6 +64,7 @@ def frontier(
             deepplan.direct_host_access,
             deepplan.parallel_transmission,
             deepplan.both,
+            deepplan.as_printed,
             *([left] if links.takes_cores or links.carries_reads else []),
         )
     ]
@@ -81,17 +86,18 @@ def lasting(
 
     While execution waits for copies anyway, ``frontier`` has layers read from the host that take
     several times as long so: it ends a little sooner, holds its partition for longer, and so do all
-    later runs. Here none is that takes over one and a half times its copy longer, which is
-    DeepPlan's own bound: never later than its plans either. Cores pay for it once: what a run has
+    later runs. Here none is that takes over one and a half times its copy longer, which is the
+    bound of DeepPlan's released planner, unless its Algorithm 1 as printed, which has no such
+    bound, ends sooner with them: never later than either. Cores pay for it once: what a run has
     read in a file is mapped from then on, and a load that is begun only for that ends later.
     """
     if links.takes_cores:
         return frontier(layers, links, kept)
     bounded = [replace(one, run_host_ms=inf) if reads_too_long(one) else one for one in layers]
     found = planned(layers, frontier(bounded, links, kept).steps, links)
-    if not links.carries_reads:
-        return found
-    return min(found, left(layers, links, kept), key=lambda plan: plan.end_ms)
+    others = [deepplan.as_printed, *([left] if links.carries_reads else [])]
+    sooner = (one(layers, links, kept) for one in others)
+    return min([found, *sooner], key=lambda plan: plan.end_ms)
 
 
 def moved_bytes(layers: Sequence[LayerProfile], plan: LoadPlan) -> int:
@@ -104,7 +110,7 @@ def _search(
 ) -> list[LoadStep] | None:
     """The steps of the best plan found that ends no later than ``beat_ms``, if there is one."""
     rest_ms = _shortest_rest_ms(layers, kept)
-    width = max(_LEAST_WIDTH, _STATES // (len(layers) + 1))
+    width = _ALL if len(layers) <= _FEW else max(_LEAST_WIDTH, _STATES // (len(layers) + 1))
     begins_ms = begin_ms(layers) if links.carries_reads else 0.0
     states = [_PartialPlan(begins_ms, (0.0,) * (1 + 2 * links.peers), 0, None, None)]
     for index, layer in enumerate(layers):

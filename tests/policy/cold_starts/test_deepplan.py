@@ -58,6 +58,13 @@ def test_the_search_ends_at_the_first_layer_that_costs_more_than_the_stall() -> 
     assert deepplan.without_stalls([dear, stalled]) == [False, False]
 
 
+def test_algorithm_1_as_printed_looks_on_behind_a_layer_that_is_read_for_long() -> None:
+    """It compares with the stall alone (line 9); the released planner's bound is not in it."""
+    dear = layer(0.1, 1.0, 1.3)
+    stalled = layer(2.0, 1.0, 1.5)
+    assert deepplan.without_stalls([dear, stalled], bounded=False) == [True, True]
+
+
 def test_changes_for_a_stall_that_stays_are_not_taken_back() -> None:
     layers = [layer(1.0, 1.0, 1.5), layer(9.0, 1.0, 99.0)]
     assert deepplan.without_stalls(layers) == [True, False]

@@ -89,6 +89,27 @@ def test_ours_is_the_best_there_is(
     assert bound_ms(layers, links, kept) <= least_ms + 1e-9
 
 
+#: (bytes, copy, run, read in place) of eight layers behind one link and a peer's.
+_WITH_A_PEER = [
+    (5850384, 0.494, 0.389, 0.697), (789471, 0.072, 0.049, 0.071), (1734526, 0.151, 0.051, 0.133),
+    (1845057, 0.16, 0.021, 0.145), (6825293, 0.575, 0.161, 0.422), (1465898, 0.128, 0.094, 0.177),
+    (1770682, 0.154, 0.033, 0.139), (11891383, 0.997, 0.627, 0.938),
+]  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.permutations(_WITH_A_PEER))
+@example(_WITH_A_PEER)  # where a frontier that was thinned to 227 states missed it
+def test_of_eight_layers_and_a_peer_ours_is_the_best_there_is(
+    times: list[tuple[int, float, float, float]],
+) -> None:
+    layers = [LayerProfile(f"{n}", *one, "Linear") for n, one in enumerate(times)]
+    links = HostLinks(1, 50e6)
+    every = product(*(ways(layer, links, False) for layer in layers))
+    least_ms = min(planned(layers, steps, links).end_ms for steps in every)
+    assert frontier(layers, links).end_ms == pytest.approx(least_ms, abs=1e-9)
+
+
 @given(layer_lists(40), all_links, st.integers(0, 40))
 def test_weights_that_are_there_make_nothing_later(
     layers: list[LayerProfile], links: HostLinks, kept: int
