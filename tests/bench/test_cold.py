@@ -113,7 +113,9 @@ def test_from_disk_a_cold_start_is_bound_by_its_bytes() -> None:
     for way in COLD_POLICIES:
         found = cold_run(with_cold(way), fleet, profiles, arrivals, 500.0, warm_part=0.5)
         assert found.cold == found.sent == 8
-        assert bound_ms < found.p99_ms < 1.05 * bound_ms
+        # Algorithm 1 as printed leaves layers on the host however long they are read there.
+        most = 1.2 if way == "deepplan-printed" else 1.05
+        assert bound_ms < found.p99_ms < most * bound_ms, way
 
 
 def test_a_trial_does_not_ask_what_an_earlier_one_changed(tmp_path: Path) -> None:
