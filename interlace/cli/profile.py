@@ -23,6 +23,7 @@ from interlace.core.json_text import json_text
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError, UserError
+from interlace.perf.latency import doubts
 from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.profile_file import extras_rows, point_rows
@@ -113,6 +114,9 @@ def _show(found: dict[str, Profile], seen: Sequence[CoRun], known: int, folder: 
     out = console()
     for made in (latency_table(found), cost_table(found), *further_tables(found, seen)):
         out.print(made)
+    for name, one in found.items():
+        if said := doubts(name, one):
+            out.print(said)
     out.print(f"kept in {folder}; {known} of {len(found)} were known (--force measures them again)")
 
 

@@ -17,6 +17,7 @@ from interlace.core.model import Description, Model
 from interlace.core.profile import Profile
 from interlace.core.trust import TrustedModels
 from interlace.perf.cold_start import as_allowed
+from interlace.perf.latency import doubts
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.profile_file import values_text
@@ -164,6 +165,9 @@ class ModelPreparer:
                 found = await fill(self._rig, models, self._store, how, progress)
                 for reason in found.guessed.values():
                     _log.warning(_GUESSED, reason)
+                for key, profile in found.profiles.items():
+                    if said := doubts(key, profile):
+                        _log.warning("%s", said)
                 if self._layers is not None:
                     await self._take_apart(self._layers, models, found)
                 return replace(found, profiles=self._beside.busy(models, found.profiles))

@@ -10,10 +10,11 @@ from interlace.core.profile import Profile
 from interlace.perf.latency import surface
 
 #: What makes it the 0.9 quantile of seen over predicted latency, as steps up end at what was seen;
-#: the step towards it, and its bounds.
+#: the step towards it, and its bounds: by what is seen, and by refusals, which teach nothing.
 _QUANTILE: Final = 0.92
 _STEP: Final = 0.05
-_LOW: Final = 0.5
+_LOW: Final = 0.01
+_LOW_UNSEEN: Final = 0.5
 _HIGH: Final = 20.0
 #: Mean distance of seen ratios from the estimate: its first value, the weight of a new one, and how
 #: many times it a step may be.
@@ -105,4 +106,4 @@ class _Correction:
         self.value = min(max(self.value, _LOW), _HIGH)
 
     def decay(self) -> None:
-        self.value = max(_LOW, self.value * _DECAY)
+        self.value = max(min(self.value, _LOW_UNSEEN), self.value * _DECAY)

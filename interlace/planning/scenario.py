@@ -19,6 +19,7 @@ from interlace.core.profile import Profile, Profiles
 from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import NO_INTERFERENCE, ConstantFactor, Interference, busy_profiles
+from interlace.perf.latency import doubts
 from interlace.planning.copies import copy_names, of_copies, parted_workloads, rate_parts
 from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
 from interlace.profiling.beside import learned_interference
@@ -137,6 +138,7 @@ def _notes(unnamed: Iterable[str], kind: str, profiles: Profiles) -> tuple[str, 
     return (
         *(f"{n} names no gpu_kind: its latencies are taken for those of {kind}" for n in unnamed),
         *(f"latencies of {n} are estimated" for n, one in profiles.items() if one.estimated),
+        *(said for n, one in profiles.items() if (said := doubts(n, one))),
     )
 
 

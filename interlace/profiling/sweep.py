@@ -16,9 +16,10 @@ class SweepSettings:
 
     A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
     not before ``samples_min``. A point whose p95 is over ``calm`` times its median was disturbed by
-    something else on the machine: it is taken again, ``retakes`` times at most, and the calmest
-    take counts. A share's larger batches are left out once the median passes
-    ``slo_multiple`` times the SLO: no plan could use them. ``factor`` is the step between batches.
+    something else on the machine, and so was one that is ``doubtful`` beside the others: it is
+    taken again, ``retakes`` times at most, and the calmest take counts. A share's larger batches
+    are left out once the median passes ``slo_multiple`` times the SLO: no plan could use them.
+    ``factor`` is the step between batches.
     """
 
     samples: int = 100
@@ -47,9 +48,7 @@ class SweepSettings:
 #: What `interlace profile` and a first start use.
 THOROUGH: Final = SweepSettings()
 #: For a model loaded into a running server: a couple of seconds instead of a quarter of a minute.
-QUICK: Final = SweepSettings(
-    samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4, retakes=0
-)
+QUICK: Final = SweepSettings(samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4)
 
 
 def batch_sizes(max_batch: int, factor: int) -> tuple[int, ...]:

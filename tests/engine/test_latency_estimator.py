@@ -37,6 +37,21 @@ def test_shapes_have_corrections_of_their_own() -> None:
     assert estimator.latency_ms(1, 50, "large") > 3.0 * estimator.latency_ms(1, 50, "small")
 
 
+def test_a_profile_far_above_what_is_seen_is_corrected() -> None:
+    """It was measured on a busy machine: 150 times what executions take."""
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 745.0, 5.0))
+    for step in range(2_000):
+        estimator.learn(1, 50, "s", 5.0, float(step))
+    assert 5.0 <= estimator.latency_ms(1, 50, "s") < 10.0
+
+
+def test_refusals_alone_correct_no_profile_by_more_than_half() -> None:
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    for _ in range(1_000):
+        estimator.decay("s", 5_000.0)
+    assert estimator.latency_ms(1, 50, "s") == pytest.approx(2.5)
+
+
 def test_refusals_brighten_a_stale_belief_until_something_is_tried() -> None:
     estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
     for step in range(50):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.latency import Surface, surface
+from interlace.perf.latency import Surface, doubtful, doubts, surface
 
 curves = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=6).map(
     lambda steps: tuple((2**i, sum(steps[: i + 1])) for i in range(len(steps)))
@@ -69,3 +69,37 @@ def test_a_larger_batch_than_the_best_gains_under_five_percent(
         ahead = known.throughput_rows_per_s(batch, 100) / known.throughput_rows_per_s(best, 100)
         assert ahead <= 1.05 + 1e-9
         assert batch >= best or ahead < 1.0
+
+
+#: A ViT of 0.9 ms on one core whose two threads stalled while the host was busy.
+_STALLED = _profile({(1, 50): 0.9, (8, 50): 1.4, (1, 100): 146.0, (8, 100): 159.0, (16, 100): 3.8})
+
+
+def test_points_that_a_busy_machine_made_slow_are_taken_for_what_smaller_shares_need() -> None:
+    known = surface(_STALLED, "median_ms")
+    assert known.latency_ms(1, 50) == known.latency_ms(1, 100) == 0.9
+    assert known.latency_ms(8, 100) == 1.4 and known.latency_ms(16, 100) == 3.8
+    assert doubtful(_STALLED.points) == {(1, 100): 0.9, (8, 100): 1.4}
+    said = doubts("vit", _STALLED)
+    assert said.startswith("vit: batch 1 at 100 %, batch 8 at 100 % took far longer than")
+
+
+def test_noise_is_no_doubt() -> None:
+    noisy = _profile({(1, 50): 2.0, (2, 50): 1.6, (1, 100): 2.8, (2, 100): 2.4})
+    assert not doubtful(noisy.points) and doubts("m", noisy) == ""
+    assert surface(noisy, "median_ms").latency_ms(1, 50) == 2.8
+
+
+@given(st.dictionaries(st.tuples(st.integers(1, 9), st.integers(1, 9)), st.floats(0.1, 99.0)))
+def test_the_hardest_point_and_the_shortest_one_are_never_in_doubt(
+    points: dict[tuple[int, int], float],
+) -> None:
+    known = _profile(points).points
+    found = doubtful(known)
+    if points:
+        assert min(points, key=points.__getitem__) not in found
+        least = min(share for _, share in points)
+        assert (max(batch for batch, share in points if share == least), least) not in found
+        for batch, share in found:
+            harder = (key for key in points if key[0] >= batch and key[1] <= share)
+            assert any(2.0 * known[key].median_ms < known[batch, share].median_ms for key in harder)

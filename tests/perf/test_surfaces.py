@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.latency import Surface, surface
+from interlace.perf.latency import Surface, doubtful, surface
 
 SHARES = (10, 25, 50, 80, 100)
 BATCHES = (1, 2, 4, 8, 16)
@@ -44,8 +44,9 @@ def test_no_measured_point_is_promised_faster_than_it_was(
     points: dict[tuple[int, int], float],
 ) -> None:
     known = _surface(points)
+    in_doubt = doubtful({key: LatencyPoint(ms, ms, ms, 9) for key, ms in points.items()})
     for (batch, share), ms in points.items():
-        assert known.latency_ms(batch, share) >= ms
+        assert known.latency_ms(batch, share) >= in_doubt.get((batch, share), ms)
 
 
 @given(measured)

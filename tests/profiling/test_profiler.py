@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from interlace.core.messages import CreatePartition, Failure, Load, ReleasePartition, Run, Work
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.perf.latency import doubtful
 from interlace.profiling.profiler import MeasuredModel, profile_all
 from interlace.profiling.progress import SweepStep
 from interlace.profiling.rig import MeasureError, Rig
@@ -214,3 +215,26 @@ def test_quantiles_are_ordered_and_were_seen(latencies_ms: list[float]) -> None:
 def test_the_quantiles_of_a_hundred() -> None:
     found = point([float(i) for i in range(1, 101)])
     assert (found.median_ms, found.p95_ms, found.p99_ms) == (50.0, 95.0, 99.0)
+
+
+def test_points_that_others_show_to_be_disturbed_are_taken_again(stand: Stand) -> None:
+    """Every run on the whole device stalls until the smaller share is measured."""
+    stand.device.slower = lambda run: 500.0 if 50 not in stand.device.partitions.values() else 0.0
+    found = stand.profile(make_model(max_batch=4))
+    for (batch, share_pct), kept in found.points.items():
+        assert kept.median_ms == pytest.approx(latency_ms(batch, share_pct)), (batch, share_pct)
+    assert not stand.device.loaded and not stand.device.partitions
+
+
+def test_what_is_slow_whenever_it_is_measured_is_kept_and_in_doubt(stand: Stand) -> None:
+    device = stand.device
+
+    def slower(run: int) -> float:
+        work = device.log[-1]
+        assert isinstance(work, Run)
+        return 500.0 if device.partitions[work.partition] == 100 else 0.0
+
+    device.slower = slower
+    found = stand.profile(make_model(max_batch=1))
+    assert found.points[1, 100].median_ms == pytest.approx(500.0 + latency_ms(1, 100))
+    assert doubtful(found.points).keys() == {(1, 100)}
