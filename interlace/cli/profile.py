@@ -26,11 +26,13 @@ from interlace.core.user_errors import InputError, UserError
 from interlace.perf.latency import doubts
 from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.profile_csv import profiles_text
 from interlace.profiling.profile_file import extras_rows, point_rows
 
 Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer.")]
 Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
 Power = Annotated[bool, typer.Option("--power", help="Power, energy of a request (GPU).")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="A table that `interlace plan` reads.")]
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="No GPU: from the models' graphs, for --gpu.")
 ]
@@ -58,25 +60,25 @@ def profile(
     gpu: _Kinds = None,
     measured: Measured = None,
     as_json: Json = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Measure models on this machine's GPU or cores and keep the figures.
 
-    Runs every model at batches 1, 2, 4, ... and every share of the device, and stores latency
-    (median, p95, p99), memory, load time and overhead in one readable file a model. What is
-    stored already and still holds is not measured again. --estimate needs no GPU: figures follow
-    from models' graphs. The others measure more, each time anew.
+    Runs every model at batches 1, 2, 4, ... and every share of the device. Latency, memory, load
+    time and overhead are stored in one file a model, and not measured again while they hold.
+    --estimate needs no GPU: figures follow from models' graphs. The others measure more.
 
     \b
     Examples:
       interlace profile models/
-      interlace profile models/ --cores 0-3 --json > profiles.json
+      interlace profile models/ --cores 0-3 --csv > profiles.csv
       interlace profile models/ --device green --power --corun
       interlace profile models/ --estimate --gpu h100     # no GPU needed
     """
     folder, names = profiles or default_profiles(), tuple(model or ())
     if estimate or gpu or measured:
         asked = (models_dir, names, folder, trust_models)
-        return _estimate(estimate, gpu, measured or (), asked, as_json)
+        return _estimate(estimate and not as_csv, gpu, measured or (), asked, as_json)
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose_accelerators(device, cpu_settings(cores, Path(weights), models_dir), gpus)
         check(wanted := ExtraMetrics(layers, pressure, power, corun), where)
@@ -85,8 +87,8 @@ def profile(
         with ProgressBar(errors) as bar:
             models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
-    if as_json:
-        typer.echo(_as_json(found, seen))
+    if as_json or as_csv:
+        typer.echo(_as_json(found, seen) if as_json else profiles_text(found), nl=as_json)
     elif found:
         _show(found, seen, len(models) - len(filled.measured), folder)
     if failures:
@@ -101,7 +103,9 @@ def _estimate(
     as_json: bool,
 ) -> None:
     if not (wanted and gpu):
-        raise InputError("--estimate takes --gpu KIND; --gpu and --measured take --estimate")
+        raise InputError(
+            "--estimate takes --gpu KIND, and no --csv; --gpu and --measured take --estimate"
+        )
     root, names, folder, trust = asked
     profile_estimated(EstimateTask(root, kinds_of(gpu), names, folder, measured, trust), as_json)
 

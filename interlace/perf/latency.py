@@ -144,15 +144,21 @@ def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
     if not profile.points:
         raise ValueError(f"the profile of {profile.model} holds no measured points")
     by_share: dict[int, list[tuple[int, float]]] = {}
-    taken_for = doubtful(profile.points, quantile)
-    for key, point in sorted(profile.points.items()):
-        ms = taken_for.get(key, _quantile(point, quantile))
-        by_share.setdefault(key[1], []).append((key[0], ms))
+    for (batch, share_pct), ms in sorted(believed_ms(profile.points, quantile).items()):
+        by_share.setdefault(share_pct, []).append((batch, ms))
     measured: dict[int, int] = {}
     largest = 0
     for share_pct, points in sorted(by_share.items()):
         largest = measured[share_pct] = max(largest, points[-1][0])
     return Surface(monotone(by_share), measured)
+
+
+def believed_ms(
+    points: Mapping[tuple[int, int], LatencyPoint], quantile: Quantile
+) -> dict[tuple[int, int], float]:
+    """Each point's latency at a quantile, in ms; of one that is ``doubtful`` what is put for it."""
+    measured = {key: _quantile(point, quantile) for key, point in points.items()}
+    return measured | doubtful(points, quantile)
 
 
 def doubtful(

@@ -31,6 +31,7 @@ from interlace.profiling.profile_csv import (
     read_profiles,
     stored_profile,
 )
+from interlace.profiling.tool_outputs import SUFFIXES, TOOL, read_tool_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +228,14 @@ def _profiles(
     for file in (one for name in files for one in _named(path, name)):
         table = _table(path, file, kind)
         shown = os.path.relpath(file, path.parent)
-        for model in table.profiles.keys() & found.keys():
-            raise InputError(f"{path}: profiles: {shown}: {model} on {kind} is in another file too")
-        found |= table.profiles
+        for model, one in table.profiles.items():
+            other = found.get(model, one)
+            parts = {one.digest, other.digest} == {TOOL} and not other.points.keys() & one.points
+            if other is not one and not parts:
+                raise InputError(
+                    f"{path}: profiles: {shown}: {model} on {kind} is in another file too"
+                )
+            found[model] = replace(one, points={**other.points, **one.points})
         kinds |= table.kinds
         if not table.kinds:
             unnamed.append(shown)
@@ -245,7 +251,8 @@ def _named(path: Path, name: str) -> list[Path]:
     place = path.parent / name
     if place.is_dir():
         what = "Is a directory without a .csv or .json file"
-        found = [one for one in place.iterdir() if one.suffix in (".csv", ".json")]
+        known = (".csv", ".json", *SUFFIXES)
+        found = [one for one in place.iterdir() if one.suffix in known]
     elif any(one in name for one in "*?["):
         what = "no file matches"
         found = [Path(one) for one in glob(str(place), recursive=True)]
@@ -290,9 +297,9 @@ def _packaged(path: Path, kind: str) -> dict[str, Profile]:
 
 def _table(path: Path, table: Path, kind: str) -> ProfileTable:
     try:
-        return (
-            stored_profile(table, kind) if table.suffix == ".json" else read_profiles(table, kind)
-        )
+        if table.suffix == ".json":
+            return stored_profile(table, kind)
+        return read_tool_output(table, kind) or read_profiles(table, kind)
     except OSError as error:
         raise InputError(f"{path}: profiles: {table}: {error.strerror}") from None
     except ProfileTableError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -67,6 +68,25 @@ def read_profiles(path: Path, gpu_kind: str) -> ProfileTable:
         raise ProfileTableError(f"{path}:1:1: no rows; expected one for each batch and share")
     found = {name: rows.profile(name, gpu_kind) for name, rows in gathered.items()}
     return ProfileTable(found, frozenset(kinds))
+
+
+def profiles_text(profiles: Mapping[str, Profile]) -> str:
+    """Profiles by name as such a table, which ``read_profiles`` reads."""
+    out = StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow((*_REQUIRED, *_OPTIONAL))
+    for name, one in profiles.items():
+        sizes = (one.weights_bytes / _MB, one.activation_bytes / _MB, one.load_ms)
+        for (batch, share_pct), point in sorted(one.points.items()):
+            draw = one.draws.get((batch, share_pct))
+            more = (
+                *one.pressure.get((batch, share_pct), ("", "")),
+                *(("", "") if draw is None else (draw.power_w, draw.idle_w)),
+            )
+            times_ms = (point.median_ms, point.p95_ms, point.p99_ms)
+            figures = (name, share_pct, batch, *times_ms, max(1, point.samples), *sizes)
+            table.writerow((*figures, one.gpu_kind, *more))
+    return out.getvalue()
 
 
 def stored_profile(path: Path, gpu_kind: str) -> ProfileTable:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.profile import PowerDraw
-from interlace.profiling.profile_csv import ProfileTableError, read_profiles
+from interlace.profiling.profile_csv import ProfileTableError, profiles_text, read_profiles
 
 HEAD = "model,share_pct,batch,latency_ms"
 
@@ -83,3 +83,17 @@ def test_any_value_is_a_latency_or_an_error(
         latency_ms = found["a"].points[1, 100].median_ms
         assert math.isfinite(latency_ms)
         assert latency_ms > 0
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        f"gpu_kind,{HEAD},p95_ms,p99_ms,samples,weights_mb,activation_mb,load_ms,l2_util,dram_util,"
+        "power_w,idle_w",
+        "h100,a,100,8,4,5,6,30,100,20.5,7,0.25,0.5,300,100",
+        "h100,a,50,1,2,2.5,3,9,100,20.5,7,,,,",
+        "h100,b,100,1,1,1,1,1,0,0,0,,,,",
+    )
+    found = read_profiles(path, "h100").profiles
+    again = table(tmp_path, profiles_text(found))
+    assert read_profiles(again, "h100").profiles == found

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile, Profiles
-from interlace.perf.latency import Quantile
+from interlace.perf.latency import Quantile, believed_ms
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,7 +91,7 @@ def filled(profile: Profile, quantile: Quantile) -> list[tuple[tuple[int, int], 
     A larger share takes no longer for them than the smaller one, nor longer a row than for its own
     largest batch, but no less than for that: no more than surfaces take (``curves.monotone``).
     """
-    points = [(key, float(getattr(point, quantile))) for key, point in profile.points.items()]
+    points = list(believed_ms(profile.points, quantile).items())
     largest: dict[int, int] = {}
     for (batch, share), _ in points:
         largest[share] = max(largest.get(share, 0), batch)
