@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.parse import unquote
 
@@ -35,6 +36,7 @@ _DEFAULT_BATCH: Final = 32
 class EstimateTask:
     """What is estimated: models of ``root``, or the named ones, on these kinds of GPU.
 
+    ``root`` is a repository, or one model's file, which is named as the file is.
     ``folder`` has stored profiles, ``measured`` are tables of measured points (profile_csv).
     """
 
@@ -106,6 +108,12 @@ def estimate(task: EstimateTask) -> Estimates:
         UserError: it does not hold what is named, or nothing in it can be read.
         InputError: a table of measured points cannot be read.
     """
+    if task.root.is_file():
+        with TemporaryDirectory(prefix="interlace-") as folder:
+            place = Path(folder, task.root.stem, "1", f"model{task.root.suffix}")
+            place.parent.mkdir(parents=True)
+            place.symlink_to(task.root.resolve())
+            return estimate(replace(task, root=Path(folder)))
     found = Estimates([], {kind: {} for kind in task.kinds})
     trusted = TrustedModels.of(task.trust_models)
     for draft in drafts(task.root, find_models(task.root, task.names), found.failures):

@@ -26,6 +26,7 @@ from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
 from interlace.cli.screen import console, show_logs
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
+from interlace.core.model import MODEL_SUFFIXES
 from interlace.core.user_errors import InputError
 from interlace.planning.systems import system_of
 
@@ -103,21 +104,22 @@ def plan(
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
     given a small part of the machine. With --memory it also says which weights stay in so much.
 
-    Given a folder and --gpu it says how few GPUs of each kind do, without one: models that have no
-    stored profile are estimated from their graphs. --measured corrects that by measured points.
+    Given a folder, or a model's file, and --gpu it says how few GPUs of each kind do, without one:
+    models without a stored profile are estimated, which --measured corrects by measured points.
 
     \b
     Examples:
       interlace plan examples/planning/nine.toml
+      interlace plan model.onnx --gpu l4,a100 --rate 500 --slo 20       # estimated
       interlace plan models/ --gpu l4,a100,h100 --rate detector=200     # estimated
-      interlace plan examples/planning/nine.toml --compare
       interlace plan examples/planning/kinds.toml --gpu 2080ti,a100   # which models on which
       interlace plan examples/planning/nine.toml --what-if rates=0.5,1,2,4 --draw sweep.svg
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
     outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
-    overrides = _overrides(gpu, {"--rate": rate, "--slo": slo, "--price": price}, memory)
+    texts = {"--rate": rate, "--slo": slo, "--price": price}
+    overrides = _overrides(gpu, texts, memory, target)
     if target.suffix == ".toml":
         return plan_scenario(target, system_of(system), overrides, outputs)
     machine = _MachineOptions(device, gpus, cores, profiles, measured or ())
@@ -125,9 +127,20 @@ def plan(
 
 
 def _overrides(
-    gpu: str | None, texts: Mapping[str, list[str] | None], memory: str | None
+    gpu: str | None, texts: Mapping[str, list[str] | None], memory: str | None, target: Path
 ) -> Overrides:
-    rates, slos, prices = (numbers(option, given or []) for option, given in texts.items())
+    """Where the target is one model's file, rates and SLOs need not name the model."""
+    one = target.stem if target.suffix in MODEL_SUFFIXES else ""
+    rates, slos, prices = (
+        numbers(
+            option,
+            [
+                text if "=" in text or not one or option == "--price" else f"{one}={text}"
+                for text in given or []
+            ],
+        )
+        for option, given in texts.items()
+    )
     return Overrides(gpu, rates, slos, prices, size_bytes("--memory", memory))
 
 
@@ -149,8 +162,11 @@ def _plan_folder(
     from interlace.assembly.machine_plan import plan_machine
     from interlace.cli.machine_plan_table import show_machine_plan
 
-    if root.is_file():
-        raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")
+    if root.is_file() and (root.suffix not in MODEL_SUFFIXES or overrides.gpu is None):
+        raise InputError(
+            f"{root}: expected a scenario (.toml), a folder of models, or with --gpu KIND a model "
+            f"({', '.join(MODEL_SUFFIXES)})"
+        )
     if overrides.gpu is not None:
         _plan_estimated(root, system, overrides, outputs, machine)
         return

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.tensor import Signature
+
+#: Of files that are a model by themselves.
+MODEL_SUFFIXES: Final = (".onnx", ".pt2", ".pt")
 
 
 class Format(Enum):

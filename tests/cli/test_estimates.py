@@ -151,6 +151,18 @@ def test_the_plan_has_a_count_for_each_end_and_names_what_to_measure(tmp_path: P
     assert "the error on l4" in found["answer"]
 
 
+def test_a_file_from_anywhere_is_a_model_of_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "anything.onnx"
+    (models(tmp_path) / "net" / "1" / "model.onnx").rename(file)
+    words = ("plan", file, "--gpu", "l4", "--rate", "200", "--slo", "80")
+    found = json.loads(said(*words, "--profiles", tmp_path / "p", "--json"))
+    (asked,) = found["kinds"]["l4"]["central"]["models"].items()
+    assert asked[0] == "anything"
+    assert (asked[1]["rate_rps"], asked[1]["slo_ms"]) == (200, 80)
+    with pytest.raises(InputError, match="or with --gpu KIND a model"):
+        said("plan", file, "--rate", "200")
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     root = models(tmp_path, unknown=True)
     shown = said("profile", root, "--estimate", "--gpu", "a100", "--profiles", tmp_path / "p")
