@@ -118,8 +118,7 @@ def plan(
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
     outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
-    texts = {"--rate": rate, "--slo": slo, "--price": price}
-    overrides = _overrides(gpu, texts, memory, target)
+    overrides = _overrides(gpu, (rate, slo, price), memory, target)
     if target.suffix == ".toml":
         return plan_scenario(target, system_of(system), overrides, outputs)
     machine = _MachineOptions(device, gpus, cores, profiles, measured or ())
@@ -127,20 +126,16 @@ def plan(
 
 
 def _overrides(
-    gpu: str | None, texts: Mapping[str, list[str] | None], memory: str | None, target: Path
+    gpu: str | None, texts: Sequence[list[str] | None], memory: str | None, target: Path
 ) -> Overrides:
     """Where the target is one model's file, rates and SLOs need not name the model."""
-    one = target.stem if target.suffix in MODEL_SUFFIXES else ""
-    rates, slos, prices = (
-        numbers(
-            option,
-            [
-                text if "=" in text or not one or option == "--price" else f"{one}={text}"
-                for text in given or []
-            ],
+    rate, slo, price = (given or [] for given in texts)
+    if target.suffix in MODEL_SUFFIXES:
+        rate, slo = (
+            [text if "=" in text else f"{target.stem}={text}" for text in given]
+            for given in (rate, slo)
         )
-        for option, given in texts.items()
-    )
+    rates, slos, prices = numbers("--rate", rate), numbers("--slo", slo), numbers("--price", price)
     return Overrides(gpu, rates, slos, prices, size_bytes("--memory", memory))
 
 

@@ -68,7 +68,7 @@ def test_columns_are_the_readers(column: str, tmp_path: Path) -> None:
 def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
     words = ["plan", str(ROOT / "examples" / "planning" / "nine.csv")]
     found = CliRunner().invoke(build(words), words)
-    assert "expected a scenario (.toml) or a folder of models" in str(found.exception)
+    assert "expected a scenario (.toml), a folder of models, or with" in str(found.exception)
 
 
 def test_second_tenants_and_what_the_bound_leaves_out_are_told() -> None:
