@@ -31,11 +31,13 @@ _SPLIT_K: Final = 512
 _SATURATES: Final = 0.5
 #: SMs of a compute slice of an A100's MIG (user guide: 14 a slice).
 _SLICE_SMS: Final = 14
+#: Boards of so little power that no peak is kept, whatever computes.
+_LOW_POWER: Final = ("t4", "l4", "a10")
 #: Part of the peak on tensor cores that is kept, next to GeForce cards (1), which the constants
 #: were fitted to: other boards are held by their power limit. Assumed, not measured here.
 _SUSTAINED: Final[Mapping[str, float]] = MappingProxyType(
     {
-        **dict.fromkeys(("t4", "l4", "a10"), 0.6),
+        **dict.fromkeys(_LOW_POWER, 0.6),
         **dict.fromkeys(("h100", "h200", "b200"), 0.65),
         **dict.fromkeys(("v100", "a30", "a100", "a100-40gb", "a100-mig", "l40s"), 0.75),
     }
@@ -146,7 +148,8 @@ def rates_of(kind: str, half: bool, sms: int) -> Rates:
     """
     of = GPU_RATES[kind]
     sustained = _SUSTAINED.get(kind, 1.0)
-    tflops, nbytes = (sustained * of.fp16_tflops, 2.0) if half else (of.fp32_tflops, 4.0)
+    plain = sustained if kind in _LOW_POWER else 1.0
+    tflops, nbytes = (sustained * of.fp16_tflops, 2.0) if half else (plain * of.fp32_tflops, 4.0)
     return Rates(1e12 * tflops, 1e9 * of.dram_gb_s, 1e6 * of.l2_mb, float(sms), nbytes)
 
 
