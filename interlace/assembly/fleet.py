@@ -16,7 +16,7 @@ import uvloop
 
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Assignment, Node, NodeDescription
-from interlace.core.user_errors import InputError
+from interlace.core.user_errors import InputError, UserError
 from interlace.fleet.changing_nodes import ChangingNodes
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
@@ -65,6 +65,7 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
         InputError: the system cannot plan here, or there is no key for nodes.
         RepositoryError: the folder of models cannot be listed.
         OSError: an address, or the lease's folder, cannot be had.
+        UserError: a task of the controller failed.
     """
     if reason := unsendable(settings.system):
         raise InputError(f"system {settings.system.name}: {reason}")
@@ -81,6 +82,8 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
             finally:
                 fleet.close()
                 planner.shutdown(wait=False, cancel_futures=True)
+            if fleet.broken:
+                raise UserError("this controller is broken, and has ended: its log says of what")
 
     uvloop.run(run())
 
@@ -95,6 +98,7 @@ class _FleetParts:
         self._warm = WarmProcess(settings.system)
         self._service: FleetService | None = None
         self._scaling: asyncio.Future[None] | None = None
+        self.broken = False
 
     def router(self) -> Router:
         """The router; its service commands from then on."""
@@ -124,6 +128,7 @@ class _FleetParts:
             changes,
         )
         service.on_term = nodes.read
+        service.on_broken = self._break
         router.on_heard = service.heard
         service.start()
         self._service = service
@@ -132,6 +137,11 @@ class _FleetParts:
             scaler = MachineScaler(service, pool, MachineScaling(pool.most_machines))
             self._scaling = asyncio.ensure_future(scaler.run())
         return router
+
+    def _break(self) -> None:
+        """End as SIGTERM does: who watches this process starts another."""
+        self.broken = True
+        os.kill(os.getpid(), SIGTERM)
 
     def _commanding(self) -> FleetService:
         assert self._service is not None

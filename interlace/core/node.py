@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
@@ -43,6 +45,11 @@ class Node:
         return self.service or self.host
 
 
+#: Numbers of peers: what is larger is no count, and some of it no file name or float.
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Duration = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]  #: in ms
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOutlook:
     """How soon a node would answer a model's next request.
@@ -54,13 +61,13 @@ class ModelOutlook:
     runs in what others' leave of their time.
     """
 
-    wait_ms: float
-    alone_ms: float
-    row_ms: float
-    slo_ms: float
-    cold_ms: float = 0.0
-    waiting_rows: int = 0
-    arrived: int = 0
+    wait_ms: Duration
+    alone_ms: Duration
+    row_ms: Duration
+    slo_ms: Duration
+    cold_ms: Duration = 0.0
+    waiting_rows: Number = 0
+    arrived: Number = 0
     lent: bool = False
 
 
@@ -70,8 +77,8 @@ class Revision(NamedTuple):
     ``term`` is the number of the lease under which it was given, ``number`` counts within it.
     """
 
-    term: int
-    number: int
+    term: Number
+    number: Number
 
 
 #: Before any assignment.
@@ -89,8 +96,8 @@ class NodeState:
     models are at hand, again but for ``failures``.
     """
 
-    began: int
-    number: int
+    began: Number
+    number: Number
     models: dict[str, ModelOutlook]
     revision: Revision = UNASSIGNED
     files: str = ""
@@ -109,7 +116,7 @@ class NodeDescription:
 
     name: str
     zone: str
-    began: int
+    began: Number
     version: str
     assigned: bool
     gpus: tuple[Gpu, ...]
@@ -144,7 +151,7 @@ class FilesOrder:
     controller.
     """
 
-    term: int
+    term: Number
     digest: str
     source: str
 

@@ -23,14 +23,17 @@ def read_description(body: bytes) -> tuple[NodeDescription, float | None]:
     Raises:
         MsgspecError: it is no such thing.
     """
-    found = msgspec.json.decode(body)
-    clock_s = None
-    if isinstance(found, dict):
-        clock_s = msgspec.convert(found.pop("clock_s", None), float | None)
-        for gpu in found.get("gpus", ()):
-            links = gpu.get("links", {})
-            links.update({key: inf for key, value in links.items() if value is None})
-    return msgspec.convert(found, NodeDescription), clock_s
+    try:
+        found = msgspec.json.decode(body)
+        clock_s = None
+        if isinstance(found, dict):
+            clock_s = msgspec.convert(found.pop("clock_s", None), float | None)
+            for gpu in found.get("gpus", ()):
+                links = gpu.get("links", {})
+                links.update({key: inf for key, value in links.items() if value is None})
+        return msgspec.convert(found, NodeDescription), clock_s
+    except (AttributeError, TypeError, RecursionError, ValueError) as error:
+        raise msgspec.ValidationError(f"not a description of a node: {error}") from None
 
 
 def unfit(
@@ -44,6 +47,9 @@ def unfit(
     twin = next((name for name, one in others.items() if one.began == found.began), None)
     if twin is not None:
         return f"is the same server as {twin}: name it once"
+    ids = [gpu.id for gpu in found.gpus]
+    if not ids or len(set(ids)) < len(ids):
+        return "has no accelerator, or two of one name: start it anew, and see what it logs"
     if not found.assigned:
         return "plans for itself: start it with --assigned"
     if found.version != __version__:

@@ -89,6 +89,7 @@ class FleetService:
         self._tasks: list[asyncio.Task[None]] = []
         self._changes = changes
         self.on_term: Callable[[], None] = lambda: None  #: this controller begins to command
+        self.on_broken: Callable[[], None] = lambda: None  #: a task failed: it commands no more
         self.controller: Controller | None = None
         self.term = 0  #: 0 while another commands
         self.remarks: dict[str, str] = {}  #: by node: what is odd and keeps it from nothing
@@ -111,12 +112,21 @@ class FleetService:
             asyncio.ensure_future(work) for work in (self._command(), self._look(), self._read())
         ]
         for task in self._tasks:
-            task.add_done_callback(_ended)
+            task.add_done_callback(self._ended)
 
     def close(self) -> None:
         """Command no more; nodes go on with what they were told."""
         self._stop()
         self._lease.release()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Give up the lease, so that another commands: what is broken here is not elsewhere."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _LOG.error("this controller is broken and commands no more", exc_info=error)
+        self.close()
+        self.controller, self.term = None, 0
+        self.on_broken()
 
     def known(self, node: str) -> None:
         """Nothing, if there is such a node.
@@ -426,12 +436,13 @@ def _once(
     node: str,
     work: Callable[[str], Coroutine[Any, Any, None]],
 ) -> None:
-    """Begin that work for a node, unless it is under way."""
+    """Begin that work for a node, unless it is under way; if it fails, others go on."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        running.pop(node, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("node %s: what was asked of it failed", node, exc_info=error)
+
     if node not in running:
         task = running[node] = asyncio.ensure_future(work(node))
-        task.add_done_callback(lambda done: running.pop(node, None))
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("this controller is broken and commands no more", exc_info=error)
+        task.add_done_callback(ended)

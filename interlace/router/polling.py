@@ -100,8 +100,8 @@ class _Question:
         try:
             if head.status == 200:
                 self._poller.heard(self._node, _STATE.decode(body))
-        except msgspec.DecodeError:
-            pass  # a node of another version: it is silent to this router
+        except (msgspec.DecodeError, RecursionError):
+            pass  # a node of another version, or worse: it is silent to this router
         finally:
             self._end()
             if reserved is not None:

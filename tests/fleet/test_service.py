@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import (
@@ -25,7 +28,7 @@ from interlace.core.node import (
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
-from interlace.fleet.fit_nodes import clock_remark
+from interlace.fleet.fit_nodes import clock_remark, read_description
 from interlace.fleet.lease import LatestLease
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
@@ -337,3 +340,79 @@ def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
         assert nodes.told == told
 
     run(tmp_path, work, a=node("a", 1), b=node("b", 2))
+
+
+def test_a_controller_that_breaks_gives_up_its_lease_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released: list[bool] = []
+    broken: list[bool] = []
+
+    async def work(stand: Stand) -> None:
+        stand.service.on_broken = lambda: broken.append(True)
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+
+        async def look() -> None:
+            raise RuntimeError("nobody thought of that")
+
+        monkeypatch.setattr(LatestLease, "release", lambda lease: released.append(True))
+        monkeypatch.setattr(stand.service._files, "look", look)
+        await stand.until(lambda: bool(broken))
+        assert released and stand.service.controller is None and stand.service.term == 0
+        with pytest.raises(ServeError, match="does not command"):
+            stand.service.drain("a")
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
+    assert "this controller is broken" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"), [(0, "has no accelerator"), (2, "two of one name")], ids=["none", "twice"]
+)
+def test_a_node_of_odd_accelerators_is_told_of_and_the_others_serve(
+    tmp_path: Path, gpus: int, words: str
+) -> None:
+    odd = node("b", 2)
+
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a"} and "b" in stand.service.problems)
+        assert words in stand.service.problems["b"]
+
+    run(tmp_path, work, a=node("a", 1), b=replace(odd, gpus=odd.gpus[:1] * gpus))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b'{"gpus": 3}',
+        b'{"gpus": [3]}',
+        b'{"gpus": [{"links": 3}]}',
+        b'{"gpus": {"a": 1}}',
+        b'{"clock_s": "noon"}',
+        b"[" * 100_000,
+        b'{"began": ' + b"9" * 4300 + b"}",
+        b'{"name": "\xff"}',
+    ],
+)
+def test_what_is_no_description_is_one_kind_of_error(body: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        read_description(body)
+
+
+@given(
+    st.sampled_from(["began", "number", "revision", "wait_ms", "arrived"]),
+    st.one_of(st.integers(max_value=-1), st.integers(min_value=10**20)),
+)
+def test_numbers_beyond_bounds_are_no_state(key: str, number: int) -> None:
+    outlook = {"wait_ms": 1.0, "alone_ms": 1.0, "row_ms": 1.0, "slo_ms": 9.0, "arrived": 3}
+    state = {"began": 1, "number": 2, "models": {"m": outlook}, "revision": [1, 2]}
+    decoder = msgspec.json.Decoder(NodeState)
+    assert decoder.decode(json.dumps(state)).revision == Revision(1, 2)
+    changed = {**outlook, key: number} if key in outlook else outlook
+    value = [number, 1] if key == "revision" else number
+    wrong = {**state, "models": {"m": changed}} | ({} if key in outlook else {key: value})
+    with pytest.raises(msgspec.MsgspecError):
+        decoder.decode(json.dumps(wrong))
