@@ -49,12 +49,32 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a model declares of one tensor: ``dims`` exclude the batch dimension, -1 is any size."""
+    """What a model declares of one tensor: ``dims`` exclude the batch dimension, -1 is any size.
+
+    Clients send and receive ``dims``. ``model_dims`` are the model's own, where they differ: as
+    many elements and as many free dims, in the same order (Triton's ``reshape``).
+    """
 
     name: str
     datatype: str
     dims: tuple[int, ...]
     optional: bool = False
+    model_dims: tuple[int, ...] | None = None
+
+    @property
+    def own(self) -> TensorSpec:
+        """The tensor as the model declares it."""
+        if self.model_dims is None:
+            return self
+        return TensorSpec(self.name, self.datatype, self.model_dims, self.optional)
+
+    def model_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A client's shape, with or without rows in front, as the model has it."""
+        return _with_dims(shape, self.dims, self.own.dims)
+
+    def client_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A shape of the model, with or without rows in front, as clients have it."""
+        return _with_dims(shape, self.own.dims, self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +90,14 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     batched: bool
     max_batch: int
+
+
+def _with_dims(
+    shape: tuple[int, ...], dims: tuple[int, ...], other: tuple[int, ...]
+) -> tuple[int, ...]:
+    rows = len(shape) - len(dims)
+    free = iter([size for size, dim in zip(shape[rows:], dims, strict=True) if dim < 0])
+    return (*shape[:rows], *(next(free) if dim < 0 else dim for dim in other))
 
 
 def element_count(shape: tuple[int, ...]) -> int:

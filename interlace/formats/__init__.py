@@ -84,7 +84,10 @@ def count_work(model: Model) -> ModelWork:
     if model.format is Format.ONNX:
         from interlace.formats import onnx_work
 
-        sizes = {spec.name: sample_shape(spec, model.sample) for spec in model.signature.inputs}
+        sizes = {
+            spec.name: spec.model_shape(sample_shape(spec, model.sample))
+            for spec in model.signature.inputs
+        }
         return onnx_work.count(Path(model.path, "model.onnx"), {**model.sample, **sizes})
     opened = open_torch(model)
     from interlace.formats import torch_work

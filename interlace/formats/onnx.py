@@ -14,7 +14,7 @@ import onnxruntime as ort
 from interlace.core.errors import RepositoryError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
-from interlace.formats.arrays import check_outputs
+from interlace.formats.arrays import client_outputs, model_inputs
 from interlace.formats.memory import release_free_memory
 from interlace.formats.onnx_sharing import (
     OptimisedModel,
@@ -125,7 +125,7 @@ class OnnxRunner:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         feed = {
             name: _to_text(name, array) if self._datatypes[name] == BYTES else array
-            for name, array in inputs.items()
+            for name, array in model_inputs(inputs, self._served).items()
         }
         results = self._run_bf16(feed) if self._bf16 else self._session.run(self._outputs, feed)
         outputs = {
@@ -133,8 +133,7 @@ class OnnxRunner:
             for name, array in zip(self._outputs, results, strict=True)
         }
         rows = next(iter(inputs.values())).shape[0] if self._served.batched else 1
-        check_outputs(outputs, self._served, rows)
-        return outputs
+        return client_outputs(outputs, self._served, rows)
 
     def end_profiling(self) -> str:
         """The file of nodes' times, those of all runs until now."""

@@ -65,7 +65,7 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
 
 
 def _input(spec: TensorSpec) -> dict[str, Any]:
-    return {
+    return _reshape(spec) | {
         "name": spec.name,
         "data_type": _TYPES[spec.datatype],
         "format": "FORMAT_NONE",
@@ -81,7 +81,7 @@ def _output(spec: TensorSpec, config: ModelConfig) -> dict[str, Any]:
     written: dict[str, Any] = next(
         (output for output in config.values.get("output", []) if output["name"] == spec.name), {}
     )
-    return {
+    return _reshape(spec) | {
         "name": spec.name,
         "data_type": _TYPES[spec.datatype],
         "dims": list(spec.dims),
@@ -89,6 +89,10 @@ def _output(spec: TensorSpec, config: ModelConfig) -> dict[str, Any]:
         "is_shape_tensor": False,
         "is_non_linear_format_io": False,
     }
+
+
+def _reshape(spec: TensorSpec) -> dict[str, Any]:
+    return {} if spec.model_dims is None else {"reshape": {"shape": list(spec.model_dims)}}
 
 
 def _dynamic_batching(config: ModelConfig) -> dict[str, Any]:

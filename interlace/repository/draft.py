@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -101,8 +101,29 @@ def _check_tensor(config: ModelConfig, tensor: dict[str, Any], path: str) -> Non
     for key in _TENSOR_REFUSED:
         if tensor.get(key):
             raise config.error(f"{path}.{key}", "true", "false: not supported")
-    if "reshape" in tensor and tensor["reshape"].get("shape", []) != tensor.get("dims", []):
-        raise config.error(f"{path}.reshape", "another shape", "no reshape: not supported")
+    shape = reshape_of(tensor)
+    if shape is not None and _between_free_dims(shape) != _between_free_dims(tensor["dims"]):
+        expected = f"as many elements as dims {tensor['dims']}, free dims (-1) in the same order"
+        raise config.error(f"{path}.reshape", str(list(shape)), expected)
+
+
+def reshape_of(tensor: dict[str, Any]) -> tuple[int, ...] | None:
+    """The model's own dims of a tensor of a config, where they are not what clients send."""
+    if "reshape" not in tensor or "dims" not in tensor:
+        return None
+    shape: list[int] = tensor["reshape"].get("shape", [])
+    return None if shape == tensor["dims"] else tuple(shape)
+
+
+def _between_free_dims(dims: Sequence[int]) -> list[int]:
+    """How many elements lie before, between and after the free dims."""
+    counts = [1]
+    for dim in dims:
+        if dim < 0:
+            counts.append(1)
+        else:
+            counts[-1] *= dim
+    return counts
 
 
 def ignored_settings(config: ModelConfig) -> Iterator[str]:
@@ -238,7 +259,8 @@ def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:
         if _is_full(tensor):
             datatype = DATA_TYPES[tensor["data_type"]]
             dims = tuple(tensor["dims"])
-            specs.append(TensorSpec(tensor["name"], datatype, dims, tensor.get("optional", False)))
+            optional = tensor.get("optional", False)
+            specs.append(TensorSpec(tensor["name"], datatype, dims, optional, reshape_of(tensor)))
     return tuple(specs)
 
 

@@ -10,7 +10,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tables import did_you_mean
 from interlace.core.tensor import FREE_DIM, Signature, TensorSpec
-from interlace.repository.draft import Draft, declared_signature
+from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH
 
@@ -26,8 +26,10 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     """
     said = described or _from_files(draft)
     batched = _is_batched(draft, said)
-    inputs = _join(draft, "input", _as_batched(draft, said.inputs, said.batched, batched))
-    outputs = _join(draft, "output", _as_batched(draft, said.outputs, said.batched, batched))
+    inputs = _join(draft, "input", _as_batched(draft, said.inputs, said.batched, batched), batched)
+    outputs = _join(
+        draft, "output", _as_batched(draft, said.outputs, said.batched, batched), batched
+    )
     signature = Signature(inputs, outputs, batched, _max_batch(draft, said) if batched else 1)
     sample = _sample(draft, inputs)
     return replace(draft.provisional(), signature=signature, sample=sample, generation=generation)
@@ -49,7 +51,8 @@ def _is_batched(draft: Draft, said: Signature) -> bool:
     for tensor in draft.config.values.get("input", ()):
         spec = next((spec for spec in said.inputs if spec.name == tensor["name"]), None)
         if spec is not None and "dims" in tensor:
-            return said.batched and len(tensor["dims"]) == len(spec.dims)
+            own = tensor["dims"] if (shape := reshape_of(tensor)) is None else shape
+            return said.batched and len(own) == len(spec.own.dims)
     return said.batched
 
 
@@ -77,7 +80,7 @@ def _as_batched(
     if said == wanted:
         return tuple(specs)
     if not wanted:
-        return tuple(_with_dims(spec, (-1, *spec.dims)) for spec in specs)
+        return tuple(_with_dims(spec.own, (-1, *spec.own.dims)) for spec in specs)
     for spec in specs:
         if spec.dims[:1] != (-1,):
             found = f"batching, but '{spec.name}' of the model has shape {list(spec.dims)}"
@@ -86,9 +89,11 @@ def _as_batched(
     return tuple(_with_dims(spec, spec.dims[1:]) for spec in specs)
 
 
-def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def _join(
+    draft: Draft, kind: str, said: Sequence[TensorSpec], batched: bool
+) -> tuple[TensorSpec, ...]:
     given = draft.config.values.get(kind, [])
-    by_name = {spec.name: spec for spec in said}
+    by_name = {spec.name: spec if batched else _scalar_as_one(spec) for spec in said}
     joined: dict[str, TensorSpec] = {}
     for place, tensor in enumerate(given):
         name = tensor["name"]
@@ -103,7 +108,7 @@ def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSp
     # A config may leave outputs out; inputs it leaves out are still needed.
     if kind == "output" and joined and any("dims" in tensor for tensor in given):
         return tuple(joined.values())
-    return tuple(joined.get(spec.name, spec) for spec in said)
+    return tuple(joined.get(name, spec) for name, spec in by_name.items())
 
 
 def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) -> TensorSpec:
@@ -114,15 +119,26 @@ def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) ->
         raise config.error(f"{path}.data_type", type_name, f"{expected}, as the model has it")
     if tensor.get("optional") and not said.optional:
         raise config.error(f"{path}.optional", "true", "false: the model needs this input")
-    dims = tuple(tensor.get("dims", said.dims))
-    fits = len(dims) == len(said.dims) and all(
-        own in (-1, size) for size, own in zip(dims, said.dims, strict=True)
+    if "dims" not in tensor:
+        return said
+    dims, reshape = tuple(tensor["dims"]), reshape_of(tensor)
+    if dims == (1,) and said.own.dims == () and reshape is None:
+        reshape = ()  # a scalar, as Triton has it
+    own = dims if reshape is None else reshape
+    fits = len(own) == len(said.own.dims) and all(
+        model in (-1, size) for size, model in zip(own, said.own.dims, strict=True)
     )
     if not fits:
-        raise config.error(
-            f"{path}.dims", f"{list(dims)}", f"{list(said.dims)}, as the model has it"
-        )
-    return _with_dims(said, dims)
+        key = f"{path}.{'dims' if reshape is None else 'reshape'}"
+        raise config.error(key, f"{list(own)}", f"{list(said.own.dims)}, as the model has it")
+    return TensorSpec(said.name, said.datatype, dims, said.optional, reshape)
+
+
+def _scalar_as_one(spec: TensorSpec) -> TensorSpec:
+    """A scalar has shape [1] on the wire, as in Triton."""
+    if spec.dims:
+        return spec
+    return TensorSpec(spec.name, spec.datatype, (1,), spec.optional, ())
 
 
 def _with_dims(spec: TensorSpec, dims: tuple[int, ...]) -> TensorSpec:

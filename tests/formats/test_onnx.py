@@ -9,8 +9,8 @@ from onnx import helper
 
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Format
-from interlace.core.tensor import TensorSpec
-from interlace.formats import open_model
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.formats import count_work, open_model
 from interlace.formats.arrays import NUMPY_TYPES
 from tests.formats.making import F32, a_model, identity_onnx, layers_onnx, served, value, write_onnx
 
@@ -44,6 +44,35 @@ def test_every_datatype_passes_unchanged(tmp_path: Path, datatype: str) -> None:
     found = runner.run({"x": array})["y"]
     assert found.dtype == array.dtype
     assert np.array_equal(found, array)
+
+
+def test_clients_have_the_dims_of_the_description_and_the_graph_its_own(tmp_path: Path) -> None:
+    """Scalars and Triton's ``reshape``."""
+    nodes = [
+        helper.make_node("Mul", ["x", "s"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["sum"], keepdims=0),
+    ]
+    ends = (
+        [value("x", F32, 1, 2, 3), value("s", F32)],
+        [value("y", F32, 1, 2, 3), value("sum", F32)],
+    )
+    folder = write_onnx(tmp_path / "m", nodes, *ends)
+    inputs = (
+        TensorSpec("x", "FP32", (6,), False, (1, 2, 3)),
+        TensorSpec("s", "FP32", (1,), False, ()),
+    )
+    outputs = (
+        TensorSpec("y", "FP32", (3, 2), False, (1, 2, 3)),
+        TensorSpec("sum", "FP32", (1,), False, ()),
+    )
+    model = a_model(Format.ONNX, folder, Signature(inputs, outputs, False, 1))
+    runner = open_model(model, 1, None)
+    x = np.arange(6, dtype=np.float32)
+    found = runner.run({"x": x, "s": np.array([2], np.float32)})
+    assert np.array_equal(found["y"], 2 * x.reshape(3, 2))
+    assert np.array_equal(found["sum"], np.array([30], np.float32))
+    assert found["sum"].shape == (1,)
+    assert not count_work(model).unread
 
 
 def test_strings_are_bytes_outside_and_text_inside(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.device.cuda.models.opening import open_portable
 from interlace.formats import open_model
 from tests.formats.making import Net, a_model, served, write_torchscript
 
@@ -52,6 +53,26 @@ def test_inputs_go_to_their_arguments(tmp_path: Path, names: tuple[str, str]) ->
     by_argument = names if set(names) != {"x", "mask"} else ("x", "mask")
     given = dict(zip(by_argument, inputs.values(), strict=True))
     assert np.allclose(runner.run(given)["y"], wanted(inputs), atol=1e-5)
+
+
+def test_clients_have_other_dims_than_the_module(tmp_path: Path) -> None:
+    """Triton's ``reshape``, with outputs learnt and described, on cores and as on a GPU."""
+    folder = write_torchscript(tmp_path / "net", Net())
+    shaped = tuple(TensorSpec(n, "FP32", (2, 4), False, (8,)) for n in ("x", "mask"))
+    partial = a_model(Format.TORCHSCRIPT, folder, Signature(shaped, (), True, 8))
+    learnt = open_model(partial, 1, None).signature
+    assert learnt.inputs == (X, MASK)
+    assert learnt.outputs[0].dims == (8,)
+    outputs = (TensorSpec("y", "FP32", (4, 2), False, (8,)),)
+    model = a_model(Format.TORCHSCRIPT, folder, Signature(shaped, outputs, True, 8))
+    inputs = arrays()
+    sent = {name: array.reshape(3, 2, 4) for name, array in inputs.items()}
+    found = open_model(model, 1, None).run(sent)["y"]
+    assert np.allclose(found, wanted(inputs).reshape(3, 4, 2), atol=1e-5)
+    tensors = {name: torch.from_numpy(array) for name, array in sent.items()}
+    with torch.no_grad():
+        (moved,) = open_portable(model, "cpu").outputs(tensors)
+    assert np.allclose(moved.numpy(), found, atol=1e-5)
 
 
 def test_outputs_are_learnt_and_may_be_renamed(tmp_path: Path) -> None:
