@@ -83,13 +83,15 @@ class Signature:
 
     ``batched`` says whether the first dimension of every tensor counts rows; ``max_batch`` is then
     the largest row count of one execution (1 and ``batched=False`` for a model that takes one
-    request at a time, whose dims are the full shape).
+    request at a time, whose dims are the full shape). ``overridable`` are inputs that have a value
+    of their own and no rows: a model that takes no batches can have them as optional inputs.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batched: bool
     max_batch: int
+    overridable: tuple[TensorSpec, ...] = ()
 
 
 def _with_dims(

@@ -203,10 +203,11 @@ def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
     optional = [_spec(node, optional=True) for node in session.get_overridable_initializers()]
     specs = [spec for spec in inputs if spec is not None]
     batched = bool(specs) and all(spec.dims[:1] == (-1,) for spec in (*specs, *known))
-    if not batched:
-        specs += [spec for spec in optional if spec is not None]
+    overridable = tuple(spec for spec in optional if spec is not None)
     cut = 1 if batched else 0
-    return (Signature(_without_rows(specs, cut), _without_rows(known, cut), batched, 0), skipped)
+    inputs_without_rows, outputs_without_rows = _without_rows(specs, cut), _without_rows(known, cut)
+    signature = Signature(inputs_without_rows, outputs_without_rows, batched, 0, overridable)
+    return signature, skipped
 
 
 def _without_rows(specs: list[TensorSpec], cut: int) -> tuple[TensorSpec, ...]:

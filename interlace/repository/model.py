@@ -26,7 +26,10 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     """
     said = described or _from_files(draft)
     batched = _is_batched(draft, said)
-    inputs = _join(draft, "input", _as_batched(draft, said.inputs, said.batched, batched), batched)
+    own_inputs = _as_batched(draft, said.inputs, said.batched, batched)
+    if not batched:
+        own_inputs += said.overridable
+    inputs = _join(draft, "input", own_inputs, batched)
     outputs = _join(
         draft, "output", _as_batched(draft, said.outputs, said.batched, batched), batched
     )
@@ -47,6 +50,9 @@ def _from_files(draft: Draft) -> Signature:
 def _is_batched(draft: Draft, said: Signature) -> bool:
     if draft.asked_batch is not None:
         return draft.asked_batch > 0
+    overridable = {spec.name for spec in said.overridable}
+    if any(tensor["name"] in overridable for tensor in draft.config.values.get("input", ())):
+        return False
     # Dims that a config gives with the rows in front mean: no batching, as in Triton.
     for tensor in draft.config.values.get("input", ()):
         spec = next((spec for spec in said.inputs if spec.name == tensor["name"]), None)

@@ -75,6 +75,23 @@ def test_clients_have_the_dims_of_the_description_and_the_graph_its_own(tmp_path
     assert not count_work(model).unread
 
 
+def test_an_initializer_that_is_an_input_can_be_sent_or_left_out(tmp_path: Path) -> None:
+    ends = [value("x", F32, "N", 2), value("w", F32, 2)], [value("y", F32, "N", 2)]
+    constants = {"w": np.array([10, 20], np.float32)}
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    folder = write_onnx(tmp_path / "m", [node], *ends, constants)
+    said = open_model(a_model(Format.ONNX, folder), 1, None).signature
+    w = TensorSpec("w", "FP32", (2,), optional=True)
+    assert (said.batched, said.inputs) == (True, (TensorSpec("x", "FP32", (2,)),))
+    assert said.overridable == (w,)
+    unbatched = tuple(TensorSpec(name, "FP32", (-1, 2)) for name in "xy")
+    model = a_model(Format.ONNX, folder, Signature((unbatched[0], w), unbatched[1:], False, 1))
+    runner = open_model(model, 1, str(tmp_path))
+    x = np.zeros((3, 2), np.float32)
+    assert runner.run({"x": x})["y"].tolist() == [[10, 20]] * 3
+    assert runner.run({"x": x, "w": np.ones(2, np.float32)})["y"].tolist() == [[1, 1]] * 3
+
+
 def test_strings_are_bytes_outside_and_text_inside(tmp_path: Path) -> None:
     folder = identity_onnx(tmp_path / "id", onnx.TensorProto.STRING, "N", 2)
     runner = open_model(a_model(Format.ONNX, folder), 1, None)

@@ -158,6 +158,22 @@ def test_a_reshape_keeps_the_clients_dims_and_the_models(tmp_path: Path) -> None
     assert free.client_shape((8, 1, 5, 3)) == (8, 5, 3)
 
 
+@pytest.mark.parametrize("batch", ["max_batch_size: 0", ""])
+def test_values_of_the_graph_are_optional_inputs_without_batches(
+    tmp_path: Path, batch: str
+) -> None:
+    """The configuration decides, whatever the first dims of the graph are."""
+    x, w = TensorSpec("x", "FP32", (2,)), TensorSpec("w", "FP32", (2,), optional=True)
+    said = Signature((x,), (TensorSpec("y", "FP32", (2,)),), True, 0, (w,))
+    text = 'input [ { name: "x" dims: [-1, 2] }, { name: "w" dims: [2] optional: true } ]'
+    signature = complete(draft(tmp_path, f"{batch} {text}"), said, 0).signature
+    assert not signature.batched
+    assert signature.inputs == (TensorSpec("x", "FP32", (-1, 2)), w)
+    assert complete(draft(tmp_path / "plain"), said, 0).signature.inputs == (x,)
+    with pytest.raises(RepositoryError, match="'w'"):
+        complete(draft(tmp_path / "b", 'max_batch_size: 4 input { name: "w" }'), said, 0)
+
+
 def test_a_reshape_must_fit_the_model(tmp_path: Path) -> None:
     text = 'max_batch_size: 0 input { name: "x" dims: [3, 224, 224] reshape { shape: [672, 224] } }'
     with pytest.raises(RepositoryError, match=r"reshape: found \[672, 224\]; expected \[1, 3, 224"):

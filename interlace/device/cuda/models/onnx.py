@@ -49,7 +49,8 @@ class OnnxCall:
 
     def __init__(self, source: str, signature: Signature, device: str) -> None:
         self._source = source
-        self._types = {spec.name: spec.datatype for spec in signature.inputs}
+        inputs = (*signature.inputs, *signature.overridable)
+        self._types = {spec.name: spec.datatype for spec in inputs}
         self._outputs = {
             spec.name: TORCH_TYPES[spec.datatype]
             for spec in signature.outputs
