@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +25,6 @@ from interlace.formats.onnx_sharing import (
 from interlace.formats.runner import Array
 from interlace.formats.session_weights import SessionWeights
 
-FILE: Final = "model.onnx"
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 _BF16: Final = 16  # TensorProto.BFLOAT16
 
@@ -58,7 +56,7 @@ def open_runner(
     Raises:
         RepositoryError: no output is a tensor, or an input is none.
     """
-    source = Path(model.path, FILE)
+    source = model.source
     optimised = optimised_model(source, model, weights_dir)
     session, cold, warnings = _open(optimised, lambda: _options(model, threads, profile))
     release_free_memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -15,8 +15,6 @@ from interlace.formats.archive import check_unpacked
 from interlace.formats.opened import OpenedModel, ordered_call
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.trial import DeclaredSignature
-
-FILE: Final = "model.pt"
 
 
 def open_call(model: Model) -> OpenedModel:
@@ -29,7 +27,7 @@ def open_call(model: Model) -> OpenedModel:
     Raises:
         RepositoryError: the inputs are not described, or not as many as ``forward`` takes.
     """
-    source = str(Path(model.path, FILE))
+    source = str(model.source)
     check_unpacked(Path(source))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the format is the user's choice

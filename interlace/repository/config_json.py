@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from interlace.core.model import Format, Model
+from interlace.core.model import MODEL_FILES, Format, Model
 from interlace.core.tensor import TensorSpec
-from interlace.repository.folder import FILES, PROFILE_FILE
+from interlace.repository.folder import PROFILE_FILE
 from interlace.repository.model_config import DATA_TYPES, ModelConfig
 
 #: (platform, backend) of each format, Triton's own where it has one.
@@ -18,7 +18,6 @@ _PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.FACTORY: ("python", "python"),
     Format.PROFILE: ("simulated", "simulated"),
 }
-_FILES: Final = {**FILES, Format.PROFILE: PROFILE_FILE}
 #: Labels are part of the reply up to this size: about ten times those of ImageNet.
 _LABELS_LIMIT_CHARS: Final = 256_000
 _TYPES: Final = {datatype: name for name, datatype in DATA_TYPES.items()}
@@ -51,7 +50,7 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
         "instance_group": [
             {"name": f"{model.name}_0", "kind": "KIND_CPU", "count": 1, "gpus": [], "profile": []}
         ],
-        "default_model_filename": _FILES.get(model.format, ""),
+        "default_model_filename": _filename(model),
         "cc_model_filenames": {},
         "metric_tags": {},
         "parameters": _parameters(model, config),
@@ -62,6 +61,12 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
     if signature.batched:
         rendered["dynamic_batching"] = _dynamic_batching(config)
     return rendered
+
+
+def _filename(model: Model) -> str:
+    if model.format is Format.PROFILE:
+        return PROFILE_FILE
+    return model.file.partition("/")[0] or MODEL_FILES.get(model.format, "")
 
 
 def _input(spec: TensorSpec) -> dict[str, Any]:

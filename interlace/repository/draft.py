@@ -13,7 +13,7 @@ from interlace.core.model import Format, Model, Precision, SampleValue, ServiceT
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.digest import Digests
 from interlace.repository.files import read_text
-from interlace.repository.folder import check_config_name, check_name, detect_format, read_config
+from interlace.repository.folder import check_config_name, check_name, find_model, read_config
 from interlace.repository.model_config import DATA_TYPES, ModelConfig, parse_json
 from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
@@ -164,6 +164,7 @@ class Draft:
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     values: Mapping[str, SampleValue] = field(default_factory=dict)
+    file: str = ""
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -187,6 +188,7 @@ class Draft:
             sample=self.sizes,
             values=self.values,
             labels=self.labels,
+            file=self.file,
             generation=-1,
         )
 
@@ -222,12 +224,14 @@ def read(
     check_config_name(config, name)
     check_supported(config)
     settings = read_settings(folder, config)
+    format, file = find_model(path, config)
     return Draft(
         name=name,
         version=version,
-        format=detect_format(path, config),
+        format=format,
+        file=file,
         path=str(path.absolute()),
-        digest=_digest((digests or Digests()).of(path), settings),
+        digest=_digest((digests or Digests()).of(path), settings, file),
         config=config,
         settings=settings,
         terms=_terms(settings, config),
@@ -268,12 +272,12 @@ def _is_full(tensor: dict[str, Any]) -> bool:
     return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
 
 
-def _digest(files: str, settings: ModelSettings) -> str:
-    """A GPU computes something else in another precision, or compiled; by default: the files'."""
+def _digest(files: str, settings: ModelSettings, file: str) -> str:
+    """The files' digest, or another where settings choose what of them is computed, and how."""
     precision = settings.precision or Precision.FP32
-    if precision is Precision.FP32 and not settings.compiled:
+    if precision is Precision.FP32 and not settings.compiled and not file:
         return files
-    text = f"{files} {precision.value} {bool(settings.compiled)}"
+    text = f"{files} {precision.value} {bool(settings.compiled)} {file}".rstrip()
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -75,6 +75,21 @@ def test_clients_have_the_dims_of_the_description_and_the_graph_its_own(tmp_path
     assert not count_work(model).unread
 
 
+def test_a_folder_may_hold_the_graph_and_its_external_data(tmp_path: Path) -> None:
+    made = layers_onnx(tmp_path / "made", (64, 128, 8))
+    inner = tmp_path / "net" / "model.onnx"
+    inner.mkdir(parents=True)
+    graph = onnx.load(made / "model.onnx")
+    onnx.save(graph, inner / "model.onnx", save_as_external_data=True, location="weights.bin")
+    assert (inner / "weights.bin").stat().st_size >= 64 * 128 * 4
+    x = {"x": np.random.default_rng(0).standard_normal((2, 64), np.float32)}
+    wanted = open_model(a_model(Format.ONNX, made), 1, None).run(x)["r1"]
+    model = a_model(Format.ONNX, tmp_path / "net", file="model.onnx/model.onnx")
+    runner = open_model(model, 1, str(tmp_path / "weights"))
+    assert runner.shared_bytes >= 64 * 128 * 4
+    assert np.allclose(runner.run(x)["r1"], wanted, atol=1e-5)
+
+
 def test_an_initializer_that_is_an_input_can_be_sent_or_left_out(tmp_path: Path) -> None:
     ends = [value("x", F32, "N", 2), value("w", F32, 2)], [value("y", F32, "N", 2)]
     constants = {"w": np.array([10, 20], np.float32)}

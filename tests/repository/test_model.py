@@ -326,6 +326,17 @@ def test_config_json_is_what_clients_read(tmp_path: Path) -> None:
     assert "dynamic_batching" not in unbatched
 
 
+def test_the_file_that_the_config_names_is_opened(tmp_path: Path) -> None:
+    """Of two in a folder: profiles and weights of one are not the other's."""
+    files = {"1/a.onnx": "a", "1/b.onnx": "b"}
+    first = draft(tmp_path, 'default_model_filename: "a.onnx"', **files)
+    model = complete(first, SAID, 0)
+    assert model.source == tmp_path / "m" / "1" / "a.onnx"
+    assert first.provisional().source == model.source
+    assert config_json(model, first.config)["default_model_filename"] == "a.onnx"
+    assert draft(tmp_path, 'default_model_filename: "b.onnx"', **files).digest != first.digest
+
+
 def test_another_precision_is_another_digest(tmp_path: Path) -> None:
     digests = []
     for toml in ("", 'precision = "fp32"', 'precision = "fp16"', "compile = true"):
