@@ -52,7 +52,8 @@ class TensorSpec:
     """What a model declares of one tensor: ``dims`` exclude the batch dimension, -1 is any size.
 
     Clients send and receive ``dims``. ``model_dims`` are the model's own, where they differ: as
-    many elements and as many free dims, in the same order (Triton's ``reshape``).
+    many elements and as many free dims, in the same order (Triton's ``reshape``). Free dims of one
+    name have one size in a request; ``free_names`` are in their order, empty for those of no name.
     """
 
     name: str
@@ -60,13 +61,21 @@ class TensorSpec:
     dims: tuple[int, ...]
     optional: bool = False
     model_dims: tuple[int, ...] | None = None
+    free_names: tuple[str, ...] = ()
 
     @property
     def own(self) -> TensorSpec:
         """The tensor as the model declares it."""
         if self.model_dims is None:
             return self
-        return TensorSpec(self.name, self.datatype, self.model_dims, self.optional)
+        dims = self.model_dims
+        return TensorSpec(self.name, self.datatype, dims, self.optional, None, self.free_names)
+
+    def named_sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+        """The sizes of named free dims in a client's shape, with or without rows in front."""
+        sizes = shape[len(shape) - len(self.dims) :]
+        free = [size for size, dim in zip(sizes, self.dims, strict=True) if dim < 0]
+        return {name: size for name, size in zip(self.free_names, free, strict=False) if name}
 
     def model_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """A client's shape, with or without rows in front, as the model has it."""

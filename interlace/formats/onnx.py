@@ -209,7 +209,10 @@ def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
 
 
 def _without_rows(specs: list[TensorSpec], cut: int) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(s.name, s.datatype, s.dims[cut:], s.optional) for s in specs)
+    return tuple(
+        TensorSpec(s.name, s.datatype, s.dims[cut:], s.optional, None, s.free_names[cut:])
+        for s in specs
+    )
 
 
 def _spec(node: Any, optional: bool = False) -> TensorSpec | None:
@@ -217,4 +220,9 @@ def _spec(node: Any, optional: bool = False) -> TensorSpec | None:
     if datatype is None:
         return None
     dims = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
-    return TensorSpec(node.name, datatype, dims, optional)
+    names = tuple(
+        size if isinstance(size, str) else ""
+        for size, dim in zip(node.shape, dims, strict=True)
+        if dim < 0
+    )
+    return TensorSpec(node.name, datatype, dims, optional, None, names if any(names) else ())

@@ -12,7 +12,7 @@ from interlace.core.tables import did_you_mean
 from interlace.core.tensor import FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
-from interlace.repository.model_settings import DEFAULT_MAX_BATCH
+from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
 
 
 def complete(draft: Draft, described: Signature | None, generation: int) -> Model:
@@ -86,13 +86,16 @@ def _as_batched(
     if said == wanted:
         return tuple(specs)
     if not wanted:
-        return tuple(_with_dims(spec.own, (-1, *spec.own.dims)) for spec in specs)
+        return tuple(_with_rows(spec.own) for spec in specs)
     for spec in specs:
         if spec.dims[:1] != (-1,):
             found = f"batching, but '{spec.name}' of the model has shape {list(spec.dims)}"
             expected = "a first dim of -1 in every tensor, or 0 for a model that takes no batches"
             raise RepositoryError(_batch_key(draft), found, expected)
-    return tuple(_with_dims(spec, spec.dims[1:]) for spec in specs)
+    return tuple(
+        TensorSpec(s.name, s.datatype, s.dims[1:], s.optional, None, s.free_names[1:])
+        for s in specs
+    )
 
 
 def _join(
@@ -137,7 +140,10 @@ def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) ->
     if not fits:
         key = f"{path}.{'dims' if reshape is None else 'reshape'}"
         raise config.error(key, f"{list(own)}", f"{list(said.own.dims)}, as the model has it")
-    return TensorSpec(said.name, said.datatype, dims, said.optional, reshape)
+    free = [size for size, model in zip(own, said.own.dims, strict=True) if model < 0]
+    named = zip(free, said.free_names, strict=False)
+    names = tuple(name for size, name in named if size < 0)
+    return TensorSpec(said.name, said.datatype, dims, said.optional, reshape, names)
 
 
 def _scalar_as_one(spec: TensorSpec) -> TensorSpec:
@@ -147,8 +153,9 @@ def _scalar_as_one(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.datatype, (1,), spec.optional, ())
 
 
-def _with_dims(spec: TensorSpec, dims: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(spec.name, spec.datatype, dims, spec.optional)
+def _with_rows(spec: TensorSpec) -> TensorSpec:
+    names = ("", *spec.free_names) if spec.free_names else ()
+    return TensorSpec(spec.name, spec.datatype, (-1, *spec.dims), spec.optional, None, names)
 
 
 def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
@@ -160,7 +167,9 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
             where = settings.where(f"sample.{name}")
             raise RepositoryError(where, f"input '{name}'", _known(name, names))
     sample = {}
-    for spec in inputs:
+    named: dict[str, int] = {}
+    # Sizes that are given come first: dims of one name have one size.
+    for spec in sorted(inputs, key=lambda spec: spec.name not in draft.sizes):
         free = [place for place, dim in enumerate(spec.dims) if dim < 0]
         given: tuple[int, ...] | None = draft.sizes.get(spec.name)
         if given is not None and len(given) == len(spec.dims) + 1 and spec.name in draft.values:
@@ -168,8 +177,24 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
         if given is not None and len(given) != len(free):
             given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
         if free:
-            sample[spec.name] = given or (FREE_DIM,) * len(free)
+            names_of = (*spec.free_names, *("",) * len(free))
+            sizes = given or tuple(named.get(names_of[at], FREE_DIM) for at in range(len(free)))
+            sample[spec.name] = sizes
+            _keep_sizes(named, zip(spec.free_names, sizes, strict=False), spec.name, settings)
     return sample
+
+
+def _keep_sizes(
+    named: dict[str, int],
+    sizes: Iterable[tuple[str, int]],
+    of: str,
+    settings: ModelSettings,
+) -> None:
+    for name, size in sizes:
+        if name and named.setdefault(name, size) != size:
+            found = f"{size} for dim '{name}'"
+            expected = f"{named[name]}, as another input has it: dims of one name have one size"
+            raise RepositoryError(settings.where(f"sample.{of}"), found, expected)
 
 
 def _free_of(given: tuple[int, ...], spec: TensorSpec, where: str) -> tuple[int, ...]:

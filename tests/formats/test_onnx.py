@@ -90,6 +90,13 @@ def test_a_folder_may_hold_the_graph_and_its_external_data(tmp_path: Path) -> No
     assert np.allclose(runner.run(x)["r1"], wanted, atol=1e-5)
 
 
+def test_dims_keep_their_names(tmp_path: Path) -> None:
+    ends = [value(name, F32, "N", "sequence", 4) for name in "xm"], [value("y", F32, "N", 1, 4)]
+    folder = write_onnx(tmp_path / "m", [helper.make_node("Add", ["x", "m"], ["y"])], *ends)
+    said = open_model(a_model(Format.ONNX, folder), 1, None).signature
+    assert said.inputs[0] == TensorSpec("x", "FP32", (-1, 4), free_names=("sequence",))
+
+
 def test_an_initializer_that_is_an_input_can_be_sent_or_left_out(tmp_path: Path) -> None:
     ends = [value("x", F32, "N", 2), value("w", F32, 2)], [value("y", F32, "N", 2)]
     constants = {"w": np.array([10, 20], np.float32)}

@@ -174,6 +174,24 @@ def test_values_of_the_graph_are_optional_inputs_without_batches(
         complete(draft(tmp_path / "b", 'max_batch_size: 4 input { name: "w" }'), said, 0)
 
 
+def test_sample_dims_of_one_name_have_one_size(tmp_path: Path) -> None:
+    """Whichever input the operator gives the size of."""
+    ids, mask = (
+        TensorSpec(name, "INT64", (-1,), free_names=("sequence",)) for name in ("ids", "mask")
+    )
+    said = Signature((ids, mask), (TensorSpec("y", "FP32", (2,)),), True, 0)
+    for name in ("ids", "mask"):
+        model = complete(draft(tmp_path / name, toml=f"[sample]\n{name} = [16]"), said, 0)
+        assert model.sample == {"ids": (16,), "mask": (16,)}
+    assert complete(draft(tmp_path / "none"), said, 0).sample == {"ids": (64,), "mask": (64,)}
+    with pytest.raises(
+        RepositoryError, match=r"sample.mask: found 8 for dim 'sequence'; expected 16"
+    ):
+        complete(draft(tmp_path / "two", toml="[sample]\nids = [16]\nmask = [8]"), said, 0)
+    full = complete(draft(tmp_path / "full", "max_batch_size: 0"), said, 0).signature.inputs[0]
+    assert full == TensorSpec("ids", "INT64", (-1, -1), free_names=("", "sequence"))
+
+
 def test_a_reshape_must_fit_the_model(tmp_path: Path) -> None:
     text = 'max_batch_size: 0 input { name: "x" dims: [3, 224, 224] reshape { shape: [672, 224] } }'
     with pytest.raises(RepositoryError, match=r"reshape: found \[672, 224\]; expected \[1, 3, 224"):
