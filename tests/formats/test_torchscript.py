@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.core.errors import RepositoryError
+from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Format
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.models.opening import open_portable
@@ -73,6 +73,41 @@ def test_clients_have_other_dims_than_the_module(tmp_path: Path) -> None:
     with torch.no_grad():
         (moved,) = open_portable(model, "cpu").outputs(tensors)
     assert np.allclose(moved.numpy(), found, atol=1e-5)
+
+
+class Sums(torch.nn.Module):
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sum": features["x"] + features["mask"]}
+
+
+class Shouts(torch.nn.Module):
+    def forward(self, texts: list[str]) -> list[str]:
+        found: list[str] = []
+        for text in texts:
+            found.append(text + "!")
+        return found
+
+
+def test_a_dict_takes_all_inputs_by_name(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "sums", Sums())
+    runner = open_model(a_model(Format.TORCHSCRIPT, folder, DESCRIBED), 1, None)
+    inputs = arrays()
+    assert np.array_equal(runner.run(inputs)["sum"], inputs["x"] + inputs["mask"])
+
+
+@pytest.mark.parametrize("words", [["a", "ü"], []])
+def test_lists_of_strings_are_bytes(tmp_path: Path, words: list[str]) -> None:
+    folder = write_torchscript(tmp_path / "shouts", Shouts())
+    described = Signature((TensorSpec("texts", "BYTES", (-1,)),), (), False, 1)
+    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, described), 1, None).signature
+    assert learnt.outputs == (TensorSpec("OUTPUT__0", "BYTES", (-1,)),)
+    model = a_model(Format.TORCHSCRIPT, folder, learnt)
+    runner = open_model(model, 1, None)
+    sent = np.array([word.encode() for word in words], dtype=object)
+    found = runner.run({"texts": sent})["OUTPUT__0"]
+    assert found.tolist() == [f"{word}!".encode() for word in words]
+    with pytest.raises(ServeError, match="input 'texts': TorchScript takes UTF-8"):
+        runner.run({"texts": np.array([b"\xff"], dtype=object)})
 
 
 def test_outputs_are_learnt_and_may_be_renamed(tmp_path: Path) -> None:
