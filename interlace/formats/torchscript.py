@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,24 @@ def open_call(model: Model) -> OpenedModel:
     """
     source = str(model.source)
     check_unpacked(Path(source))
+    _check_script(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the format is the user's choice
         warnings.simplefilter("ignore", FutureWarning)
         module = torch.jit.load(source, map_location="cpu").eval()
     call = _call(module, model.signature.inputs, source)
     return OpenedModel(call, _tensors(module), DeclaredSignature(source))
+
+
+def _check_script(source: str) -> None:
+    with zipfile.ZipFile(source) as archive:
+        files = {PurePosixPath(name).name for name in archive.namelist()}
+    if "data.pkl" in files and "constants.pkl" not in files:
+        raise RepositoryError(
+            source,
+            "a file of torch.save: weights or a pickled module, without its code",
+            "TorchScript: torch.jit.script(module).save('model.pt')",
+        )
 
 
 def _call(module: Any, inputs: tuple[TensorSpec, ...], source: str) -> ModelCall:

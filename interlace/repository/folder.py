@@ -11,7 +11,7 @@ from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import MODEL_FILES, Format
-from interlace.repository.files import read_text
+from interlace.repository.files import open_regular, read_text
 from interlace.repository.model_config import ModelConfig, parse_pbtxt
 
 CONFIG_FILE: Final = "config.pbtxt"
@@ -20,6 +20,9 @@ CONFIG_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
+#: How the small file begins that Git LFS leaves in place of a large one.
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_POINTER_BYTES: Final = 1024
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
 _HF_FILE: Final = "config.json"
 #: What a model takes, instead of the model; beside a model it is only its profile.
@@ -49,10 +52,19 @@ def scan(root: Path) -> list[ModelFolder]:
     """Every model folder of a repository, by name; a broken one keeps no other from being found.
 
     Raises:
-        RepositoryError: ``root`` is no folder that can be listed.
+        RepositoryError: ``root`` is no folder that can be listed, or a model's own.
     """
+    _check_no_model(root)
     looked = (scan_folder(root, name) for name in folder_names(root))
     return [found for found in looked if found is not None]
+
+
+def _check_no_model(root: Path) -> None:
+    for name in filter(_VERSION.fullmatch, os.listdir(root) if root.is_dir() else ()):
+        inner = os.listdir(root / name) if (root / name).is_dir() else []
+        if any(file in inner for file in (*MODEL_FILES.values(), _HF_FILE)):
+            found = f"a model: version {name} is in it"
+            raise RepositoryError(str(root), found, f"its parent, {root.absolute().parent}")
 
 
 def folder_names(root: Path) -> list[str]:
@@ -178,6 +190,7 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
         RepositoryError: no model, several, one of an unsupported kind, or not the stated backend's.
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    _check_no_pointers(folder, names)
     asked = config.values.get("default_model_filename", "")
     files = dict(MODEL_FILES)
     if asked:
@@ -204,6 +217,15 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
             str(folder), found, "one, or a backend in config.pbtxt that says which"
         )
     raise RepositoryError(str(folder), _what_lies_there(names), _WANTED)
+
+
+def _check_no_pointers(folder: Path, names: Sequence[str]) -> None:
+    for path in (folder / name for name in names):
+        if path.is_file() and path.stat().st_size < _POINTER_BYTES:
+            with open_regular(path) as file:
+                if file.read(len(_POINTER)) == _POINTER:
+                    expected = "the file itself: run git lfs pull in the repository"
+                    raise RepositoryError(str(path), "a Git LFS pointer", expected)
 
 
 def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:

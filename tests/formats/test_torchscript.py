@@ -75,6 +75,14 @@ def test_clients_have_other_dims_than_the_module(tmp_path: Path) -> None:
     assert np.allclose(moved.numpy(), found, atol=1e-5)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_file_of_torch_save_is_named(tmp_path: Path, whole: bool) -> None:
+    module = torch.nn.Linear(2, 2)
+    torch.save(module if whole else module.state_dict(), tmp_path / "model.pt")
+    with pytest.raises(RepositoryError, match=r"found a file of torch.save: .*torch.jit.script"):
+        open_model(a_model(Format.TORCHSCRIPT, tmp_path, DESCRIBED), 1, None)
+
+
 class Sums(torch.nn.Module):
     def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"sum": features["x"] + features["mask"]}

@@ -142,6 +142,22 @@ def test_names_of_people_are_taken() -> None:
         check_name(name)
 
 
+def test_the_folder_of_a_model_is_no_repository(tmp_path: Path) -> None:
+    folder = add(tmp_path, "m", {"1/model.onnx": "", "config.pbtxt": ""})
+    with pytest.raises(RepositoryError, match=f"found a model: .*expected its parent, {tmp_path}"):
+        scan(folder)
+    add(tmp_path, "1", {"1/model.onnx": ""})  # a number may name a model
+    assert [found.name for found in scan(tmp_path)] == ["1", "m"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt", "model.onnx.data", "model.safetensors"])
+def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90000000\n"
+    folder = add(tmp_path, "1", {"model.onnx": "graph", "config.json": "{}", name: pointer})
+    with pytest.raises(RepositoryError, match=f"{name}: found a Git LFS pointer; .*git lfs pull"):
+        find_model(folder, ModelConfig("c", {"backend": "onnxruntime"}))
+
+
 def test_a_repository_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="found no such file or directory; expected a model"):
         scan(tmp_path / "nowhere")
