@@ -54,15 +54,15 @@ def scan(root: Path) -> list[ModelFolder]:
     Raises:
         RepositoryError: ``root`` is no folder that can be listed, or a model's own.
     """
-    _check_no_model(root)
     looked = (scan_folder(root, name) for name in folder_names(root))
     return [found for found in looked if found is not None]
 
 
-def _check_no_model(root: Path) -> None:
-    for name in filter(_VERSION.fullmatch, os.listdir(root) if root.is_dir() else ()):
-        inner = os.listdir(root / name) if (root / name).is_dir() else []
-        if any(file in inner for file in (*MODEL_FILES.values(), _HF_FILE)):
+def _check_no_model(root: Path, names: Sequence[str]) -> None:
+    for name in filter(_VERSION.fullmatch, names):
+        if any((root / name / file).exists() for file in (*MODEL_FILES.values(), _HF_FILE)) or (
+            (root / CONFIG_FILE).exists()
+        ):
             found = f"a model: version {name} is in it"
             raise RepositoryError(str(root), found, f"its parent, {root.absolute().parent}")
 
@@ -71,7 +71,7 @@ def folder_names(root: Path) -> list[str]:
     """What may be model folders, in order; nothing behind a link is looked at.
 
     Raises:
-        RepositoryError: ``root`` is no folder that can be listed.
+        RepositoryError: ``root`` is no folder that can be listed, or a model's own.
     """
     try:
         with os.scandir(root) as entries:
@@ -79,6 +79,7 @@ def folder_names(root: Path) -> list[str]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RepositoryError(str(root), reason.lower(), "a model repository: a folder") from error
+    _check_no_model(root, there)
     return sorted(name for name in there if not name.startswith((".", "__pycache__")))
 
 

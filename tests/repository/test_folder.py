@@ -142,8 +142,9 @@ def test_names_of_people_are_taken() -> None:
         check_name(name)
 
 
-def test_the_folder_of_a_model_is_no_repository(tmp_path: Path) -> None:
-    folder = add(tmp_path, "m", {"1/model.onnx": "", "config.pbtxt": ""})
+@pytest.mark.parametrize("files", [["1/model.onnx"], ["1/a.onnx", "config.pbtxt"]])
+def test_the_folder_of_a_model_is_no_repository(tmp_path: Path, files: list[str]) -> None:
+    folder = add(tmp_path, "m", dict.fromkeys(files, ""))
     with pytest.raises(RepositoryError, match=f"found a model: .*expected its parent, {tmp_path}"):
         scan(folder)
     add(tmp_path, "1", {"1/model.onnx": ""})  # a number may name a model
