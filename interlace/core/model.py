@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -25,6 +26,15 @@ class Format(Enum):
     HUGGINGFACE = "huggingface"  #: config.json and model.safetensors
     FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
     PROFILE = "profile"  #: profile.csv: what a model takes, without the model; simulated alone
+
+
+#: The file of a model in its version folder, unless ``default_model_filename`` says another.
+MODEL_FILES: Final[Mapping[Format, str]] = {
+    Format.ONNX: "model.onnx",
+    Format.TORCHSCRIPT: "model.pt",
+    Format.EXPORTED: "model.pt2",
+    Format.FACTORY: "model.py",
+}
 
 
 class Precision(Enum):
@@ -80,9 +90,10 @@ class SampleValue(msgspec.Struct, frozen=True):
 class Model:
     """One version of one model.
 
-    ``path`` is the version folder. ``digest`` covers every file that changes what the model
-    computes. ``sample`` gives sizes for dims that are -1, per input, used to profile and warm up.
-    ``values`` are their contents where the operator gives them.
+    ``path`` is the version folder; ``file`` is the model's file in it, if its name is not the usual
+    one. ``digest`` covers every file that changes what the model computes. ``sample`` gives sizes
+    for dims that are -1, per input, used to profile and warm up. ``values`` are their contents
+    where the operator gives them.
     Models of one ``architecture`` differ in their weights alone; empty if that is not known.
     """
 
@@ -98,6 +109,12 @@ class Model:
     generation: int = 0
     architecture: str = ""
     values: Mapping[str, SampleValue] = field(default_factory=dict)
+    file: str = ""
+
+    @property
+    def source(self) -> Path:
+        """The model's file; the version folder for formats of several files."""
+        return Path(self.path, self.file or MODEL_FILES.get(self.format, ""))
 
     @property
     def key(self) -> str:

@@ -49,12 +49,41 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a model declares of one tensor: ``dims`` exclude the batch dimension, -1 is any size."""
+    """What a model declares of one tensor: ``dims`` exclude the batch dimension, -1 is any size.
+
+    Clients send and receive ``dims``. ``model_dims`` are the model's own, where they differ: as
+    many elements and as many free dims, in the same order (Triton's ``reshape``). Free dims of one
+    name have one size in a request; ``free_names`` are in their order, empty for those of no name.
+    """
 
     name: str
     datatype: str
     dims: tuple[int, ...]
     optional: bool = False
+    model_dims: tuple[int, ...] | None = None
+    free_names: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> TensorSpec:
+        """The tensor as the model declares it."""
+        if self.model_dims is None:
+            return self
+        dims = self.model_dims
+        return TensorSpec(self.name, self.datatype, dims, self.optional, None, self.free_names)
+
+    def named_sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+        """The sizes of named free dims in a client's shape, with or without rows in front."""
+        sizes = shape[len(shape) - len(self.dims) :]
+        free = [size for size, dim in zip(sizes, self.dims, strict=True) if dim < 0]
+        return {name: size for name, size in zip(self.free_names, free, strict=False) if name}
+
+    def model_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A client's shape, with or without rows in front, as the model has it."""
+        return _with_dims(shape, self.dims, self.own.dims)
+
+    def client_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A shape of the model, with or without rows in front, as clients have it."""
+        return _with_dims(shape, self.own.dims, self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +92,23 @@ class Signature:
 
     ``batched`` says whether the first dimension of every tensor counts rows; ``max_batch`` is then
     the largest row count of one execution (1 and ``batched=False`` for a model that takes one
-    request at a time, whose dims are the full shape).
+    request at a time, whose dims are the full shape). ``overridable`` are inputs that have a value
+    of their own and no rows: a model that takes no batches can have them as optional inputs.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batched: bool
     max_batch: int
+    overridable: tuple[TensorSpec, ...] = ()
+
+
+def _with_dims(
+    shape: tuple[int, ...], dims: tuple[int, ...], other: tuple[int, ...]
+) -> tuple[int, ...]:
+    rows = len(shape) - len(dims)
+    free = iter([size for size, dim in zip(shape[rows:], dims, strict=True) if dim < 0])
+    return (*shape[:rows], *(next(free) if dim < 0 else dim for dim in other))
 
 
 def element_count(shape: tuple[int, ...]) -> int:

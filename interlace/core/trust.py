@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format
+from interlace.core.model import MODEL_FILES, Format
 
 #: Formats whose files are programs: opening or running one does what its author wants. torch
 #: evaluates expressions of a ``.pt2`` as Python, and TorchScript reads and writes files. All other
 #: formats, and all configs, are data.
-CODE_FILES: Final = {
-    Format.FACTORY: "model.py",
-    Format.TORCHSCRIPT: "model.pt",
-    Format.EXPORTED: "model.pt2",
-}
+CODE_FORMATS: Final = frozenset({Format.FACTORY, Format.TORCHSCRIPT, Format.EXPORTED})
+#: How the names of their files end.
+CODE_SUFFIXES: Final = tuple(Path(MODEL_FILES[form]).suffix for form in CODE_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +36,10 @@ class TrustedModels:
         Raises:
             RepositoryError: which file, and how the operator allows it.
         """
-        if form in CODE_FILES and not (self.everyone or name in self.names):
+        if form in CODE_FORMATS and not (self.everyone or name in self.names):
             raise RepositoryError(
                 path,
-                f"{CODE_FILES[form]} ({form.value}), which is code, in a model that is not trusted",
+                f"{MODEL_FILES[form]} ({form.value}), which is code, "
+                f"in a model that is not trusted",
                 f"ONNX or safetensors; or --trust-models {name} if you trust its author",
             )

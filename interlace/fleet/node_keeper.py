@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.node import Node
+from interlace.server.listening import listening_sockets
 
 _LOG: Final = logging.getLogger(__name__)
 _PORTS: Final = 3  # of HTTP, gRPC and metrics
@@ -165,7 +166,8 @@ def claimed_ports(first: int, host: str) -> Iterator[int]:
 
 def _is_free(host: str, port: int) -> bool:
     try:
-        socket.create_server((host, port)).close()
+        for sock in listening_sockets("a node", host, port, 1):
+            sock.close()
     except OSError:
         return False
     return True

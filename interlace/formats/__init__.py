@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlace.core.errors import RepositoryError
@@ -84,8 +83,11 @@ def count_work(model: Model) -> ModelWork:
     if model.format is Format.ONNX:
         from interlace.formats import onnx_work
 
-        sizes = {spec.name: sample_shape(spec, model.sample) for spec in model.signature.inputs}
-        return onnx_work.count(Path(model.path, "model.onnx"), {**model.sample, **sizes})
+        sizes = {
+            spec.name: spec.model_shape(sample_shape(spec, model.sample))
+            for spec in model.signature.inputs
+        }
+        return onnx_work.count(model.source, {**model.sample, **sizes})
     opened = open_torch(model)
     from interlace.formats import torch_work
     from interlace.formats.torch_runner import sample_of

@@ -37,12 +37,27 @@ _SIZES: Final = re.compile("size|shape")
 WORD: Final = b"interlace"  #: an element of type ``BYTES``
 
 
-def check_outputs(outputs: Mapping[str, Array], signature: Signature, rows: int) -> None:
-    """Refuse results that would be sent with a wrong type or cut at the wrong rows.
+def model_inputs(inputs: Mapping[str, Array], signature: Signature) -> dict[str, Array]:
+    """The inputs of clients in the shapes that the model takes."""
+    shaped = dict(inputs)
+    for spec in signature.inputs:
+        if spec.model_dims is not None and spec.name in shaped:
+            array = shaped[spec.name]
+            shaped[spec.name] = array.reshape(spec.model_shape(array.shape))
+    return shaped
+
+
+def client_outputs(
+    outputs: Mapping[str, Array], signature: Signature, rows: int
+) -> dict[str, Array]:
+    """Results in the shapes that clients receive.
+
+    Results that would be sent with a wrong type, or cut at the wrong rows, are refused.
 
     Raises:
         ValueError: an output's datatype, rank, size or row count is not what the signature says.
     """
+    shaped = dict(outputs)
     for spec in signature.outputs:
         array = outputs[spec.name]
         if array.dtype != NUMPY_TYPES[spec.datatype]:
@@ -50,7 +65,7 @@ def check_outputs(outputs: Mapping[str, Array], signature: Signature, rows: int)
                 f"output '{spec.name}' came as numpy {array.dtype}, "
                 f"but the model is described as returning {spec.datatype}"
             )
-        dims = (rows, *spec.dims) if signature.batched else spec.dims
+        dims = (rows, *spec.own.dims) if signature.batched else spec.own.dims
         fits = len(dims) == array.ndim and all(
             wanted in (-1, found) for wanted, found in zip(dims, array.shape, strict=True)
         )
@@ -59,6 +74,9 @@ def check_outputs(outputs: Mapping[str, Array], signature: Signature, rows: int)
                 f"output '{spec.name}' came with shape {list(array.shape)}, "
                 f"but the model is described as returning {list(dims)}"
             )
+        if spec.model_dims is not None:
+            shaped[spec.name] = array.reshape(spec.client_shape(array.shape))
+    return shaped
 
 
 def sample_inputs(model: Model, signature: Signature, rows: int) -> dict[str, Array]:

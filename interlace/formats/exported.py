@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -19,8 +18,6 @@ from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.torch_values import UNNAMED, datatype_of, named_values
 from interlace.formats.trial import DeclaredSignature
 
-FILE: Final = "model.pt2"
-
 
 def open_call(model: Model) -> OpenedModel:
     """Open an exported program; inputs, free dims and outputs are the program's own.
@@ -30,7 +27,7 @@ def open_call(model: Model) -> OpenedModel:
     Raises:
         RepositoryError: no archive, one that unpacks to too much, or inputs that are not tensors.
     """
-    source = Path(model.path, FILE)
+    source = model.source
     check_unpacked(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporting torch's version

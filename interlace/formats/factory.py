@@ -103,7 +103,6 @@ def _close(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return True
 
 
-FILE: Final = "model.py"
 _EXAMPLE: Final = 'INPUTS = {"image": ("FP32", (3, 224, 224))}'
 
 
@@ -119,7 +118,7 @@ def open_call(model: Model) -> OpenedModel:
     Raises:
         RepositoryError: no ``create_model``, no module from it, or a malformed declaration.
     """
-    source = Path(model.path, FILE)
+    source = model.source
     name = f"{OWN_CODE}{model.digest[:16]}"
     code = _execute(source, name)
     with torch.no_grad():

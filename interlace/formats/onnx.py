@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,7 @@ import onnxruntime as ort
 from interlace.core.errors import RepositoryError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
-from interlace.formats.arrays import check_outputs
+from interlace.formats.arrays import client_outputs, model_inputs
 from interlace.formats.memory import release_free_memory
 from interlace.formats.onnx_sharing import (
     OptimisedModel,
@@ -26,7 +25,6 @@ from interlace.formats.onnx_sharing import (
 from interlace.formats.runner import Array
 from interlace.formats.session_weights import SessionWeights
 
-FILE: Final = "model.onnx"
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 _BF16: Final = 16  # TensorProto.BFLOAT16
 
@@ -58,7 +56,7 @@ def open_runner(
     Raises:
         RepositoryError: no output is a tensor, or an input is none.
     """
-    source = Path(model.path, FILE)
+    source = model.source
     optimised = optimised_model(source, model, weights_dir)
     session, cold, warnings = _open(optimised, lambda: _options(model, threads, profile))
     release_free_memory()
@@ -125,7 +123,7 @@ class OnnxRunner:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         feed = {
             name: _to_text(name, array) if self._datatypes[name] == BYTES else array
-            for name, array in inputs.items()
+            for name, array in model_inputs(inputs, self._served).items()
         }
         results = self._run_bf16(feed) if self._bf16 else self._session.run(self._outputs, feed)
         outputs = {
@@ -133,8 +131,7 @@ class OnnxRunner:
             for name, array in zip(self._outputs, results, strict=True)
         }
         rows = next(iter(inputs.values())).shape[0] if self._served.batched else 1
-        check_outputs(outputs, self._served, rows)
-        return outputs
+        return client_outputs(outputs, self._served, rows)
 
     def end_profiling(self) -> str:
         """The file of nodes' times, those of all runs until now."""
@@ -204,14 +201,18 @@ def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
     optional = [_spec(node, optional=True) for node in session.get_overridable_initializers()]
     specs = [spec for spec in inputs if spec is not None]
     batched = bool(specs) and all(spec.dims[:1] == (-1,) for spec in (*specs, *known))
-    if not batched:
-        specs += [spec for spec in optional if spec is not None]
+    overridable = tuple(spec for spec in optional if spec is not None)
     cut = 1 if batched else 0
-    return (Signature(_without_rows(specs, cut), _without_rows(known, cut), batched, 0), skipped)
+    inputs_without_rows, outputs_without_rows = _without_rows(specs, cut), _without_rows(known, cut)
+    signature = Signature(inputs_without_rows, outputs_without_rows, batched, 0, overridable)
+    return signature, skipped
 
 
 def _without_rows(specs: list[TensorSpec], cut: int) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(s.name, s.datatype, s.dims[cut:], s.optional) for s in specs)
+    return tuple(
+        TensorSpec(s.name, s.datatype, s.dims[cut:], s.optional, None, s.free_names[cut:])
+        for s in specs
+    )
 
 
 def _spec(node: Any, optional: bool = False) -> TensorSpec | None:
@@ -219,4 +220,9 @@ def _spec(node: Any, optional: bool = False) -> TensorSpec | None:
     if datatype is None:
         return None
     dims = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
-    return TensorSpec(node.name, datatype, dims, optional)
+    names = tuple(
+        size if isinstance(size, str) else ""
+        for size, dim in zip(node.shape, dims, strict=True)
+        if dim < 0
+    )
+    return TensorSpec(node.name, datatype, dims, optional, None, names if any(names) else ())

@@ -30,7 +30,7 @@ def sample_shapes(
         if attempt:
             pairs = zip(dims, refined.dims, strict=True)
             dims = tuple((size // 2 or 2) if free < 0 else size for size, free in pairs)
-        shapes[spec.name] = (*rows, *dims)
+        shapes[spec.name] = (*rows, *refined.model_shape(dims))
     return shapes
 
 
@@ -49,6 +49,6 @@ def sample_values(
 def _refined(spec: TensorSpec, model: Model) -> TensorSpec:
     # The description may give sizes where the model's own file has free dims.
     for other in model.signature.inputs:
-        if other.name == spec.name and len(other.dims) == len(spec.dims):
-            return TensorSpec(spec.name, spec.datatype, other.dims)
+        if other.name == spec.name and len(other.own.dims) == len(spec.own.dims):
+            return other
     return spec

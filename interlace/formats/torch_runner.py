@@ -11,7 +11,7 @@ import torch
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.formats.arrays import check_outputs
+from interlace.formats.arrays import client_outputs, model_inputs
 from interlace.formats.cold_weights import ColdWeights
 from interlace.formats.opened import ModelCall, OpenedModel
 from interlace.formats.runner import Array
@@ -91,13 +91,12 @@ class TorchRunner:
         with torch.inference_mode(), nullcontext() if cold is None else cold.arrivals():
             values = {
                 name: to_torch(array.copy() if self._copies else array, self._datatypes[name])
-                for name, array in inputs.items()
+                for name, array in model_inputs(inputs, self._served).items()
             }
             result = pick(named_values(self._module.call(values)), self._served.outputs)
             outputs = {name: to_numpy(value) for name, value in result.items()}
         rows = next(iter(inputs.values())).shape[0] if self._served.batched else 1
-        check_outputs(outputs, self._served, rows)
-        return outputs
+        return client_outputs(outputs, self._served, rows)
 
     def close(self) -> None:
         self._module = None

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
-from typing import Any, Final
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+import numpy as np
 import torch
 
-from interlace.core.errors import RepositoryError
+from interlace.core.errors import RepositoryError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.formats.archive import check_unpacked
-from interlace.formats.opened import OpenedModel, ordered_call
+from interlace.formats.opened import ModelCall, OpenedModel, ordered_call
+from interlace.formats.runner import Array
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.trial import DeclaredSignature
-
-FILE: Final = "model.pt"
 
 
 def open_call(model: Model) -> OpenedModel:
@@ -24,19 +26,69 @@ def open_call(model: Model) -> OpenedModel:
 
     The archive holds the arguments' names but neither shapes nor types: ``config.pbtxt`` must
     give the inputs, under the names of the arguments, as ``NAME__0``, ``NAME__1`` ..., or in
-    their order.
+    their order. A single ``Dict[str, Tensor]`` takes all inputs by name; ``List[str]`` are
+    ``BYTES`` in UTF-8.
 
     Raises:
         RepositoryError: the inputs are not described, or not as many as ``forward`` takes.
     """
-    source = str(Path(model.path, FILE))
+    source = str(model.source)
     check_unpacked(Path(source))
+    _check_script(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the format is the user's choice
         warnings.simplefilter("ignore", FutureWarning)
         module = torch.jit.load(source, map_location="cpu").eval()
-    names = _order(module, model.signature.inputs, source)
-    return OpenedModel(ordered_call(module, names), _tensors(module), DeclaredSignature(source))
+    call = _call(module, model.signature.inputs, source)
+    return OpenedModel(call, _tensors(module), DeclaredSignature(source))
+
+
+def _check_script(source: str) -> None:
+    with zipfile.ZipFile(source) as archive:
+        files = {PurePosixPath(name).name for name in archive.namelist()}
+    if "data.pkl" in files and "constants.pkl" not in files:
+        raise RepositoryError(
+            source,
+            "a file of torch.save: weights or a pickled module, without its code",
+            "TorchScript: torch.jit.script(module).save('model.pt')",
+        )
+
+
+def _call(module: Any, inputs: tuple[TensorSpec, ...], source: str) -> ModelCall:
+    types = [str(argument.type) for argument in module.forward.schema.arguments[1:]]
+    if inputs and types == ["Dict[str, Tensor]"]:
+        return lambda values: _result(module(dict(values)))
+    names = _order(module, inputs, source)
+    call = ordered_call(module, names)
+    texts = [name for name, kind in zip(names, types, strict=False) if kind == "List[str]"]
+
+    def text_call(values: Mapping[str, Any]) -> Any:
+        decoded = {name: _texts(name, values[name]) for name in texts if name in values}
+        return _result(call({**values, **decoded}))
+
+    return text_call
+
+
+def _texts(name: str, array: Array) -> list[str]:
+    try:
+        return [element.decode() for element in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise bad_input(
+            f"input '{name}': TorchScript takes UTF-8 strings only ({error})"
+        ) from error
+
+
+def _result(value: Any) -> Any:
+    """The module's result, with lists of strings as arrays of ``BYTES``."""
+    if isinstance(value, dict):
+        return {key: _result(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_result(one) for one in value)
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        array = np.empty(len(value), dtype=object)
+        array[:] = [one.encode() for one in value]
+        return array
+    return value
 
 
 def _tensors(module: Any) -> dict[str, torch.Tensor]:

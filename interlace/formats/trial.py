@@ -67,7 +67,8 @@ def try_out(run: RunModel, model: Model, spoken: DeclaredSignature) -> TrialResu
     outputs = spoken.outputs
     if outputs is None:
         outputs = _named_as_declared(_learn(first, second, batched, spoken.source), model, spoken)
-    return TrialResult(Signature(inputs, outputs, batched, spoken.max_batch), wrote)
+    own = tuple(spec.own for spec in inputs)
+    return TrialResult(Signature(own, outputs, batched, spoken.max_batch), wrote)
 
 
 def _execute(run: RunModel, values: ValuesByName) -> tuple[ValuesByName, bool]:

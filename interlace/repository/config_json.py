@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from interlace.core.model import Format, Model
+from interlace.core.model import MODEL_FILES, Format, Model
 from interlace.core.tensor import TensorSpec
-from interlace.repository.folder import FILES, PROFILE_FILE
+from interlace.repository.folder import PROFILE_FILE
 from interlace.repository.model_config import DATA_TYPES, ModelConfig
 
 #: (platform, backend) of each format, Triton's own where it has one.
@@ -18,7 +18,6 @@ _PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.FACTORY: ("python", "python"),
     Format.PROFILE: ("simulated", "simulated"),
 }
-_FILES: Final = {**FILES, Format.PROFILE: PROFILE_FILE}
 #: Labels are part of the reply up to this size: about ten times those of ImageNet.
 _LABELS_LIMIT_CHARS: Final = 256_000
 _TYPES: Final = {datatype: name for name, datatype in DATA_TYPES.items()}
@@ -51,7 +50,7 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
         "instance_group": [
             {"name": f"{model.name}_0", "kind": "KIND_CPU", "count": 1, "gpus": [], "profile": []}
         ],
-        "default_model_filename": _FILES.get(model.format, ""),
+        "default_model_filename": _filename(model),
         "cc_model_filenames": {},
         "metric_tags": {},
         "parameters": _parameters(model, config),
@@ -64,8 +63,14 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
     return rendered
 
 
+def _filename(model: Model) -> str:
+    if model.format is Format.PROFILE:
+        return PROFILE_FILE
+    return model.file.partition("/")[0] or MODEL_FILES.get(model.format, "")
+
+
 def _input(spec: TensorSpec) -> dict[str, Any]:
-    return {
+    return _reshape(spec) | {
         "name": spec.name,
         "data_type": _TYPES[spec.datatype],
         "format": "FORMAT_NONE",
@@ -81,7 +86,7 @@ def _output(spec: TensorSpec, config: ModelConfig) -> dict[str, Any]:
     written: dict[str, Any] = next(
         (output for output in config.values.get("output", []) if output["name"] == spec.name), {}
     )
-    return {
+    return _reshape(spec) | {
         "name": spec.name,
         "data_type": _TYPES[spec.datatype],
         "dims": list(spec.dims),
@@ -89,6 +94,10 @@ def _output(spec: TensorSpec, config: ModelConfig) -> dict[str, Any]:
         "is_shape_tensor": False,
         "is_non_linear_format_io": False,
     }
+
+
+def _reshape(spec: TensorSpec) -> dict[str, Any]:
+    return {} if spec.model_dims is None else {"reshape": {"shape": list(spec.model_dims)}}
 
 
 def _dynamic_batching(config: ModelConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -13,7 +13,7 @@ from interlace.core.model import Format, Model, Precision, SampleValue, ServiceT
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.digest import Digests
 from interlace.repository.files import read_text
-from interlace.repository.folder import check_config_name, check_name, detect_format, read_config
+from interlace.repository.folder import check_config_name, check_name, find_model, read_config
 from interlace.repository.model_config import DATA_TYPES, ModelConfig, parse_json
 from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
@@ -101,8 +101,29 @@ def _check_tensor(config: ModelConfig, tensor: dict[str, Any], path: str) -> Non
     for key in _TENSOR_REFUSED:
         if tensor.get(key):
             raise config.error(f"{path}.{key}", "true", "false: not supported")
-    if "reshape" in tensor and tensor["reshape"].get("shape", []) != tensor.get("dims", []):
-        raise config.error(f"{path}.reshape", "another shape", "no reshape: not supported")
+    shape = reshape_of(tensor)
+    if shape is not None and _between_free_dims(shape) != _between_free_dims(tensor["dims"]):
+        expected = f"as many elements as dims {tensor['dims']}, free dims (-1) in the same order"
+        raise config.error(f"{path}.reshape", str(list(shape)), expected)
+
+
+def reshape_of(tensor: dict[str, Any]) -> tuple[int, ...] | None:
+    """The model's own dims of a tensor of a config, where they are not what clients send."""
+    if "reshape" not in tensor or "dims" not in tensor:
+        return None
+    shape: list[int] = tensor["reshape"].get("shape", [])
+    return None if shape == tensor["dims"] else tuple(shape)
+
+
+def _between_free_dims(dims: Sequence[int]) -> list[int]:
+    """How many elements lie before, between and after the free dims."""
+    counts = [1]
+    for dim in dims:
+        if dim < 0:
+            counts.append(1)
+        else:
+            counts[-1] *= dim
+    return counts
 
 
 def ignored_settings(config: ModelConfig) -> Iterator[str]:
@@ -143,6 +164,7 @@ class Draft:
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     values: Mapping[str, SampleValue] = field(default_factory=dict)
+    file: str = ""
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -166,6 +188,7 @@ class Draft:
             sample=self.sizes,
             values=self.values,
             labels=self.labels,
+            file=self.file,
             generation=-1,
         )
 
@@ -201,12 +224,14 @@ def read(
     check_config_name(config, name)
     check_supported(config)
     settings = read_settings(folder, config)
+    format, file = find_model(path, config)
     return Draft(
         name=name,
         version=version,
-        format=detect_format(path, config),
+        format=format,
+        file=file,
         path=str(path.absolute()),
-        digest=_digest((digests or Digests()).of(path), settings),
+        digest=_digest((digests or Digests()).of(path), settings, file),
         config=config,
         settings=settings,
         terms=_terms(settings, config),
@@ -238,7 +263,8 @@ def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:
         if _is_full(tensor):
             datatype = DATA_TYPES[tensor["data_type"]]
             dims = tuple(tensor["dims"])
-            specs.append(TensorSpec(tensor["name"], datatype, dims, tensor.get("optional", False)))
+            optional = tensor.get("optional", False)
+            specs.append(TensorSpec(tensor["name"], datatype, dims, optional, reshape_of(tensor)))
     return tuple(specs)
 
 
@@ -246,12 +272,12 @@ def _is_full(tensor: dict[str, Any]) -> bool:
     return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
 
 
-def _digest(files: str, settings: ModelSettings) -> str:
-    """A GPU computes something else in another precision, or compiled; by default: the files'."""
+def _digest(files: str, settings: ModelSettings, file: str) -> str:
+    """The files' digest, or another where settings choose what of them is computed, and how."""
     precision = settings.precision or Precision.FP32
-    if precision is Precision.FP32 and not settings.compiled:
+    if precision is Precision.FP32 and not settings.compiled and not file:
         return files
-    text = f"{files} {precision.value} {bool(settings.compiled)}"
+    text = f"{files} {precision.value} {bool(settings.compiled)} {file}".rstrip()
     return hashlib.sha256(text.encode()).hexdigest()
 
 

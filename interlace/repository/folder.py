@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format
-from interlace.repository.files import read_text
+from interlace.core.model import MODEL_FILES, Format
+from interlace.repository.files import open_regular, read_text
 from interlace.repository.model_config import ModelConfig, parse_pbtxt
 
 CONFIG_FILE: Final = "config.pbtxt"
@@ -20,13 +20,9 @@ CONFIG_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
-#: The one name that a model's file may have.
-FILES: Final[Mapping[Format, str]] = {
-    Format.ONNX: "model.onnx",
-    Format.TORCHSCRIPT: "model.pt",
-    Format.EXPORTED: "model.pt2",
-    Format.FACTORY: "model.py",
-}
+#: How the small file begins that Git LFS leaves in place of a large one.
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_POINTER_BYTES: Final = 1024
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
 _HF_FILE: Final = "config.json"
 #: What a model takes, instead of the model; beside a model it is only its profile.
@@ -56,17 +52,26 @@ def scan(root: Path) -> list[ModelFolder]:
     """Every model folder of a repository, by name; a broken one keeps no other from being found.
 
     Raises:
-        RepositoryError: ``root`` is no folder that can be listed.
+        RepositoryError: ``root`` is no folder that can be listed, or a model's own.
     """
     looked = (scan_folder(root, name) for name in folder_names(root))
     return [found for found in looked if found is not None]
+
+
+def _check_no_model(root: Path, names: Sequence[str]) -> None:
+    for name in filter(_VERSION.fullmatch, names):
+        if any((root / name / file).exists() for file in (*MODEL_FILES.values(), _HF_FILE)) or (
+            (root / CONFIG_FILE).exists()
+        ):
+            found = f"a model: version {name} is in it"
+            raise RepositoryError(str(root), found, f"its parent, {root.absolute().parent}")
 
 
 def folder_names(root: Path) -> list[str]:
     """What may be model folders, in order; nothing behind a link is looked at.
 
     Raises:
-        RepositoryError: ``root`` is no folder that can be listed.
+        RepositoryError: ``root`` is no folder that can be listed, or a model's own.
     """
     try:
         with os.scandir(root) as entries:
@@ -74,6 +79,7 @@ def folder_names(root: Path) -> list[str]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RepositoryError(str(root), reason.lower(), "a model repository: a folder") from error
+    _check_no_model(root, there)
     return sorted(name for name in there if not name.startswith((".", "__pycache__")))
 
 
@@ -176,23 +182,32 @@ def _specific(
     return tuple(there)
 
 
-def detect_format(folder: Path, config: ModelConfig) -> Format:
-    """The format of the model in a version folder, by its files and, among several, the backend.
+def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
+    """The format of the model in a version folder, and its file unless that has the usual name.
+
+    ``default_model_filename`` says which file, else the usual names; among several, the backend.
 
     Raises:
         RepositoryError: no model, several, one of an unsupported kind, or not the stated backend's.
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    formats = [format for format, name in FILES.items() if name in names]
-    if _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
+    _check_no_pointers(folder, names)
+    asked = config.values.get("default_model_filename", "")
+    files = dict(MODEL_FILES)
+    if asked:
+        files = {_format_of(asked, config): asked}
+    formats = [format for format, name in files.items() if name in names]
+    if not asked and _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
         formats.append(Format.HUGGINGFACE)
     if not formats and PROFILE_FILE in names:
-        return Format.PROFILE
+        return Format.PROFILE, ""
+    if asked and not formats:
+        key = "default_model_filename"
+        raise config.error(key, f"'{asked}', which is not in {folder}", "a file that is there")
     allowed = _allowed(config)
     fitting = [format for format in formats if allowed is None or format in allowed]
     if len(fitting) == 1:
-        _check_filename(fitting[0], config)
-        return fitting[0]
+        return fitting[0], _file(folder, fitting[0], files.get(fitting[0], ""))
     if formats and not fitting:
         key = "backend" if config.values.get("backend") else "platform"
         known = " or ".join(format.value for format in allowed or ())
@@ -205,6 +220,15 @@ def detect_format(folder: Path, config: ModelConfig) -> Format:
     raise RepositoryError(str(folder), _what_lies_there(names), _WANTED)
 
 
+def _check_no_pointers(folder: Path, names: Sequence[str]) -> None:
+    for path in (folder / name for name in names):
+        if path.is_file() and path.stat().st_size < _POINTER_BYTES:
+            with open_regular(path) as file:
+                if file.read(len(_POINTER)) == _POINTER:
+                    expected = "the file itself: run git lfs pull in the repository"
+                    raise RepositoryError(str(path), "a Git LFS pointer", expected)
+
+
 def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
     for key in ("backend", "platform"):
         name = config.values.get(key, "")
@@ -215,13 +239,28 @@ def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
     return None
 
 
-def _check_filename(format: Format, config: ModelConfig) -> None:
-    asked = config.values.get("default_model_filename", "")
-    standard = FILES.get(format)
-    if asked and asked != standard:
-        raise config.error(
-            "default_model_filename", f"'{asked}'", f"'{standard or 'none'}', the only name served"
-        )
+def _format_of(filename: str, config: ModelConfig) -> Format:
+    usual = next((one for one in MODEL_FILES if Path(filename).suffix == _suffix(one)), None)
+    if usual is None or "/" in filename or filename.startswith("."):
+        known = ", ".join(map(_suffix, MODEL_FILES))
+        expected = f"a file of the version folder that ends in one of {known}"
+        raise config.error("default_model_filename", f"'{filename}'", expected)
+    return usual
+
+
+def _suffix(format: Format) -> str:
+    return Path(MODEL_FILES[format]).suffix
+
+
+def _file(folder: Path, format: Format, name: str) -> str:
+    """The file's path in the folder; empty if it is the usual one, or if there are several."""
+    if not (folder / name).is_dir() or format is Format.HUGGINGFACE:
+        return "" if name == MODEL_FILES.get(format, "") else name
+    inner = MODEL_FILES[format]  # beside it may lie what it refers to, as external data
+    if format is not Format.ONNX or not (folder / name / inner).is_file():
+        expected = "a file; of ONNX, a folder with model.onnx in it as well"
+        raise RepositoryError(str(folder / name), "a folder", expected)
+    return f"{name}/{inner}"
 
 
 _WANTED: Final = "model.onnx, model.pt, model.pt2, model.py, or config.json with *.safetensors"

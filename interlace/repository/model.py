@@ -10,9 +10,9 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tables import did_you_mean
 from interlace.core.tensor import FREE_DIM, Signature, TensorSpec
-from interlace.repository.draft import Draft, declared_signature
+from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
-from interlace.repository.model_settings import DEFAULT_MAX_BATCH
+from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
 
 
 def complete(draft: Draft, described: Signature | None, generation: int) -> Model:
@@ -26,8 +26,13 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     """
     said = described or _from_files(draft)
     batched = _is_batched(draft, said)
-    inputs = _join(draft, "input", _as_batched(draft, said.inputs, said.batched, batched))
-    outputs = _join(draft, "output", _as_batched(draft, said.outputs, said.batched, batched))
+    own_inputs = _as_batched(draft, said.inputs, said.batched, batched)
+    if not batched:
+        own_inputs += said.overridable
+    inputs = _join(draft, "input", own_inputs, batched)
+    outputs = _join(
+        draft, "output", _as_batched(draft, said.outputs, said.batched, batched), batched
+    )
     signature = Signature(inputs, outputs, batched, _max_batch(draft, said) if batched else 1)
     sample = _sample(draft, inputs)
     return replace(draft.provisional(), signature=signature, sample=sample, generation=generation)
@@ -45,11 +50,15 @@ def _from_files(draft: Draft) -> Signature:
 def _is_batched(draft: Draft, said: Signature) -> bool:
     if draft.asked_batch is not None:
         return draft.asked_batch > 0
+    overridable = {spec.name for spec in said.overridable}
+    if any(tensor["name"] in overridable for tensor in draft.config.values.get("input", ())):
+        return False
     # Dims that a config gives with the rows in front mean: no batching, as in Triton.
     for tensor in draft.config.values.get("input", ()):
         spec = next((spec for spec in said.inputs if spec.name == tensor["name"]), None)
         if spec is not None and "dims" in tensor:
-            return said.batched and len(tensor["dims"]) == len(spec.dims)
+            own = tensor["dims"] if (shape := reshape_of(tensor)) is None else shape
+            return said.batched and len(own) == len(spec.own.dims)
     return said.batched
 
 
@@ -77,18 +86,23 @@ def _as_batched(
     if said == wanted:
         return tuple(specs)
     if not wanted:
-        return tuple(_with_dims(spec, (-1, *spec.dims)) for spec in specs)
+        return tuple(_with_rows(spec.own) for spec in specs)
     for spec in specs:
         if spec.dims[:1] != (-1,):
             found = f"batching, but '{spec.name}' of the model has shape {list(spec.dims)}"
             expected = "a first dim of -1 in every tensor, or 0 for a model that takes no batches"
             raise RepositoryError(_batch_key(draft), found, expected)
-    return tuple(_with_dims(spec, spec.dims[1:]) for spec in specs)
+    return tuple(
+        TensorSpec(s.name, s.datatype, s.dims[1:], s.optional, None, s.free_names[1:])
+        for s in specs
+    )
 
 
-def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def _join(
+    draft: Draft, kind: str, said: Sequence[TensorSpec], batched: bool
+) -> tuple[TensorSpec, ...]:
     given = draft.config.values.get(kind, [])
-    by_name = {spec.name: spec for spec in said}
+    by_name = {spec.name: spec if batched else _scalar_as_one(spec) for spec in said}
     joined: dict[str, TensorSpec] = {}
     for place, tensor in enumerate(given):
         name = tensor["name"]
@@ -103,7 +117,7 @@ def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSp
     # A config may leave outputs out; inputs it leaves out are still needed.
     if kind == "output" and joined and any("dims" in tensor for tensor in given):
         return tuple(joined.values())
-    return tuple(joined.get(spec.name, spec) for spec in said)
+    return tuple(joined.get(name, spec) for name, spec in by_name.items())
 
 
 def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) -> TensorSpec:
@@ -114,19 +128,34 @@ def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) ->
         raise config.error(f"{path}.data_type", type_name, f"{expected}, as the model has it")
     if tensor.get("optional") and not said.optional:
         raise config.error(f"{path}.optional", "true", "false: the model needs this input")
-    dims = tuple(tensor.get("dims", said.dims))
-    fits = len(dims) == len(said.dims) and all(
-        own in (-1, size) for size, own in zip(dims, said.dims, strict=True)
+    if "dims" not in tensor:
+        return said
+    dims, reshape = tuple(tensor["dims"]), reshape_of(tensor)
+    if dims == (1,) and said.own.dims == () and reshape is None:
+        reshape = ()  # a scalar, as Triton has it
+    own = dims if reshape is None else reshape
+    fits = len(own) == len(said.own.dims) and all(
+        model in (-1, size) for size, model in zip(own, said.own.dims, strict=True)
     )
     if not fits:
-        raise config.error(
-            f"{path}.dims", f"{list(dims)}", f"{list(said.dims)}, as the model has it"
-        )
-    return _with_dims(said, dims)
+        key = f"{path}.{'dims' if reshape is None else 'reshape'}"
+        raise config.error(key, f"{list(own)}", f"{list(said.own.dims)}, as the model has it")
+    free = [size for size, model in zip(own, said.own.dims, strict=True) if model < 0]
+    named = zip(free, said.free_names, strict=False)
+    names = tuple(name for size, name in named if size < 0)
+    return TensorSpec(said.name, said.datatype, dims, said.optional, reshape, names)
 
 
-def _with_dims(spec: TensorSpec, dims: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(spec.name, spec.datatype, dims, spec.optional)
+def _scalar_as_one(spec: TensorSpec) -> TensorSpec:
+    """A scalar has shape [1] on the wire, as in Triton."""
+    if spec.dims:
+        return spec
+    return TensorSpec(spec.name, spec.datatype, (1,), spec.optional, ())
+
+
+def _with_rows(spec: TensorSpec) -> TensorSpec:
+    names = ("", *spec.free_names) if spec.free_names else ()
+    return TensorSpec(spec.name, spec.datatype, (-1, *spec.dims), spec.optional, None, names)
 
 
 def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
@@ -138,7 +167,9 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
             where = settings.where(f"sample.{name}")
             raise RepositoryError(where, f"input '{name}'", _known(name, names))
     sample = {}
-    for spec in inputs:
+    named: dict[str, int] = {}
+    # Sizes that are given come first: dims of one name have one size.
+    for spec in sorted(inputs, key=lambda spec: spec.name not in draft.sizes):
         free = [place for place, dim in enumerate(spec.dims) if dim < 0]
         given: tuple[int, ...] | None = draft.sizes.get(spec.name)
         if given is not None and len(given) == len(spec.dims) + 1 and spec.name in draft.values:
@@ -146,8 +177,24 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
         if given is not None and len(given) != len(free):
             given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
         if free:
-            sample[spec.name] = given or (FREE_DIM,) * len(free)
+            names_of = (*spec.free_names, *("",) * len(free))
+            sizes = given or tuple(named.get(names_of[at], FREE_DIM) for at in range(len(free)))
+            sample[spec.name] = sizes
+            _keep_sizes(named, zip(spec.free_names, sizes, strict=False), spec.name, settings)
     return sample
+
+
+def _keep_sizes(
+    named: dict[str, int],
+    sizes: Iterable[tuple[str, int]],
+    of: str,
+    settings: ModelSettings,
+) -> None:
+    for name, size in sizes:
+        if name and named.setdefault(name, size) != size:
+            found = f"{size} for dim '{name}'"
+            expected = f"{named[name]}, as another input has it: dims of one name have one size"
+            raise RepositoryError(settings.where(f"sample.{of}"), found, expected)
 
 
 def _free_of(given: tuple[int, ...], spec: TensorSpec, where: str) -> tuple[int, ...]:

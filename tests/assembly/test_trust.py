@@ -13,7 +13,7 @@ import interlace
 from interlace.assembly.server import ServeOptions
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
-from interlace.core.trust import CODE_FILES, TrustedModels
+from interlace.core.trust import CODE_FORMATS, TrustedModels
 from interlace.device.process.sandbox import why_unconfined
 from tests.formats.making import layers_onnx, write_exported, write_factory, write_torchscript
 
@@ -132,9 +132,9 @@ def test_the_same_models_run_their_code_where_they_are_trusted(
 
 def test_every_format_is_code_or_data(tmp_path: Path) -> None:
     data = {Format.ONNX, Format.HUGGINGFACE, Format.PROFILE}
-    assert data == set(Format) - set(CODE_FILES)
+    assert data == set(Format) - CODE_FORMATS
     some = TrustedModels.of("a, b")
-    for form in CODE_FILES:
+    for form in CODE_FORMATS:
         TrustedModels.of("all").check("c", form, "c/1")
         some.check("b", form, "b/1")
         for trusted in (some, TrustedModels.of("none"), TrustedModels.of("")):

@@ -37,6 +37,9 @@ def test_keepers_of_one_machine_get_other_ports() -> None:
                 assert third > port
     with claimed_ports(20_000, HOST) as again:
         assert again == one
+    for both in ("::", "[::]", "localhost"):
+        with claimed_ports(20_000, both) as found:
+            assert found >= 20_000
 
 
 def test_a_node_that_ends_is_started_again_and_ends_with_its_keeper(tmp_path: Path) -> None:

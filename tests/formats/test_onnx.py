@@ -9,8 +9,8 @@ from onnx import helper
 
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Format
-from interlace.core.tensor import TensorSpec
-from interlace.formats import open_model
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.formats import count_work, open_model
 from interlace.formats.arrays import NUMPY_TYPES
 from tests.formats.making import F32, a_model, identity_onnx, layers_onnx, served, value, write_onnx
 
@@ -44,6 +44,74 @@ def test_every_datatype_passes_unchanged(tmp_path: Path, datatype: str) -> None:
     found = runner.run({"x": array})["y"]
     assert found.dtype == array.dtype
     assert np.array_equal(found, array)
+
+
+def test_clients_have_the_dims_of_the_description_and_the_graph_its_own(tmp_path: Path) -> None:
+    """Scalars and Triton's ``reshape``."""
+    nodes = [
+        helper.make_node("Mul", ["x", "s"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["sum"], keepdims=0),
+    ]
+    ends = (
+        [value("x", F32, 1, 2, 3), value("s", F32)],
+        [value("y", F32, 1, 2, 3), value("sum", F32)],
+    )
+    folder = write_onnx(tmp_path / "m", nodes, *ends)
+    inputs = (
+        TensorSpec("x", "FP32", (6,), False, (1, 2, 3)),
+        TensorSpec("s", "FP32", (1,), False, ()),
+    )
+    outputs = (
+        TensorSpec("y", "FP32", (3, 2), False, (1, 2, 3)),
+        TensorSpec("sum", "FP32", (1,), False, ()),
+    )
+    model = a_model(Format.ONNX, folder, Signature(inputs, outputs, False, 1))
+    runner = open_model(model, 1, None)
+    x = np.arange(6, dtype=np.float32)
+    found = runner.run({"x": x, "s": np.array([2], np.float32)})
+    assert np.array_equal(found["y"], 2 * x.reshape(3, 2))
+    assert np.array_equal(found["sum"], np.array([30], np.float32))
+    assert found["sum"].shape == (1,)
+    assert not count_work(model).unread
+
+
+def test_a_folder_may_hold_the_graph_and_its_external_data(tmp_path: Path) -> None:
+    made = layers_onnx(tmp_path / "made", (64, 128, 8))
+    inner = tmp_path / "net" / "model.onnx"
+    inner.mkdir(parents=True)
+    graph = onnx.load(made / "model.onnx")
+    onnx.save(graph, inner / "model.onnx", save_as_external_data=True, location="weights.bin")
+    assert (inner / "weights.bin").stat().st_size >= 64 * 128 * 4
+    x = {"x": np.random.default_rng(0).standard_normal((2, 64), np.float32)}
+    wanted = open_model(a_model(Format.ONNX, made), 1, None).run(x)["r1"]
+    model = a_model(Format.ONNX, tmp_path / "net", file="model.onnx/model.onnx")
+    runner = open_model(model, 1, str(tmp_path / "weights"))
+    assert runner.shared_bytes >= 64 * 128 * 4
+    assert np.allclose(runner.run(x)["r1"], wanted, atol=1e-5)
+
+
+def test_dims_keep_their_names(tmp_path: Path) -> None:
+    ends = [value(name, F32, "N", "sequence", 4) for name in "xm"], [value("y", F32, "N", 1, 4)]
+    folder = write_onnx(tmp_path / "m", [helper.make_node("Add", ["x", "m"], ["y"])], *ends)
+    said = open_model(a_model(Format.ONNX, folder), 1, None).signature
+    assert said.inputs[0] == TensorSpec("x", "FP32", (-1, 4), free_names=("sequence",))
+
+
+def test_an_initializer_that_is_an_input_can_be_sent_or_left_out(tmp_path: Path) -> None:
+    ends = [value("x", F32, "N", 2), value("w", F32, 2)], [value("y", F32, "N", 2)]
+    constants = {"w": np.array([10, 20], np.float32)}
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    folder = write_onnx(tmp_path / "m", [node], *ends, constants)
+    said = open_model(a_model(Format.ONNX, folder), 1, None).signature
+    w = TensorSpec("w", "FP32", (2,), optional=True)
+    assert (said.batched, said.inputs) == (True, (TensorSpec("x", "FP32", (2,)),))
+    assert said.overridable == (w,)
+    unbatched = tuple(TensorSpec(name, "FP32", (-1, 2)) for name in "xy")
+    model = a_model(Format.ONNX, folder, Signature((unbatched[0], w), unbatched[1:], False, 1))
+    runner = open_model(model, 1, str(tmp_path))
+    x = np.zeros((3, 2), np.float32)
+    assert runner.run({"x": x})["y"].tolist() == [[10, 20]] * 3
+    assert runner.run({"x": x, "w": np.ones(2, np.float32)})["y"].tolist() == [[1, 1]] * 3
 
 
 def test_strings_are_bytes_outside_and_text_inside(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.core.errors import RepositoryError
+from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Format
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.device.cuda.models.opening import open_portable
 from interlace.formats import open_model
 from tests.formats.making import Net, a_model, served, write_torchscript
 
@@ -52,6 +53,69 @@ def test_inputs_go_to_their_arguments(tmp_path: Path, names: tuple[str, str]) ->
     by_argument = names if set(names) != {"x", "mask"} else ("x", "mask")
     given = dict(zip(by_argument, inputs.values(), strict=True))
     assert np.allclose(runner.run(given)["y"], wanted(inputs), atol=1e-5)
+
+
+def test_clients_have_other_dims_than_the_module(tmp_path: Path) -> None:
+    """Triton's ``reshape``, with outputs learnt and described, on cores and as on a GPU."""
+    folder = write_torchscript(tmp_path / "net", Net())
+    shaped = tuple(TensorSpec(n, "FP32", (2, 4), False, (8,)) for n in ("x", "mask"))
+    partial = a_model(Format.TORCHSCRIPT, folder, Signature(shaped, (), True, 8))
+    learnt = open_model(partial, 1, None).signature
+    assert learnt.inputs == (X, MASK)
+    assert learnt.outputs[0].dims == (8,)
+    outputs = (TensorSpec("y", "FP32", (4, 2), False, (8,)),)
+    model = a_model(Format.TORCHSCRIPT, folder, Signature(shaped, outputs, True, 8))
+    inputs = arrays()
+    sent = {name: array.reshape(3, 2, 4) for name, array in inputs.items()}
+    found = open_model(model, 1, None).run(sent)["y"]
+    assert np.allclose(found, wanted(inputs).reshape(3, 4, 2), atol=1e-5)
+    tensors = {name: torch.from_numpy(array) for name, array in sent.items()}
+    with torch.no_grad():
+        (moved,) = open_portable(model, "cpu").outputs(tensors)
+    assert np.allclose(moved.numpy(), found, atol=1e-5)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_file_of_torch_save_is_named(tmp_path: Path, whole: bool) -> None:
+    module = torch.nn.Linear(2, 2)
+    torch.save(module if whole else module.state_dict(), tmp_path / "model.pt")
+    with pytest.raises(RepositoryError, match=r"found a file of torch.save: .*torch.jit.script"):
+        open_model(a_model(Format.TORCHSCRIPT, tmp_path, DESCRIBED), 1, None)
+
+
+class Sums(torch.nn.Module):
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sum": features["x"] + features["mask"]}
+
+
+class Shouts(torch.nn.Module):
+    def forward(self, texts: list[str]) -> list[str]:
+        found: list[str] = []
+        for text in texts:
+            found.append(text + "!")
+        return found
+
+
+def test_a_dict_takes_all_inputs_by_name(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "sums", Sums())
+    runner = open_model(a_model(Format.TORCHSCRIPT, folder, DESCRIBED), 1, None)
+    inputs = arrays()
+    assert np.array_equal(runner.run(inputs)["sum"], inputs["x"] + inputs["mask"])
+
+
+@pytest.mark.parametrize("words", [["a", "ü"], []])
+def test_lists_of_strings_are_bytes(tmp_path: Path, words: list[str]) -> None:
+    folder = write_torchscript(tmp_path / "shouts", Shouts())
+    described = Signature((TensorSpec("texts", "BYTES", (-1,)),), (), False, 1)
+    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, described), 1, None).signature
+    assert learnt.outputs == (TensorSpec("OUTPUT__0", "BYTES", (-1,)),)
+    model = a_model(Format.TORCHSCRIPT, folder, learnt)
+    runner = open_model(model, 1, None)
+    sent = np.array([word.encode() for word in words], dtype=object)
+    found = runner.run({"texts": sent})["OUTPUT__0"]
+    assert found.tolist() == [f"{word}!".encode() for word in words]
+    with pytest.raises(ServeError, match="input 'texts': TorchScript takes UTF-8"):
+        runner.run({"texts": np.array([b"\xff"], dtype=object)})
 
 
 def test_outputs_are_learnt_and_may_be_renamed(tmp_path: Path) -> None:

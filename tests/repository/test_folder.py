@@ -6,7 +6,7 @@ import pytest
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
-from interlace.repository.folder import ModelFolder, check_name, detect_format, scan
+from interlace.repository.folder import ModelFolder, check_name, find_model, scan
 from interlace.repository.model_config import ModelConfig
 from tests.repository.folders import add
 
@@ -76,7 +76,25 @@ def test_the_format_follows_from_the_files(
     tmp_path: Path, files: list[str], config: dict[str, str], wanted: Format
 ) -> None:
     folder = add(tmp_path, "1", dict.fromkeys(files, ""))
-    assert detect_format(folder, ModelConfig("c", config)) is wanted
+    assert find_model(folder, ModelConfig("c", config)) == (wanted, "")
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "wanted"),
+    [
+        (["net_fp32.onnx", "model.onnx"], "net_fp32.onnx", (Format.ONNX, "net_fp32.onnx")),
+        (["net.pt", "config.json", "x.safetensors"], "net.pt", (Format.TORCHSCRIPT, "net.pt")),
+        (["model.onnx/model.onnx", "model.onnx/w.bin"], "", (Format.ONNX, "model.onnx/model.onnx")),
+        (["net.onnx/model.onnx"], "net.onnx", (Format.ONNX, "net.onnx/model.onnx")),
+    ],
+)
+def test_a_config_names_the_file(
+    tmp_path: Path, files: list[str], asked: str, wanted: tuple[Format, str]
+) -> None:
+    """Triton's ``default_model_filename``; an ONNX model may be a folder with its weights."""
+    folder = add(tmp_path, "1", dict.fromkeys(files, ""))
+    config = ModelConfig("c", {"default_model_filename": asked} if asked else {})
+    assert find_model(folder, config) == wanted
 
 
 @pytest.mark.parametrize(
@@ -88,7 +106,21 @@ def test_the_format_follows_from_the_files(
         (["model.onnx", "model.pt"], {}, "found several models: onnx, torchscript"),
         (["model.onnx"], {"backend": "pytorch"}, "with a model of onnx; expected torchscript or"),
         (["model.onnx"], {"backend": "tensorrt"}, "found 'tensorrt'; expected one of onnxruntime"),
-        (["model.pt"], {"default_model_filename": "net.pt"}, "found 'net.pt'; expected 'model.pt'"),
+        (["model.pt"], {"default_model_filename": "net.pt"}, "found 'net.pt', which is not in"),
+        (
+            ["net.bin"],
+            {"default_model_filename": "net.bin"},
+            "ends in one of .onnx, .pt, .pt2, .py",
+        ),
+        ([".x.pt"], {"default_model_filename": ".x.pt"}, "ends in one of"),
+        (
+            ["a.pt"],
+            {"default_model_filename": "../1/a.pt"},
+            "found '../1/a.pt'; expected a file of",
+        ),
+        (["model.pt/data.pkl"], {}, "model.pt: found a folder; expected a file; of ONNX"),
+        (["model.onnx/net.onnx"], {}, "model.onnx: found a folder"),
+        (["a.onnx"], {"default_model_filename": "a.onnx", "backend": "pytorch"}, "a model of onnx"),
     ],
 )
 def test_what_is_no_model_is_named(
@@ -96,7 +128,7 @@ def test_what_is_no_model_is_named(
 ) -> None:
     folder = add(tmp_path, "1", dict.fromkeys(files, ""))
     with pytest.raises(RepositoryError, match=message):
-        detect_format(folder, ModelConfig("c", config))
+        find_model(folder, ModelConfig("c", config))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201])
@@ -108,6 +140,23 @@ def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
 def test_names_of_people_are_taken() -> None:
     for name in ("resnet50", "my model", "ünïcode", "a.b-c_d"):
         check_name(name)
+
+
+@pytest.mark.parametrize("files", [["1/model.onnx"], ["1/a.onnx", "config.pbtxt"]])
+def test_the_folder_of_a_model_is_no_repository(tmp_path: Path, files: list[str]) -> None:
+    folder = add(tmp_path, "m", dict.fromkeys(files, ""))
+    with pytest.raises(RepositoryError, match=f"found a model: .*expected its parent, {tmp_path}"):
+        scan(folder)
+    add(tmp_path, "1", {"1/model.onnx": ""})  # a number may name a model
+    assert [found.name for found in scan(tmp_path)] == ["1", "m"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt", "model.onnx.data", "model.safetensors"])
+def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90000000\n"
+    folder = add(tmp_path, "1", {"model.onnx": "graph", "config.json": "{}", name: pointer})
+    with pytest.raises(RepositoryError, match=f"{name}: found a Git LFS pointer; .*git lfs pull"):
+        find_model(folder, ModelConfig("c", {"backend": "onnxruntime"}))
 
 
 def test_a_repository_that_is_none(tmp_path: Path) -> None:

@@ -130,6 +130,84 @@ def test_no_batching_means_full_shapes(tmp_path: Path, pbtxt: str, toml: str) ->
     assert signature.outputs[1].dims == (-1, 2)
 
 
+DENSENET = Signature(
+    (TensorSpec("x", "FP32", (1, 3, 224, 224)),),
+    (TensorSpec("y", "FP32", (1, 10, 1, 1)),),
+    False,
+    0,
+)
+
+
+def test_a_reshape_keeps_the_clients_dims_and_the_models(tmp_path: Path) -> None:
+    """Triton's own first example, densenet_onnx."""
+    made = draft(
+        tmp_path,
+        'max_batch_size: 0 input { name: "x" data_type: TYPE_FP32 dims: [3, 224, 224]'
+        " reshape { shape: [1, 3, 224, 224] } }"
+        'output { name: "y" dims: [10] reshape { shape: [1, 10, 1, 1] } }',
+    )
+    assert made.provisional().signature.inputs[0].own.dims == (1, 3, 224, 224)
+    model = complete(made, DENSENET, 0)
+    assert model.signature.inputs[0].dims == (3, 224, 224)
+    assert model.signature.outputs[0] == TensorSpec("y", "FP32", (10,), False, (1, 10, 1, 1))
+    rendered = config_json(model, made.config)
+    assert rendered["input"][0]["reshape"] == {"shape": [1, 3, 224, 224]}
+    assert rendered["output"][0]["reshape"] == {"shape": [1, 10, 1, 1]}
+    free = TensorSpec("x", "FP32", (-1, 3), False, (1, -1, 3))
+    assert free.model_shape((8, 5, 3)) == (8, 1, 5, 3)
+    assert free.client_shape((8, 1, 5, 3)) == (8, 5, 3)
+
+
+@pytest.mark.parametrize("batch", ["max_batch_size: 0", ""])
+def test_values_of_the_graph_are_optional_inputs_without_batches(
+    tmp_path: Path, batch: str
+) -> None:
+    """The configuration decides, whatever the first dims of the graph are."""
+    x, w = TensorSpec("x", "FP32", (2,)), TensorSpec("w", "FP32", (2,), optional=True)
+    said = Signature((x,), (TensorSpec("y", "FP32", (2,)),), True, 0, (w,))
+    text = 'input [ { name: "x" dims: [-1, 2] }, { name: "w" dims: [2] optional: true } ]'
+    signature = complete(draft(tmp_path, f"{batch} {text}"), said, 0).signature
+    assert not signature.batched
+    assert signature.inputs == (TensorSpec("x", "FP32", (-1, 2)), w)
+    assert complete(draft(tmp_path / "plain"), said, 0).signature.inputs == (x,)
+    with pytest.raises(RepositoryError, match="'w'"):
+        complete(draft(tmp_path / "b", 'max_batch_size: 4 input { name: "w" }'), said, 0)
+
+
+def test_sample_dims_of_one_name_have_one_size(tmp_path: Path) -> None:
+    """Whichever input the operator gives the size of."""
+    ids, mask = (
+        TensorSpec(name, "INT64", (-1,), free_names=("sequence",)) for name in ("ids", "mask")
+    )
+    said = Signature((ids, mask), (TensorSpec("y", "FP32", (2,)),), True, 0)
+    for name in ("ids", "mask"):
+        model = complete(draft(tmp_path / name, toml=f"[sample]\n{name} = [16]"), said, 0)
+        assert model.sample == {"ids": (16,), "mask": (16,)}
+    assert complete(draft(tmp_path / "none"), said, 0).sample == {"ids": (64,), "mask": (64,)}
+    with pytest.raises(
+        RepositoryError, match=r"sample.mask: found 8 for dim 'sequence'; expected 16"
+    ):
+        complete(draft(tmp_path / "two", toml="[sample]\nids = [16]\nmask = [8]"), said, 0)
+    full = complete(draft(tmp_path / "full", "max_batch_size: 0"), said, 0).signature.inputs[0]
+    assert full == TensorSpec("ids", "INT64", (-1, -1), free_names=("", "sequence"))
+
+
+def test_a_reshape_must_fit_the_model(tmp_path: Path) -> None:
+    text = 'max_batch_size: 0 input { name: "x" dims: [3, 224, 224] reshape { shape: [672, 224] } }'
+    with pytest.raises(RepositoryError, match=r"reshape: found \[672, 224\]; expected \[1, 3, 224"):
+        complete(draft(tmp_path, text), DENSENET, 0)
+
+
+@pytest.mark.parametrize("dims", ["", "dims: [1]"])
+def test_a_scalar_has_one_dim_on_the_wire(tmp_path: Path, dims: str) -> None:
+    """As Triton does, with a configuration and without."""
+    said = Signature((TensorSpec("x", "FP32", ()),), (TensorSpec("y", "FP32", ()),), False, 0)
+    made = draft(tmp_path, f'input {{ name: "x" {dims} }} output {{ name: "y" {dims} }}')
+    signature = complete(made, said, 0).signature
+    assert signature.inputs == (TensorSpec("x", "FP32", (1,), False, ()),)
+    assert signature.outputs == (TensorSpec("y", "FP32", (1,), False, ()),)
+
+
 def test_batching_needs_a_free_first_dim(tmp_path: Path) -> None:
     fixed = Signature((TensorSpec("x", "FP32", (1, 3)),), (), False, 0)
     for pbtxt, toml in (("max_batch_size: 4", ""), ("", "max_batch = 4")):
@@ -171,7 +249,11 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
         ("ensemble_scheduling { step { } }", "found an ensemble; expected a model without: not"),
         ("sequence_batching { max_sequence_idle_microseconds: 5 }", "found a stateful model"),
         ("model_transaction_policy { decoupled: true }", "decoupled: found true"),
-        ('input { name: "x" dims: 1 reshape { } }', r"input\[0\].reshape: found another shape"),
+        (
+            'input { name: "x" dims: 2 reshape { } }',
+            r"input\[0\].reshape: found \[\]; expected as many elements as dims \[2\], free",
+        ),
+        ('input { name: "x" dims: [2, -1] reshape { shape: [-1, 2] } }', "reshape: found"),
         ('input { name: "x" allow_ragged_batch: true }', "allow_ragged_batch: found true"),
         ("input { dims: [1] }", r"input\[0\]: found no name"),
         (
@@ -235,7 +317,8 @@ def test_shapes_on_the_wire_do_not_depend_on_batching(
     for before, after in zip(specs, found.inputs, strict=True):
         rows = (-1,)
         own = rows + before.dims if batched else before.dims
-        assert (rows + after.dims if found.batched else after.dims) == own
+        assert (rows + after.own.dims if found.batched else after.own.dims) == own
+        assert (rows + after.dims if found.batched else after.dims) == (own or (1,))
 
 
 def test_config_json_is_what_clients_read(tmp_path: Path) -> None:
@@ -259,6 +342,17 @@ def test_config_json_is_what_clients_read(tmp_path: Path) -> None:
     unbatched = config_json(complete(draft(tmp_path, "max_batch_size: 0"), SAID, 0), made.config)
     assert unbatched["max_batch_size"] == 0
     assert "dynamic_batching" not in unbatched
+
+
+def test_the_file_that_the_config_names_is_opened(tmp_path: Path) -> None:
+    """Of two in a folder: profiles and weights of one are not the other's."""
+    files = {"1/a.onnx": "a", "1/b.onnx": "b"}
+    first = draft(tmp_path, 'default_model_filename: "a.onnx"', **files)
+    model = complete(first, SAID, 0)
+    assert model.source == tmp_path / "m" / "1" / "a.onnx"
+    assert first.provisional().source == model.source
+    assert config_json(model, first.config)["default_model_filename"] == "a.onnx"
+    assert draft(tmp_path, 'default_model_filename: "b.onnx"', **files).digest != first.digest
 
 
 def test_another_precision_is_another_digest(tmp_path: Path) -> None:

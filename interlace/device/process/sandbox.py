@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from interlace.core.trust import CODE_FILES
+from interlace.core.trust import CODE_SUFFIXES
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every processor
 _ASK_VERSION: Final = 1
@@ -128,7 +128,7 @@ def _model_folders(models: Path) -> Iterator[str]:
         yield from (folder for folder in (name, *versions) if os.path.islink(folder))
         for version in versions:
             files = _entries(Path(version))
-            if not any(os.path.basename(file) in CODE_FILES.values() for file in files):
+            if not any(file.endswith(CODE_SUFFIXES) for file in files):
                 yield from (file for file in files if os.path.islink(file))
 
 

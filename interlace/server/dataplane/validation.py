@@ -33,6 +33,7 @@ def check(served: ServedModel, call: InferenceCall) -> CheckedCall:
     rows = _rows(model, call, inputs)
     for tensor in inputs:
         _check_tensor(model, call, tensor, specs[tensor.name])
+    _check_named_dims(model, call, inputs, specs)
     first = 1 if model.signature.batched else 0
     return CheckedCall(
         served=served,
@@ -139,6 +140,21 @@ def _check_tensor(model: Model, call: InferenceCall, tensor: Tensor, spec: Tenso
             f"Expected {size * element_count(tensor.shape)}, got {tensor.span.nbytes}",
             call,
         )
+
+
+def _check_named_dims(
+    model: Model, call: InferenceCall, inputs: tuple[Tensor, ...], specs: Mapping[str, TensorSpec]
+) -> None:
+    found: dict[str, tuple[int, str]] = {}
+    for tensor in inputs:
+        for name, size in specs[tensor.name].named_sizes(tensor.shape).items():
+            first, other = found.setdefault(name, (size, tensor.name))
+            if first != size:
+                raise _bad(
+                    f"unexpected shape for input '{tensor.name}' for model '{model.name}'. Its dim "
+                    f"'{name}' is {size}, but {first} in input '{other}': one size is expected",
+                    call,
+                )
 
 
 def _dims(shape: tuple[int, ...]) -> str:

@@ -75,7 +75,7 @@ class EpollLoop:
         #: Have frames left from their last turn. In order: a set of them.
         self._unfinished: dict[_Client, None] = {}
         self._lingering = LingeringSockets(limits.linger_s, limits.max_lingering)
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         self._tls: FollowedContext | None = None
         #: Handshakes, until when, and with whom.
         self._shaking: dict[int, tuple[ssl.SSLSocket, float, tuple[object, ...]]] = {}
@@ -90,17 +90,20 @@ class EpollLoop:
 
     def listen(self, listener: socket.socket, tls: FollowedContext | None = None) -> None:
         """Accept connections from this socket, with ``tls`` no others, and serve them."""
-        self._listener, self._tls = listener, tls
+        self._listeners.append(listener)
+        self._tls = tls
         self._epoll.register(listener.fileno(), _READ)
+        if self._timer is not None:
+            return
         self._loop.add_reader(self._epoll.fileno(), self._turn)
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def drain(self) -> None:
         """No new connections or calls; those that run are finished."""
-        if self._listener is not None:
-            self._epoll.unregister(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            self._epoll.unregister(listener.fileno())
+            listener.close()
+        self._listeners.clear()
         self._give_up_handshakes(inf, OSError("this server ends"))
         for client in self._clients.values():
             client.connection.drain()
@@ -117,8 +120,8 @@ class EpollLoop:
         for client in list(self._clients.values()):
             self._close(client)
         self._epoll.close()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _wake(self, client: _Client) -> None:
         self._due.add(client)
@@ -220,9 +223,13 @@ class EpollLoop:
                 self._unfinished[client] = None
 
     def _accept(self) -> None:
-        while self._listener is not None:
+        for listener in tuple(self._listeners):
+            self._accept_from(listener)
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        while self._listeners:
             try:
-                sock, peer = self._listener.accept()
+                sock, peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:  # out of descriptors or memory: try again with the next tick
@@ -301,8 +308,8 @@ class EpollLoop:
         return True
 
     def _accept_again(self, wanted: bool) -> None:
-        if self._listener is not None:
-            self._epoll.modify(self._listener.fileno(), _READ if wanted else 0)
+        for listener in self._listeners:
+            self._epoll.modify(listener.fileno(), _READ if wanted else 0)
 
     def _close(self, client: _Client, fault: PeerError | None = None) -> None:
         sock = client.connection.sock

@@ -26,7 +26,7 @@ from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import InferencePlane, PendingCalls
 from interlace.server.grpc.service import GrpcService, InferenceCalls
 from interlace.server.heap_budget import HeapBudget
-from interlace.server.listening import listening_socket
+from interlace.server.listening import listening_sockets
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.tls import FollowedContext
@@ -75,9 +75,10 @@ class GrpcServer:
         Raises:
             OSError: the address cannot be had, and why.
         """
-        listener = listening_socket("gRPC", host, port, BACKLOG)
-        self._loop.listen(listener, tls)
-        bound: int = listener.getsockname()[1]
+        listeners = listening_sockets("gRPC", host, port, BACKLOG)
+        for listener in listeners:
+            self._loop.listen(listener, tls)
+        bound: int = listeners[0].getsockname()[1]
         return bound
 
     async def drain(self, timeout_s: float) -> None:

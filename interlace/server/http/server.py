@@ -19,7 +19,7 @@ from interlace.server.http.routes import Route, RouteKind, RouteTable
 from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
 from interlace.server.http.tls_listener import TlsListener
-from interlace.server.listening import cannot_listen, listening_socket
+from interlace.server.listening import listening_sockets
 from interlace.server.tls import FollowedContext
 
 BACKLOG: Final = 1024
@@ -67,22 +67,17 @@ class HttpServer:
         Raises:
             OSError: the address cannot be had, with host and port in the text.
         """
-        listener: asyncio.Server | TlsListener
-        if tls is not None:
-            bound = listening_socket("HTTPS", host, port, BACKLOG)
-            listener = TlsListener(bound, tls, self._connection, self._state.crowded)
-        else:
-            try:
-                listener = await self._state.loop.create_server(
-                    self._connection, host, port, backlog=BACKLOG
-                )
-            except OSError as error:
-                raise cannot_listen("HTTP", host, port, error) from error
-            bound = listener.sockets[0]
-        self._listeners.append(listener)
+        sockets = listening_sockets("HTTP" if tls is None else "HTTPS", host, port, BACKLOG)
+        bound: int = sockets[0].getsockname()[1]
+        for sock in sockets:
+            self._listeners.append(
+                await self._state.loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
+                if tls is None
+                else TlsListener(sock, tls, self._connection, self._state.crowded)
+            )
         if self._timer is None:
             self._sweep()
-        return int(bound.getsockname()[1])
+        return bound
 
     def _connection(self) -> HttpConnection:
         return HttpConnection(self._state)

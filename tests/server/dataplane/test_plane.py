@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
 from interlace.core.request import Batch, Outcome, Reply, Timing
-from interlace.core.tensor import Span, Tensor, TensorSpec
+from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
 from interlace.server.dataplane.call import InferenceCall, RequestedOutput, RequestTemplate
 from interlace.server.dataplane.plane import WAITED, DataPlane, failure
 from interlace.server.dataplane.quarantine import DEATHS, KEPT, KEPT_MS, Quarantine
 from interlace.server.dataplane.run_delay import RunDelay
+from interlace.server.dataplane.validation import check
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.execution_counter import ExecutionCounter
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
@@ -69,6 +70,28 @@ async def test_a_call_is_answered_once_and_entered() -> None:
     )
     assert statistics.outcomes[Outcome.OK] == 1
     plane.memory.close()
+
+
+def test_dims_of_one_name_have_one_size() -> None:
+    """Otherwise an operator of the model would fail, with an error that names no input."""
+    memory = Memory(1 << 20)
+    specs = tuple(
+        TensorSpec(name, "FP32", (-1, -1), free_names=("sequence", "")) for name in ("ids", "mask")
+    )
+    served = ServedModel(model("named", specs, (TensorSpec("y", "FP32", (2,)),)))
+
+    def call(*shapes: tuple[int, ...]) -> InferenceCall:
+        tensors = [
+            memory.put(spec.name, "FP32", shape, bytes(4 * element_count(shape)))
+            for spec, shape in zip(specs, shapes, strict=True)
+        ]
+        return InferenceCall("named", "", "", tuple(tensors))
+
+    assert check(served, call((2, 5, 3), (2, 5, 4))).rows == 2
+    with pytest.raises(ServeError, match="dim 'sequence' is 6, but 5 in input 'ids'") as caught:
+        check(served, call((2, 5, 3), (2, 6, 3)))
+    assert caught.value.reason is Reason.BAD_INPUT
+    memory.close()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.epoll_loop import EpollLoop
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.listening import listening_socket
+from interlace.server.listening import listening_sockets
 from tests.server.grpc.wirebench import HELLO
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Turns:
     def __init__(self, limits: GrpcLimits) -> None:
         self._asyncio = asyncio.new_event_loop()
         service: Any = NoService()
-        listener = listening_socket("gRPC", "127.0.0.1", 0, 1024)
+        (listener,) = listening_sockets("gRPC", "127.0.0.1", 0, 1024)
         self.port = listener.getsockname()[1]
         self.loop = self.run(lambda: EpollLoop(service, limits))
         self.run(lambda: self.loop.listen(listener))

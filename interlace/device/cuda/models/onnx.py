@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import onnxruntime as ort
@@ -14,7 +13,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature
 from interlace.device.cuda.backend.tensors import TORCH_TYPES, tensor_at
 from interlace.formats.arrays import NUMPY_TYPES
-from interlace.formats.onnx import FILE, describe
+from interlace.formats.onnx import describe
 from interlace.formats.opened import OpenedModel
 from interlace.formats.trial import DeclaredSignature
 
@@ -35,7 +34,7 @@ def open_onnx(model: Model, device: str) -> OpenedModel:
             "an ONNX model, and an onnxruntime without its CUDA provider",
             "pip install onnxruntime-gpu in place of onnxruntime, or a format that torch runs",
         )
-    source = str(Path(model.path, FILE))
+    source = str(model.source)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -49,7 +48,8 @@ class OnnxCall:
 
     def __init__(self, source: str, signature: Signature, device: str) -> None:
         self._source = source
-        self._types = {spec.name: spec.datatype for spec in signature.inputs}
+        inputs = (*signature.inputs, *signature.overridable)
+        self._types = {spec.name: spec.datatype for spec in inputs}
         self._outputs = {
             spec.name: TORCH_TYPES[spec.datatype]
             for spec in signature.outputs

@@ -42,6 +42,7 @@ class PortableModel:
         self.variant = ModelVariant()
         self._opened = opened
         self._call: Callable[[TensorsByName], Any] = opened.call
+        self._inputs = {spec.name: spec for spec in signature.inputs}
         self._types = {spec.name: TORCH_TYPES[spec.datatype] for spec in signature.outputs}
 
     @property
@@ -97,6 +98,7 @@ class PortableModel:
                 tensor.data = torch.empty(0, dtype=tensor.dtype)
 
     def _taken(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        value = value.reshape(self._inputs[name].model_shape(tuple(value.shape)))
         below = self._opened.below.get(name)
         if below is not None:
             # Cores refuse such an index; a GPU would stop, and with it all that it serves.
@@ -111,7 +113,7 @@ class PortableModel:
                 f"output '{spec.name}' came as {tensor.dtype}, "
                 f"but the model is described as returning {spec.datatype}"
             )
-        dims = (rows, *spec.dims) if self.signature.batched else spec.dims
+        dims = (rows, *spec.own.dims) if self.signature.batched else spec.own.dims
         shape = tuple(tensor.shape)
         if len(dims) != len(shape) or any(
             one not in (-1, size) for one, size in zip(dims, shape, strict=True)
@@ -120,7 +122,8 @@ class PortableModel:
                 f"output '{spec.name}' came with shape {list(shape)}, "
                 f"but the model is described as returning {list(dims)}"
             )
-        return tensor.to(dtype).resolve_conj().resolve_neg().contiguous()
+        told = tensor.to(dtype).resolve_conj().resolve_neg().contiguous()
+        return told.reshape(spec.client_shape(shape))
 
 
 def _learnt(opened: OpenedModel, model: Model) -> Signature:
