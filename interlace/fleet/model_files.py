@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,15 +34,14 @@ class FleetFiles:
         self.digest = ""  #: of all of them, "" before the first look
 
     async def look(self) -> None:
-        """Read what is there. What cannot be read leaves all as it was, and is told once."""
+        """Read what is there. A model that cannot be read stays as it was, and is told of once."""
+        failures: dict[str, RepositoryError] = {}
         try:
-            found = await asyncio.to_thread(models_in, self._root, self._digests)
+            found = await asyncio.to_thread(models_in, self._root, self._digests, failures)
         except RepositoryError as error:
-            if str(error) != self._broken:
-                _LOG.error("the models of the fleet cannot be read: %s", error)
-            self._broken = str(error)
-            return
-        self._broken = ""
+            return self._tell({"": error})
+        self._tell(failures)
+        found |= {name: self.models[name] for name in failures if name in self.models}
         if found == self.models and self.digest:
             return
         self.models = found
@@ -52,6 +52,12 @@ class FleetFiles:
             for path, (_, digest) in one.files.items()
         }
         _LOG.info("%s has %d models", self._root, len(found))
+
+    def _tell(self, failures: Mapping[str, RepositoryError]) -> None:
+        broken = "; ".join(str(failures[name]) for name in sorted(failures))
+        if broken and broken != self._broken:
+            _LOG.error("models of the fleet cannot be read: %s", broken)
+        self._broken = broken
 
     def routes(self) -> list[Route]:
         """Which models there are, and their files; both need the node key."""

@@ -46,11 +46,16 @@ class Digests:
         """Bytes and SHA-256 (64 hex digits) of each of these files, by its path in the folder.
 
         Raises:
-            RepositoryError: as ``of``.
+            RepositoryError: as ``of``, and where a name is no UTF-8: other machines are told it.
         """
-        return {
-            name: (stamp[1], content.hex()) for name, (stamp, content) in self._look(folder).items()
-        }
+        found: dict[str, tuple[int, str]] = {}
+        for name, (stamp, content) in self._look(folder).items():
+            if not name.isprintable():
+                raise RepositoryError(
+                    f"{folder}: {name!r}", "a name that is no printable text", "a name in UTF-8"
+                )
+            found[name] = stamp[1], content.hex()
+        return found
 
     def _look(self, folder: Path) -> dict[str, tuple[Stamp, bytes]]:
         before, now = self._known.get(str(folder), {}), {}

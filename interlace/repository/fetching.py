@@ -23,16 +23,23 @@ _PREFIX: Final = ".fetched-"
 ReadBlock = Callable[[str, int], bytes]
 
 
-def models_in(root: Path, digests: Digests) -> dict[str, ModelFiles]:
-    """Every model folder of a repository, by name.
+def models_in(
+    root: Path, digests: Digests, failures: dict[str, RepositoryError] | None = None
+) -> dict[str, ModelFiles]:
+    """Every model folder of a repository, by name; why one cannot be read goes into ``failures``.
 
     Raises:
-        RepositoryError: the repository, or a file in it, cannot be read.
+        RepositoryError: the repository cannot be read; without ``failures``, one of its models.
     """
-    return {
-        name: ModelFiles(digests.of(root / name), digests.files(root / name))
-        for name in folder_names(root)
-    }
+    found: dict[str, ModelFiles] = {}
+    for name in folder_names(root):
+        try:
+            found[name] = ModelFiles(digests.of(root / name), digests.files(root / name))
+        except RepositoryError as error:
+            if failures is None:
+                raise
+            failures[name] = error
+    return found
 
 
 def fetch(root: Path, name: str, wanted: ModelFiles, read: ReadBlock, digests: Digests) -> None:

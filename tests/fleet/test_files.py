@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import ssl
 import threading
 from collections.abc import Collection, Iterator
@@ -168,6 +169,25 @@ class Node:
             while self.wanted.taken != order.digest and not self.wanted.failures:
                 await asyncio.sleep(0.01)
         self.wanted.close()
+
+
+def test_a_model_that_cannot_be_told_of_leaves_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that is no UTF-8, and a FIFO: the controller goes on with what can be read."""
+    write(tmp_path / "a", config=b"one")
+    write(tmp_path / "b", config=b"two")
+    files = FleetFiles(tmp_path)
+    asyncio.run(files.look())
+    both = files.models
+    (tmp_path / "b" / os.fsdecode(b"\xff.txt")).write_bytes(b"odd")
+    os.mkfifo(tmp_path / "a" / "pipe")
+    write(tmp_path / "c", config=b"three")
+    for _ in range(2):
+        asyncio.run(files.look())
+    assert files.models == {**both, "c": files.models["c"]}
+    (told,) = [one.message for one in caplog.records if one.levelname == "ERROR"]
+    assert "a FIFO" in told and "UTF-8" in told
 
 
 def test_a_node_has_what_its_controller_wants(controller: Controller, own: Path) -> None:
