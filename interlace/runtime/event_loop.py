@@ -29,7 +29,8 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
         return await main
 
-    return uvloop.run(within())
+    found: T = uvloop.run(within())
+    return found
 
 
 class DaemonThreads(ThreadPoolExecutor):
