@@ -60,7 +60,7 @@ def test_a_file_larger_than_any_model_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "w.data").open("wb") as file:
         file.truncate(8 << 40)
     digests = Digests()
-    with pytest.raises(RepositoryError, match="8796093022208 bytes.*a model of at most"):
+    with pytest.raises(RepositoryError, match=r"8796093022208 bytes.*a model of at most"):
         digests.of(tmp_path)
     assert digests.steps == 0
 
