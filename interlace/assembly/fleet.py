@@ -12,8 +12,6 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Final
 
-import uvloop
-
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Assignment, Node, NodeDescription
 from interlace.core.user_errors import InputError, UserError
@@ -35,6 +33,7 @@ from interlace.policy.base import System
 from interlace.repository import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
+from interlace.runtime.event_loop import run_loop
 from interlace.runtime.plan_solver import ProcessPlanSolver, WarmProcess, unsendable
 from interlace.server.api_keys import shown_key
 
@@ -85,7 +84,7 @@ def run_fleet(settings: FleetSettings, on_ready: OnReady) -> None:
             if fleet.broken:
                 raise UserError("this controller is broken, and has ended: its log says of what")
 
-    uvloop.run(run())
+    run_loop(run())
 
 
 class _FleetParts:

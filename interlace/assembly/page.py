@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
-
 from interlace.control.registry import VersionRegistry
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
@@ -20,6 +18,7 @@ from interlace.core.version import __version__
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.scenario import read_scenario
 from interlace.profiling.store import ProfileStore
+from interlace.runtime.event_loop import run_loop
 from interlace.runtime.log import open_log
 from interlace.runtime.runtime import Runtime
 from interlace.server.http.origins import Origins
@@ -78,7 +77,7 @@ def show_page(target: Path, port: int, on_ready: Callable[[str], None]) -> None:
         await ended.wait()
         await server.close(1.0)
 
-    uvloop.run(serve())
+    run_loop(serve())
 
 
 def _log_page(log: Path) -> list[Route]:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-import uvloop
-
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory
 from interlace.core.node import NodeState
 from interlace.fleet.membership import Membership
@@ -23,6 +21,7 @@ from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller, OnHeard
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
+from interlace.runtime.event_loop import run_loop
 from interlace.server.api_keys import ApiKeys, shown_key
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
@@ -125,7 +124,7 @@ def run_router(settings: RouterSettings, on_ready: OnReady) -> None:
     Raises:
         OSError: the address cannot be had.
     """
-    uvloop.run(routed(lambda: Router(settings), on_ready))
+    run_loop(routed(lambda: Router(settings), on_ready))
 
 
 async def routed(make: Callable[[], Router], on_ready: OnReady) -> None:

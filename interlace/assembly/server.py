@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import uvloop
-
 from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles, fetched_models, find_models
@@ -33,6 +31,7 @@ from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.runtime.event_loop import run_loop
 from interlace.runtime.plan_solver import unsendable
 from interlace.server.api_keys import DIGEST, ApiKeys
 from interlace.server.http.origins import loopback
@@ -182,7 +181,7 @@ class Server:
             settle_memory()
             on_ready(models, engine)
 
-        uvloop.run(serve())
+        run_loop(serve())
 
     def _in_thread(self, ready: Future[None]) -> None:
         async def serve() -> None:
@@ -190,7 +189,7 @@ class Server:
             await self._serve(no_progress, lambda models, engine: ready.set_result(None))
 
         try:
-            uvloop.run(serve())
+            run_loop(serve())
         except BaseException as error:
             if ready.done():
                 self._ended.set_exception(error)

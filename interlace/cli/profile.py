@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-import uvloop
 
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.estimation import EstimateTask, kinds_of
@@ -28,6 +27,7 @@ from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.profile_csv import profiles_text
 from interlace.profiling.profile_file import extras_rows, point_rows
+from interlace.runtime.event_loop import run_loop
 
 Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer.")]
 Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
@@ -85,7 +85,7 @@ def profile(
         task = ProfilingTask(models_dir, names, where, folder, force, wanted, trust_models)
         show_logs(errors := console(stderr=True))
         with ProgressBar(errors) as bar:
-            models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
+            models, filled, seen, failures = run_loop(measure(task, bar.sweep_step))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json or as_csv:
         typer.echo(_as_json(found, seen) if as_json else profiles_text(found), nl=as_json)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
+import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from ssl import SSLCertVerificationError
@@ -16,11 +19,16 @@ import msgspec
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.repository.digest import Digests
-from interlace.repository.fetching import fetch, forget_all_but, models_in
+from interlace.repository.fetching import BLOCK_BYTES, fetch, forget_all_but, models_in
 from interlace.server.tls import HTTP, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
+#: A call of the controller that has not ended by then is broken off, however it drips.
+_CALL_S: Final = 60.0
+#: Of the list of models: a thousand models of a hundred files each.
+_LIST_BYTES: Final = 32 << 20
+_PIECE_BYTES: Final = 1 << 18
 _AGAIN_S: Final = 3.0
 _HTTPS: Final = "https://"
 _ALL: Final = "*"  # where a model's name stands, if it is none of them
@@ -72,6 +80,7 @@ class WantedModels:
         self._at_hand: dict[str, str] = {}  # digests of what ``changed`` was told of
         self._order: FilesOrder | None = None
         self._task: asyncio.Task[None] | None = None
+        self._source: _FilesSource | None = None
         self.taken = ""  #: the digest of the order that was carried out
         self.failures: dict[str, str] = {}  #: models that are not at hand, and why
 
@@ -99,16 +108,22 @@ class WantedModels:
             return
         self.close()
         self._order = order
-        self._task = asyncio.ensure_future(self._carry_out(order))
+        source = self._source = _FilesSource(order.source, self._calls)
+        self._task = asyncio.ensure_future(self._carry_out(order, source))
 
     def close(self) -> None:
-        """Stop what is being carried out."""
+        """Stop what is being carried out, with the next block at the latest."""
         if self._task is not None:
             self._task.cancel()
+        if self._source is not None:
+            self._source.ended = True
 
-    async def _carry_out(self, order: FilesOrder) -> None:
+    async def _carry_out(self, order: FilesOrder, source: _FilesSource) -> None:
         while True:
-            self.failures = await self._take(order)
+            try:
+                self.failures = await self._take(order, source)
+            except Exception as error:  # of a controller that says what nobody expects
+                self.failures = {_ALL: f"{_reached(order, error)}"}
             if _ALL not in self.failures:
                 self.taken = order.digest
             if not self.failures:
@@ -117,12 +132,11 @@ class WantedModels:
                 _LOG.error("%s is not at hand: %s", model, why)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _take(self, order: FilesOrder) -> dict[str, str]:
+    async def _take(self, order: FilesOrder, source: _FilesSource) -> dict[str, str]:
         """What of the order failed."""
-        source = _FilesSource(order.source, self._calls)
         try:
             wanted = await asyncio.to_thread(source.models)
-        except (OSError, HTTPException, msgspec.MsgspecError) as error:
+        except (OSError, HTTPException, msgspec.MsgspecError, RecursionError) as error:
             return {_ALL: f"which models are wanted could not be read: {_reached(order, error)}"}
         failures: dict[str, str] = {}
         for name, files in wanted.items():
@@ -176,24 +190,43 @@ class _FilesSource:
     def __init__(self, address: str, calls: ControllerCalls) -> None:
         self._address, self._calls = address, calls
         self._headers = {"X-API-Key": calls.key} if calls.key else {}
+        self.ended = False  #: from then on no further block is asked for
 
     def models(self) -> dict[str, ModelFiles]:
-        return _MODELS.decode(self._get("/v2/fleet/models"))
+        return _MODELS.decode(self._get("/v2/fleet/models", _LIST_BYTES))
 
     def block(self, digest: str, number: int) -> bytes:
-        return self._get(f"/v2/fleet/files/{digest}/{number}")
+        if self.ended:
+            raise HTTPException("another order came")
+        return self._get(f"/v2/fleet/files/{digest}/{number}", BLOCK_BYTES)
 
-    def _get(self, path: str) -> bytes:
+    def _get(self, path: str, most_bytes: int) -> bytes:
         connection = self._calls.connection(self._address)
+        connection.connect()
+        end = threading.Timer(_CALL_S, _break_off, (connection.sock,))
+        end.daemon = True
+        end.start()
         try:
             connection.request("GET", path, headers=self._headers)
             reply = connection.getresponse()
-            body = reply.read()
+            body = bytearray()
+            while piece := reply.read1(_PIECE_BYTES):
+                body += piece
+                if len(body) > most_bytes:
+                    raise HTTPException(f"it sends more than {most_bytes} bytes for {path}")
+            if reply.length:
+                raise HTTPException(f"it broke off {path} after {len(body)} bytes")
         finally:
+            end.cancel()
             connection.close()
         if reply.status != 200:
             raise HTTPException(f"{reply.status} {body[:200].decode('utf-8', 'replace')}")
-        return body
+        return bytes(body)
+
+
+def _break_off(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _reached(order: FilesOrder, error: Exception) -> str:

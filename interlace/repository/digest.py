@@ -13,6 +13,8 @@ from interlace.repository.files import open_regular
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000
+#: Of all files of a model, holes included.
+_MODEL_BYTES: Final = 1 << 40
 Stamp = tuple[int, int, int]
 _IGNORED_SUFFIXES: Final = (".md", ".pyc", ".lock")
 _IGNORED_NAMES: Final = ("__pycache__",)
@@ -59,10 +61,12 @@ class Digests:
 
     def _look(self, folder: Path) -> dict[str, tuple[Stamp, bytes]]:
         before, now = self._known.get(str(folder), {}), {}
+        left_bytes = _MODEL_BYTES
         try:
             for path in _files(folder):
                 name = path.relative_to(folder).as_posix()
-                now[name] = self._file(path, before.get(name))
+                now[name] = self._file(path, before.get(name), left_bytes)
+                left_bytes -= now[name][0][1]
         except OSError as error:
             raise RepositoryError(
                 str(error.filename or folder), error.strerror or str(error), "a readable file"
@@ -75,15 +79,29 @@ class Digests:
         for name in [name for name in list(self._known) if Path(name).is_relative_to(folder)]:
             del self._known[name]
 
-    def _file(self, path: Path, known: tuple[Stamp, bytes] | None) -> tuple[Stamp, bytes]:
+    def _file(
+        self, path: Path, known: tuple[Stamp, bytes] | None, left_bytes: int
+    ) -> tuple[Stamp, bytes]:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if status.st_size > left_bytes:
+                raise RepositoryError(
+                    str(path),
+                    f"{status.st_size} bytes",
+                    f"a model of at most {_MODEL_BYTES} bytes in all",
+                )
             self.steps += 1
             if known is not None and known[0] == stamp:
                 return known
             content = hashlib.sha256()
             while block := file.read(_BLOCK_BYTES):
+                if file.tell() > status.st_size:  # such as those of /proc, which may have no end
+                    raise RepositoryError(
+                        str(path),
+                        f"more than its {status.st_size} bytes",
+                        "a file that stays as it is while it is read",
+                    )
                 content.update(block)
                 self.steps += 1
         return stamp, content.digest()

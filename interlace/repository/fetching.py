@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from interlace.repository.folder import check_name, folder_names
 #: A file is asked for in blocks of so many bytes.
 BLOCK_BYTES: Final = 4 << 20
 _PREFIX: Final = ".fetched-"
+
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 #: Gives one block of the file with a digest, by the block's number; raises OSError.
 ReadBlock = Callable[[str, int], bytes]
@@ -52,11 +56,15 @@ def fetch(root: Path, name: str, wanted: ModelFiles, read: ReadBlock, digests: D
         OSError: it cannot be read, or not be written.
     """
     check_name(name)
+    _check(name, wanted)
     folder = root / name
     there = {
         known: folder / path
         for path, (_, known) in (digests.files(folder) if folder.is_dir() else {}).items()
     }
+    needed = sum(size for size, digest in wanted.files.values() if digest not in there)
+    if needed > shutil.disk_usage(root).free:
+        raise OSError(errno.ENOSPC, f"{needed} bytes do not fit", str(root))
     fresh = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
     try:
         for path, (size, digest) in wanted.files.items():
@@ -88,6 +96,12 @@ def _fetch_file(target: Path, size: int, digest: str, read: ReadBlock) -> None:
     with target.open("wb") as file:
         for number in range(-(-size // BLOCK_BYTES)):
             block = read(digest, number)
+            if len(block) != min(left, BLOCK_BYTES):
+                raise RepositoryError(
+                    target.name,
+                    f"a block of {len(block)} bytes",
+                    f"{min(left, BLOCK_BYTES)} bytes of digest {digest[:12]}",
+                )
             left -= len(block)
             content.update(block)
             file.write(block)
@@ -97,6 +111,15 @@ def _fetch_file(target: Path, size: int, digest: str, read: ReadBlock) -> None:
             f"{size - left} bytes of digest {content.hexdigest()[:12]}",
             f"{size} bytes of digest {digest[:12]}: the file changed while it was fetched",
         )
+
+
+def _check(name: str, wanted: ModelFiles) -> None:
+    for path, (size, digest) in wanted.files.items():
+        if size < 0 or _DIGEST.fullmatch(digest) is None or not path.isprintable():
+            raise RepositoryError(
+                f"{name}: {path!r}", f"{size} bytes of digest {digest[:80]!r}",
+                "a printable path, a size, and a SHA-256 in 64 hexadecimal digits",
+            )  # fmt: skip
 
 
 def _replace(folder: Path, fresh: Path) -> None:

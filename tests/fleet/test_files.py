@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 import threading
+import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -91,9 +94,89 @@ def test_a_wrong_file_is_refused_and_what_was_there_stays(
 
 @pytest.mark.parametrize("path", ["../m/x", "/etc/x", ""])
 def test_no_path_leads_out_of_the_folder(own: Path, path: str) -> None:
-    files = ModelFiles("d", {path: (0, "0")})
+    files = ModelFiles("d", {path: (0, "0" * 64)})
     with pytest.raises(RepositoryError, match="leads out"):
         fetch(own, "m", files, lambda d, n: b"", Digests())
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "digest"),
+    [("a\0b", 1, "0" * 64), ("a", 1, "\u00fc" * 64), ("a", -5, "0" * 64), ("a", 1, "0" * 63)],
+    ids=["NUL", "digest", "size", "short"],
+)
+def test_what_is_no_file_is_refused_before_anything_is_asked_for(
+    own: Path, path: str, size: int, digest: str
+) -> None:
+    with pytest.raises(RepositoryError, match="a printable path, a size, and a SHA-256"):
+        fetch(own, "m", ModelFiles("d", {path: (size, digest)}), lambda d, n: 1 / 0, Digests())  # type: ignore[arg-type,return-value]
+    assert not list(own.iterdir())
+
+
+def test_more_than_the_disk_has_is_refused_before_anything_is_asked_for(own: Path) -> None:
+    files = ModelFiles("d", {"a": (1 << 60, "0" * 64)})
+    with pytest.raises(OSError, match="do not fit") as found:
+        fetch(own, "m", files, lambda d, n: bytes(BLOCK_BYTES), Digests())
+    assert found.value.errno == errno.ENOSPC and not list(own.iterdir())
+
+
+class OddController:
+    """Sends ``head``, then ``piece`` again and again with pauses, to whoever calls."""
+
+    def __init__(self, head: bytes, piece: bytes, pause_s: float) -> None:
+        self._head, self._piece, self._pause_s = head, piece, pause_s
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.source = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._send, args=self._listening.accept()[:1]).start()
+
+    def _send(self, called: socket.socket) -> None:
+        with suppress(OSError), called:
+            called.sendall(self._head)
+            while True:
+                called.sendall(self._piece)
+                time.sleep(self._pause_s)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "pause_s", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 4096, 0.0, "it sends more than 1000 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", b"x", 0.05, "broke off"),
+        (b"HTTP/1.1 200 OK\r\n", b"x", 0.05, "127.0.0.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", b"[" * 900, 9.0, "127.0.0.1"),
+    ],
+    ids=["endless", "drips", "head drips", "nested"],
+)
+def test_whatever_a_controller_sends_a_node_says_so_and_takes_the_next_order(
+    controller: Controller, own: Path, monkeypatch: pytest.MonkeyPatch,
+    head: bytes, piece: bytes, pause_s: float, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(model_files, "_CALL_S", 0.4)
+    monkeypatch.setattr(model_files, "_LIST_BYTES", 1000)
+    odd = OddController(head, piece, pause_s)
+
+    async def orders() -> None:
+        node = Node(own)
+        node.wanted.order(FilesOrder(1, "d", odd.source))
+        while not node.wanted.failures:
+            await asyncio.sleep(0.01)
+        (why,) = node.wanted.failures.values()
+        assert words in why
+        node.wanted.order(controller.order(2))
+        while node.wanted.taken != controller.files.digest:
+            await asyncio.sleep(0.01)
+        node.wanted.close()
+
+    asyncio.run(orders())
+    odd.close()
+    assert (own / "m" / "config").read_bytes() == b"a model"
 
 
 class Controller:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from interlace.core.errors import RepositoryError
+from interlace.repository import digest
 from interlace.repository.digest import Digests
 from tests.repository.folders import add
 
@@ -53,3 +54,28 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (folder / "gone").symlink_to(tmp_path / "nowhere")
     with pytest.raises(RepositoryError, match=r"gone: found No such file"):
         Digests().of(folder)
+
+
+def test_a_file_larger_than_any_model_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "w.data").open("wb") as file:
+        file.truncate(8 << 40)
+    digests = Digests()
+    with pytest.raises(RepositoryError, match=r"8796093022208 bytes.*a model of at most"):
+        digests.of(tmp_path)
+    assert digests.steps == 0
+
+
+def test_many_files_are_no_way_around_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "_MODEL_BYTES", 10)
+    (tmp_path / "a").write_bytes(bytes(6))
+    assert len(Digests().of(tmp_path)) == 64
+    (tmp_path / "b").write_bytes(bytes(6))
+    with pytest.raises(RepositoryError, match="at most 10 bytes"):
+        Digests().of(tmp_path)
+
+
+def test_a_file_without_a_size_that_has_contents_is_refused(tmp_path: Path) -> None:
+    """A link into /proc: some of what lies there has no end."""
+    (tmp_path / "x").symlink_to("/proc/self/maps")
+    with pytest.raises(RepositoryError, match="more than its 0 bytes"):
+        Digests().of(tmp_path)
