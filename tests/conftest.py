@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from interlace.compiled import is_compiled, prefer_sources
 
@@ -22,6 +23,10 @@ settings.register_profile("same", deadline=None, derandomize=True)
 #: `scripts/test all`: new cases, and so many that what one in a thousand breaks is found.
 settings.register_profile("many", deadline=None, max_examples=2_000)
 settings.load_profile("same")
+# Hypothesis draws constants of all modules that are imported by then, too: what a test draws would
+# depend on which tests its worker has run before.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 HERE = Path(__file__).parent
 #: What a whole folder, or file, of tests needs; `scripts/test fast` leaves all of these out.
