@@ -50,7 +50,7 @@ class Two:
         parts = self.router.parts
         wait_until(lambda: parts.calls.count == 0 and parts.calls.budget.used_bytes == 0)
         wait_until(lambda: self.router.do(lambda: parts.directory.links("a").in_flight) == 0)
-        assert parts.forwarder.budget.used_bytes == 0
+        wait_until(lambda: parts.forwarder.budget.used_bytes == 0)
         for node in self.nodes.values():
             node.settled()
 
