@@ -57,6 +57,8 @@ from interlace.core.plan import Slot
 BATCHES: Final = 3
 #: How many times as far behind nobody passes it any more, where partitions overlap.
 OVERDUE: Final = 2
+#: Counters are sums of floats: who is behind by all but so small a part of it is owed a batch, too.
+_ROUNDING: Final = 1e-9
 #: Planned at least, where a slot says nothing: rows per second.
 _LEAST_RPS: Final = 0.1
 
@@ -68,7 +70,8 @@ def planned_rows_per_s(slot: Slot) -> float:
 
 def owed_ms(slot: Slot) -> float:
     """How far behind another a model is owed a batch, in ms of its planned arrivals."""
-    return BATCHES * slot.batch / planned_rows_per_s(slot) * 1000.0
+    batches = BATCHES * (1.0 - _ROUNDING)
+    return batches * slot.batch / planned_rows_per_s(slot) * 1000.0
 
 
 def overdue_ms(slot: Slot) -> float:

@@ -77,6 +77,21 @@ def _watched() -> WatchedTurns:
     return watched
 
 
+def test_who_is_behind_by_its_batches_but_for_rounding_is_owed_one() -> None:
+    """Three times 7 rows at 350.976 a second, added up, are less than 21 rows at that rate."""
+    profiles = {m: line_profile(m, 1.0, 0.5, speedup=1.0) for m in "bcd"}
+    halves = (
+        (Slot("c", 1, 20.0), Slot("b", 1, 278.0), Slot("d", 1, 278.0)),
+        (Slot("c", 7, 350.976), Slot("b", 1, 20.0), Slot("d", 1, 20.0)),
+    )
+    plan = Plan(tuple(Partition(f"p{i}", "g0", 50, slots) for i, slots in enumerate(halves)))
+    arrivals = merge_arrivals({m: Gamma(4000.0, 0.5) for m in profiles}, 1.0, 0)
+    demand = tuple(Demand(m, 4000.0, 15.0) for m in profiles)
+    found = measured(Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan), OURS)
+    assert found.pairs > 300
+    assert 0.9 < found.worst < 1.0
+
+
 @pytest.mark.sources
 def test_by_deadline_alone_the_gap_is_far_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = measured(_two(20.0, 200.0), OURS)
