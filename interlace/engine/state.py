@@ -122,6 +122,8 @@ class EngineState:
     #: turns of each partition
     partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
     turns_of: dict[str, PartitionTurns] = field(default_factory=dict)
+    #: partitions and slots of each model, by accelerator
+    lanes_on: dict[str, dict[str, list[tuple[LivePartition, Slot]]]] = field(default_factory=dict)
     _indexed: set[str] = field(default_factory=set)  #: the models that these know
     #: models with requests that wait, and about as many with none any more, in all and by
     #: accelerator: what is done at an event does not grow with the models that nobody asks for
@@ -251,7 +253,7 @@ class EngineState:
         names = set(self.models)
         known, self.partitions_on = self.partitions_on, there
         for gone in known.keys() - there.keys():
-            del self.waiting_on[gone], self.contests_on[gone]
+            del self.waiting_on[gone], self.contests_on[gone], self.lanes_on[gone]
         self.turns_of = {
             name: self.turns_of[name] for name in self.turns_of.keys() & self.partitions
         }
@@ -259,6 +261,7 @@ class EngineState:
             old = known.get(gpu)
             if old is None or gpu in recut or names != self._indexed or not _same(old, places):
                 waiting = self.waiting_on.setdefault(gpu, {})
+                self.lanes_on[gpu] = self._lanes(places)
                 for live in places:
                     self.turns_of[live.id] = PartitionTurns(self._turns(live), waiting)
                 self.contests_on[gpu] = []
@@ -266,6 +269,16 @@ class EngineState:
             if not self.contests_on[one.id]:
                 self._find_rivals(one)
         self._indexed = names
+
+    def _lanes(
+        self, places: Iterable[LivePartition]
+    ) -> dict[str, list[tuple[LivePartition, Slot]]]:
+        lanes: dict[str, list[tuple[LivePartition, Slot]]] = {name: [] for name in self.models}
+        for live in places:
+            for slot in live.slots:
+                if slot.model in lanes:
+                    lanes[slot.model].append((live, slot))
+        return lanes
 
     def _turns(self, live: LivePartition) -> dict[str, list[tuple[int, Slot]]]:
         turns: dict[str, list[tuple[int, Slot]]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from interlace.core.hardware import Gpu
@@ -91,6 +91,15 @@ class GpuView(View):
         if len(found) > 1:
             found.sort()  # as planned
         return [slot for _, slot in found]
+
+    def waiting_lanes(self) -> Iterable[tuple[str, Sequence[tuple[PartitionView, Slot]]]]:
+        lanes, waiting = self._state.lanes_on[self.gpu.id], self._state.waiting_on[self.gpu.id]
+        return [
+            (model, lanes.get(model, ()))
+            for model, deployed in waiting.items()
+            if (deployed.queue.rows or deployed.pools)
+            and (not (deployed.pools or deployed.weights) or self.queue(model).rows)
+        ]
 
     def slot(self, partition: PartitionView, model: str) -> Slot:
         return self._state.turns_of[partition.id].by_model[model][-1][1]

@@ -132,14 +132,15 @@ def _crowded_ms(request: Request, host: PartitionView, view: View, now_ms: float
     of it as the plan has ``headroom``.
     """
     work_ms = own_ms = 0.0
-    for place in host.rivals:
-        for slot in view.queued(place):
-            rows = view.queue(slot.model).rows_before(request)
-            if rows:
-                work_ms += rows * row_ms(slot, place, view) * place.room_part
-                if place is host and slot.model == request.model:
-                    turn_ms = 1000.0 / planned_rows_per_s(slot) / (view.plan.headroom or 1.0)
-                    own_ms = rows * place.parts.get(slot.model, 1.0) * turn_ms
+    for model, lanes in view.waiting_lanes():
+        rows = view.queue(model).rows_before(request)
+        if not rows:
+            continue
+        for place, slot in lanes:
+            work_ms += rows * row_ms(slot, place, view) * place.room_part
+            if place is host and model == request.model:
+                turn_ms = 1000.0 / planned_rows_per_s(slot) / (view.plan.headroom or 1.0)
+                own_ms = rows * place.parts.get(model, 1.0) * turn_ms
     running = [p for p in host.rivals if p.running is not None]
     ends = sorted((max(p.free_at_ms, now_ms), p.room_part) for p in running)
     free, at_ms = 1.0 - sum(part for _, part in ends), now_ms

@@ -7,7 +7,7 @@ partition. All of it is live and read-only, and must not be kept after the call.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan, Slot
@@ -163,6 +163,10 @@ class View:
     @abstractmethod
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         """Slots of a partition whose model may have something to launch: of many, few."""
+
+    @abstractmethod
+    def waiting_lanes(self) -> Iterable[tuple[str, Sequence[tuple[PartitionView, Slot]]]]:
+        """Models with something to launch, each with the partitions that host it and its slots."""
 
     @abstractmethod
     def slot(self, partition: PartitionView, model: str) -> Slot:

@@ -42,6 +42,14 @@ class _WaitingModel(NamedTuple):
     lanes: list[tuple[PartitionView, Slot]]
 
 
+class _Waiting(NamedTuple):
+    """A claim, and all there are; of those models in ``begun`` a batch begins now."""
+
+    claim: _WaitingModel
+    claims: Sequence[_WaitingModel]
+    begun: set[str]
+
+
 @dataclass(frozen=True, slots=True)
 class ByRoom:
     """``cut`` where all partitions of the accelerator fit side by side, else ``overlapping``.
@@ -68,15 +76,15 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     one that is owed a batch comes first, and one that is overdue is not passed
     (``policy.fairness``).
     """
-    claims = _ordered(_claims(view, now_ms))
     uses = _uses(view, now_ms)
+    claims = _ordered(_claims(uses, view, now_ms))
     launches: list[Launch] = []
     drops: list[Drop] = []
     begun: set[str] = set()
     given: set[str] = set()
     for claim in claims:
-        waiting = [one for one in claims if one.model not in begun and one is not claim]
-        found = _launch(claim, waiting, uses, given, view, now_ms)
+        waiting = _Waiting(claim, claims, begun)
+        found = _launch(waiting, uses, given, view, now_ms)
         if found is None:
             continue
         launch, dropped, use = found
@@ -98,36 +106,38 @@ def _uses(view: View, now_ms: float) -> list[_Use]:
     ]
 
 
-def _claims(view: View, now_ms: float) -> list[_WaitingModel]:
-    """The models that wait, each with the lanes that take a batch now."""
+def _claims(uses: Sequence[_Use], view: View, now_ms: float) -> list[_WaitingModel]:
+    """The models that wait, each with the lanes that take a batch now; none if none has room."""
     lanes: dict[str, list[tuple[PartitionView, Slot]]] = {}
-    for partition in view.partitions:
-        if partition.takes(now_ms):
-            for slot in view.queued(partition):
-                lanes.setdefault(slot.model, []).append((partition, slot))
-    claims: list[_WaitingModel] = []
-    for name, places in lanes.items():
-        queue, model = view.queue(name), view.model(name)
-        head = queue.head
-        if head is None:
-            continue
-        most = queue.batch_rows(max(model.demand.max_batch, head.rows))
-        timed: list[tuple[float, int, str, PartitionView, Slot]] = []
-        for place, slot in places:
-            at_ms = start_ms(place, now_ms)
-            rows = rows_in_time(most, model, head, place.share_pct, head.deadline_ms - at_ms)
-            end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape) / rows * most
-            timed.append((end_ms, place.share_pct, place.id, place, slot))
-        timed.sort(key=_by_end)
-        first = timed[0][3]
-        rows = rows_in_time(most, model, head, first.share_pct, head.deadline_ms - now_ms)
-        latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
-        level = head.priority or UNSTATED_PRIORITY
-        ordered = [(one[3], one[4]) for one in timed]
-        claims.append(
-            _WaitingModel(level, True, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
-        )
-    return claims
+    room = False
+    for name, hosts in view.waiting_lanes():
+        taking = [lane for lane in hosts if lane[0].takes(now_ms)]
+        if taking:
+            lanes[name] = taking
+            room = room or any(_finds_room(place, uses, view) for place, _ in taking)
+    return [_claim(name, places, view, now_ms) for name, places in lanes.items()] if room else []
+
+
+def _claim(
+    name: str, places: Sequence[tuple[PartitionView, Slot]], view: View, now_ms: float
+) -> _WaitingModel:
+    queue, model = view.queue(name), view.model(name)
+    head = queue.head
+    assert head is not None, f"{name} waits with nothing queued"
+    most = queue.batch_rows(max(model.demand.max_batch, head.rows))
+    timed: list[tuple[float, int, str, PartitionView, Slot]] = []
+    for place, slot in places:
+        at_ms = start_ms(place, now_ms)
+        rows = rows_in_time(most, model, head, place.share_pct, head.deadline_ms - at_ms)
+        end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape) / rows * most
+        timed.append((end_ms, place.share_pct, place.id, place, slot))
+    timed.sort(key=_by_end)
+    first = timed[0][3]
+    rows = rows_in_time(most, model, head, first.share_pct, head.deadline_ms - now_ms)
+    latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
+    level = head.priority or UNSTATED_PRIORITY
+    ordered = [(one[3], one[4]) for one in timed]
+    return _WaitingModel(level, True, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
 
 
 def _by_end(one: tuple[float, int, str, PartitionView, Slot]) -> tuple[float, int, str]:
@@ -156,20 +166,14 @@ def _urgency(claim: _WaitingModel) -> tuple[int, bool, float, float, str]:
 
 
 def _launch(
-    claim: _WaitingModel,
-    waiting: list[_WaitingModel],
-    uses: list[_Use],
-    given: set[str],
-    view: View,
-    now_ms: float,
+    waiting: _Waiting, uses: list[_Use], given: set[str], view: View, now_ms: float
 ) -> tuple[Launch, int, _Use] | None:
     """The batch that the claim may begin now, how many of its oldest are given up for it."""
-    queue, model, head = view.queue(claim.model), view.model(claim.model), claim.head
+    claim = waiting.claim
     for place, slot in claim.lanes:
-        room, units = view.gpu.taken(place.share_pct), place.units_mask
-        others = [one for one in uses if one.partition != place.id]
-        if place.id in given or not _fits(room, units, others, view.gpu.room):
+        if place.id in given or not _finds_room(place, uses, view):
             continue
+        queue, model, head = view.queue(claim.model), view.model(claim.model), claim.head
         at_ms = start_ms(place, now_ms)
         limit = max(model.demand.max_batch, head.rows)
         dropped = given_up(slot, limit, limit, place, view, at_ms)
@@ -177,32 +181,28 @@ def _launch(
         budget_ms = queue.deadline_ms(dropped) - at_ms
         rows = rows_in_time(rows, model, head, place.share_pct, budget_ms)
         end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape)
-        use = _Use(end_ms, room, units, place.id)
-        if _passes(claim, use, waiting, others, uses, view, now_ms):
+        use = _Use(end_ms, view.gpu.taken(place.share_pct), place.units_mask, place.id)
+        if _passes(waiting, use, uses, view, now_ms):
             return Launch(place.id, claim.model, rows), dropped, use
     return None
 
 
-def _passes(
-    claim: _WaitingModel,
-    use: _Use,
-    waiting: list[_WaitingModel],
-    others: list[_Use],
-    uses: list[_Use],
-    view: View,
-    now_ms: float,
-) -> bool:
+def _passes(waiting: _Waiting, use: _Use, uses: Sequence[_Use], view: View, now_ms: float) -> bool:
     """True if every claim of a nearer deadline that can begin in time still can afterwards.
 
     One that is overdue can begin no later than before; one that is only owed a batch may be passed.
     """
-    after = [*others, use]
-    for other in waiting:
+    claim = waiting.claim
+    before = sorted(uses)
+    after = sorted([*(one for one in uses if one.partition != use.partition), use])
+    for other in waiting.claims:
+        if other is claim or other.model in waiting.begun:
+            continue
         if claim.priority <= other.priority and not _goes_before(other, claim):
             continue
         if other.passed and other.ahead_ms:
             continue
-        soonest_ms = _soonest_ms(other, uses, view, now_ms)
+        soonest_ms = _soonest_ms(other, before, view, now_ms)
         latest_ms = other.latest_ms if other.passed else soonest_ms
         if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
             return False
@@ -216,20 +216,28 @@ def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
     return one.deadline_ms < other.deadline_ms
 
 
-def _fits(room: int, units: int, uses: Sequence[_Use], whole: int) -> bool:
+def _finds_room(place: PartitionView, uses: Sequence[_Use], view: View) -> bool:
+    """True if a batch may begin there now, beside what runs elsewhere."""
+    if place.running is not None:
+        uses = [one for one in uses if one.partition != place.id]
+    return _fits(place, uses, view)
+
+
+def _fits(place: PartitionView, uses: Sequence[_Use], view: View) -> bool:
+    room, units = view.gpu.taken(place.share_pct), place.units_mask
     for use in uses:
         room += use.room
         if units & use.units:
             return False
-    return room <= whole
+    return room <= view.gpu.room
 
 
 def _soonest_ms(claim: _WaitingModel, uses: Sequence[_Use], view: View, now_ms: float) -> float:
-    """When one of its lanes first has its room, if nothing else begins."""
-    left, soonest_ms = sorted(uses), now_ms
-    while left:
-        for place, _ in claim.lanes:
-            if _fits(view.gpu.taken(place.share_pct), place.units_mask, left, view.gpu.room):
-                return soonest_ms
-        soonest_ms = left.pop(0).until_ms
+    """When one of its lanes first has its room, if nothing else begins; ``uses`` by their end."""
+    soonest_ms = now_ms
+    for ended in range(len(uses)):
+        left = uses[ended:]
+        if any(_fits(place, left, view) for place, _ in claim.lanes):
+            break
+        soonest_ms = uses[ended].until_ms
     return soonest_ms
