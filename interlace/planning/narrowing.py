@@ -32,24 +32,26 @@ class Narrowing:
 
     trials: PlanTrials
     current: Plan
-    _tried: dict[int, TriedPlan | None] = field(default_factory=dict)
+    _pooled: dict[int, TriedPlan | None] = field(default_factory=dict)
+    _overlapped: dict[int, TriedPlan | None] = field(default_factory=dict)
 
     def fewest(self, least: int, most: int) -> TriedPlan | None:
-        """The fewest accelerators, from ``least`` to ``most``, of which a cut is kept.
+        """The fewest accelerators, from ``least`` to ``most``, that keep every promise.
 
-        From the fewest with time for all rates up, by one and then by steps that double; between
-        the last that fails and the first that is kept by bisection.
+        In pools, else by lanes that overlap. From the fewest with time for all rates up, by one and
+        then by steps that double; between the last that fails and the first that is kept by
+        bisection.
         """
         count = self._with_time(max(1, least), most)
         failed, step, kept = count - 1, 1, None
         while kept is None and count <= most:
-            kept = self.pooled(count)
+            kept = self._kept_by(count)
             if kept is None:
                 failed, count = count, min(count + step, max(most, count + 1))
                 step = 2 * step if count - failed == step and failed > least else step
         while kept is not None and count - failed > 1:
             middle = (failed + count) // 2
-            fewer = self.pooled(middle)
+            fewer = self._kept_by(middle)
             kept, count = (fewer, middle) if fewer else (kept, count)
             failed = failed if fewer else middle
         return kept
@@ -70,23 +72,30 @@ class Narrowing:
         return low
 
     def overlapped(self, least: int, most: int) -> TriedPlan | None:
-        """The fewest accelerators, in that range, that keep every promise by overlapping lanes.
+        """The fewest accelerators, in that range, that keep every promise by overlapping lanes."""
+        counts = range(max(1, least), most + 1)
+        return next((found for count in counts if (found := self._overlapping(count))), None)
+
+    def _kept_by(self, gpus: int) -> TriedPlan | None:
+        return self.pooled(gpus) or self._overlapping(gpus)
+
+    def _overlapping(self, gpus: int) -> TriedPlan | None:
+        """So many accelerators whose lanes overlap that keep every promise, tried once.
 
         Every model is on every accelerator, so batches meet by chance, not by a plan: what such a
-        plan says of its headroom is careful, and trials decide from ``_CAREFUL`` on.
+        plan says of its headroom is careful, and trials decide from ``_CAREFUL`` on. With
+        ``_AMPLE`` a cut has so much to spare that it is kept, too.
         """
-        known, planner = self.trials.scenario, Overcommitted()
-        for count in range(max(1, least), most + 1):
-            fleet = uniform_fleet(known.gpu, count)
-            plan = planner(self._wanted, fleet, known.busy_profiles, self.current)
-            if plan.headroom is None or plan.headroom >= _AMPLE:
-                return None  # a cut with so much to spare has been tried
-            if plan.headroom >= _CAREFUL:
+        if gpus not in self._overlapped:
+            known, fleet = self.trials.scenario, uniform_fleet(self.trials.scenario.gpu, gpus)
+            plan = Overcommitted()(self._wanted, fleet, known.busy_profiles, self.current)
+            found = None
+            if plan.headroom is not None and _CAREFUL <= plan.headroom < _AMPLE:
                 whole = replace(plan, unserved_rows_per_s={}, reasons={})
-                found = self.trials.confirmed(self.trials.as_asked(whole), fleet)
-                if not found.missed:
-                    return found
-        return None
+                tried = self.trials.confirmed(self.trials.as_asked(whole), fleet)
+                found = None if tried.missed else tried
+            self._overlapped[gpus] = found
+        return self._overlapped[gpus]
 
     def _pools(self, gpus: int) -> FluidPools:
         known = self.trials.scenario
@@ -95,9 +104,9 @@ class Narrowing:
 
     def pooled(self, gpus: int) -> TriedPlan | None:
         """So many accelerators cut into pools that keep every promise, tried once."""
-        if gpus not in self._tried:
-            self._tried[gpus] = self._kept(self._pools(gpus))
-        return self._tried[gpus]
+        if gpus not in self._pooled:
+            self._pooled[gpus] = self._kept(self._pools(gpus))
+        return self._pooled[gpus]
 
     def _kept(self, pools: FluidPools) -> TriedPlan | None:
         """The first cut that keeps every promise.
