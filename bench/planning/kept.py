@@ -167,21 +167,23 @@ def gpulet_scenario(seed: int, gpus: int) -> Scenario:
     return Scenario(tuple(demand(part * most)), GPU, there, limit=gpus)
 
 
-def random_scenario(seed: int) -> Scenario:
-    """Models of random work on a random kind of GPU, half a GPU to six of it."""
+def random_scenario(
+    seed: int, models: tuple[int, int] = (1, 9), gpus: tuple[float, float] = (0.5, 6.0)
+) -> Scenario:
+    """So many models of random work on a random kind of GPU, for about so many GPUs of it."""
     random = np.random.default_rng(seed)
     gpu = GPU_KINDS[str(random.choice(_KINDS))]
-    count = int(random.integers(1, 10))
+    count = int(random.integers(models[0], models[1] + 1))
     names = [f"m{i}" for i in range(count)]
     known = {name: _random_profile(name, gpu.shares_pct, random) for name in names}
-    area = float(random.uniform(0.5, 6.0)) * random.dirichlet(np.ones(count))
+    area = float(random.uniform(*gpus)) * random.dirichlet(np.ones(count))
     demand = []
-    for name, gpus in zip(names, area.tolist(), strict=True):
+    for name, part in zip(names, area.tolist(), strict=True):
         full_ms = known[name].points[8, 100].p95_ms
         demand.append(
             Demand(
                 name,
-                round(max(0.5, gpus * 8_000.0 / full_ms), 1),
+                round(max(0.5, part * 8_000.0 / full_ms), 1),
                 round(float(random.uniform(1.5, 20.0)) * known[name].points[1, 100].p95_ms, 2),
                 attainment=float(random.choice([0.95, 0.99, 0.999], p=[0.2, 0.7, 0.1])),
                 cv=round(float(np.exp(random.uniform(np.log(0.3), np.log(4.0)))), 2),

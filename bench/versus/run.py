@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from bench.harness import Report, main
 from bench.versus.table import table
-from bench.versus.worlds import World, worlds
+from bench.versus.worlds import CROWD, World, crowd, worlds
 from interlace.core.plan import Demand, Plan
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG, resolve
@@ -39,9 +39,14 @@ def _worlds() -> dict[str, World]:
     return {world.name: world for world in worlds()}
 
 
+@cache
+def _world(name: str) -> World:
+    return crowd(int(name.removeprefix(CROWD))) if name.startswith(CROWD) else _worlds()[name]
+
+
 def versus(
     *,
-    worlds: Annotated[tuple[str, ...], "workloads; all if none is named"] = (),
+    worlds: Annotated[tuple[str, ...], "workloads, or crowd-SEED; all if none is named"] = (),
     systems: tuple[str, ...] = tuple(one for one in CATALOG if one not in _LEFT_OUT),
     loads: Annotated[tuple[float, ...], "parts of the ceiling"] = (0.8,),
     seeds: int = 5,
@@ -86,7 +91,7 @@ class Case:
 
 def measure(case: Case) -> dict[str, Any]:
     """Plan once, run every seed."""
-    world, row = _worlds()[case.world], resolve(case.system)
+    world, row = _world(case.world), resolve(case.system)
     demand = world.at(case.load * world.ceiling, case.cv)
     plan = row.planner(demand, world.fleet, world.profiles, Plan())
     runs = list(played(row, world, demand, plan, case.seeds, case.requests))
@@ -95,7 +100,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 def played(
     row: System, world: World, demand: Sequence[Demand], plan: Plan, seeds: int, requests: int
-) -> Iterator[dict[str, float]]:
+) -> Iterator[dict[str, Any]]:
     """What became of the demand by a plan, seed by seed."""
     seconds = max(_LEAST_S, requests / sum(d.rows_per_s for d in demand))
     for seed in range(seeds):
@@ -111,6 +116,7 @@ def played(
             "worst": found.worst_attainment,
             "jain": found.jain_attainment,
             "used": found.mean_utilisation,
+            "models": {name: one.attainment for name, one in found.models.items()},
         }
 
 

@@ -13,6 +13,7 @@ from bench.papers.dstack.v100 import V100
 from bench.papers.dstack.v100 import profiles as dstack_profiles
 from bench.papers.e2bird import titan
 from bench.planning.gpulet_profiles import profiles as gpulet_profiles
+from bench.planning.kept import random_scenario
 from bench.planning.schedulers import GPU as TURING
 from bench.planning.schedulers import MIXES, mix
 from interlace.core.gpu_kinds import uniform_fleet
@@ -57,6 +58,17 @@ class World:
             fits = bound.best.accelerators <= self.gpus
             low, high = (middle, high) if fits else (low, middle)
         return low
+
+
+#: What the names of drawn workloads begin with; their seed follows.
+CROWD: Final = "crowd-"
+
+
+def crowd(seed: int) -> World:
+    """Drawn: 20 to 60 models, of which few are asked for often, on one to three GPUs."""
+    asked = random_scenario(seed, (20, 60))
+    name = f"{CROWD}{seed}"
+    return World(name, "drawn", asked.gpu, 1 + seed % 3, asked.demand, asked.profiles)
 
 
 def worlds() -> list[World]:
