@@ -51,6 +51,7 @@ from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
+from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.grpc.limits import GrpcLimits
@@ -208,8 +209,9 @@ class LiveServer:
             self.node_states.state,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
+        bodies = BodyDecoder(self.arena)
         context = InferenceContext(
-            self.plane, self.table, self.arena, self.arenas, regions, choices.http
+            self.plane, self.table, self.arena, self.arenas, regions, choices.http, bodies
         )
         routes = [*all_routes(admin, metrics.render), *self._orders(choices)]
         keys, origins = choices.keys, _origins(choices)
@@ -229,7 +231,7 @@ class LiveServer:
         limits = GrpcLimits()
         heap = HeapBudget(limits.max_heap_bytes)
         inference = local_inference(
-            self.plane, self.table, regions, self.arena, self.arenas, limits, heap
+            self.plane, self.table, regions, self.arena, self.arenas, limits, heap, bodies
         )
         self.grpc = GrpcServer(inference, admin, limits, heap, keys)
 

@@ -12,6 +12,7 @@ from interlace.core.model import Model
 from interlace.repository import ModelConfig, config_json
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
+from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
@@ -81,8 +82,9 @@ class Parts:
         self.regions = regions
         self.plane = DataPlane(self.runtime, self.table, self.memory.map)
         self.admin = AdminApi(self.plane, self.table, self.control, self.runtime.clock, regions)
+        arena, bodies = self.memory.arena, BodyDecoder(self.memory.arena)
         context = InferenceContext(
-            self.plane, self.table, self.memory.arena, self.memory.map, regions, limits
+            self.plane, self.table, arena, self.memory.map, regions, limits, bodies
         )
         self.inference = InferenceHandler(context)
         self.metrics = "# nothing\n"

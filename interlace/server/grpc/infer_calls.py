@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.frame_writer import Buffer, OnSent
 from interlace.server.grpc.headers import TRAILERS_OK
-from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
+from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink, UnreadInfer
 from interlace.server.grpc.infer_wire import FINAL_RESPONSE, response, stream_error, stream_response
 from interlace.server.grpc.pending_calls import PendingCall, PendingCalls
 from interlace.server.grpc.rpc import MessageSink
@@ -57,15 +58,34 @@ class _ReceivedCall:
         except ServeError as error:
             self._received(error)
             return
-        self._received(decoded)
+        self._taken(decoded)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
         """Where a request that comes in pieces, or compressed, is put."""
-        decoder, done = self._calls.decoder, self._received
+        decoder = self._calls.decoder
         if not compressed:
-            return InferSink(decoder, nbytes, done)
+            return InferSink(decoder, nbytes, self._taken)
         limit_bytes = decoder.limits.max_unpacked_bytes
-        return BufferedSink(limit_bytes, decoder.heap, self.whole, done, self._stream)
+        return BufferedSink(limit_bytes, decoder.heap, self.whole, self._received, self._stream)
+
+    def _taken(self, found: DecodedInfer | UnreadInfer | ServeError) -> None:
+        """A message came whole; one of a long head is read first, and its stream waits for it."""
+        if not isinstance(found, UnreadInfer):
+            self._received(found)
+            return
+        stream = self._stream
+        stream.hold()
+        task = asyncio.get_running_loop().create_task(self._read(found))
+        stream.unpacking.add(task)
+        task.add_done_callback(stream.unpacking.discard)
+
+    async def _read(self, unread: UnreadInfer) -> None:
+        stream, found = self._stream, await self._calls.decoder.read(unread)
+        if stream.call is not None:
+            self._received(found)
+            stream.go_on()
+        elif not isinstance(found, ServeError):
+            found.blocks.free()
 
     def _received(self, decoded: DecodedInfer | ServeError) -> None:
         raise NotImplementedError

@@ -7,7 +7,8 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
-from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates
+from interlace.server.body_decoder.client import BodyDecoder
+from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates, checked
 from interlace.server.grpc.infer_wire import RAW_TAG, malformed, scan
 from interlace.server.grpc.limits import FIELDS_MAX, TENSORS_MAX, GrpcLimits
 from interlace.server.heap_budget import HeapBudget, HeapReservation
@@ -17,6 +18,8 @@ from interlace.shm.blocks import ArenaBlocks
 
 _SMALL_BYTES: Final = 4096
 _ID_BYTES_MAX: Final = 4096
+#: A longer head, of typed contents, is read in another process: 16 MiB take up to two seconds.
+_HERE_BYTES: Final = 64 << 10
 
 
 class DecodedInfer:
@@ -36,11 +39,39 @@ class DecodedInfer:
         self.blocks = blocks
 
 
+class UnreadInfer:
+    """A request whose head is yet to be read.
+
+    It owns the blocks of the arena that hold the head, and those with its raw tensors.
+    """
+
+    __slots__ = ("blocks", "head", "head_blocks", "id", "spans")
+
+    def __init__(
+        self,
+        head: Span,
+        head_blocks: ArenaBlocks,
+        id: str,
+        spans: Sequence[Span],
+        blocks: ArenaBlocks,
+    ) -> None:
+        self.head = head
+        self.head_blocks = head_blocks
+        self.id = id
+        self.spans = spans
+        self.blocks = blocks
+
+
 class InferDecoder:
     """Puts requests into the arena as they come in. What raises ``ServeError`` keeps nothing."""
 
     def __init__(
-        self, arena: Arena, regions: Regions, limits: GrpcLimits, heap: HeapBudget
+        self,
+        arena: Arena,
+        regions: Regions,
+        limits: GrpcLimits,
+        heap: HeapBudget,
+        bodies: BodyDecoder,
     ) -> None:
         """``heap`` bounds what is kept of unfinished messages outside of the arena."""
         self.limits = limits
@@ -50,11 +81,20 @@ class InferDecoder:
         self._memory = arena.memory
         self._templates = InferTemplates()
         self._regions = regions
+        self._bodies = bodies
 
-    def whole(self, message: memoryview) -> DecodedInfer:
+    def whole(self, message: memoryview) -> DecodedInfer | UnreadInfer:
         """Take a request that is there in one piece."""
         data = bytes(message) if len(message) < _SMALL_BYTES else message
         rest, call_id, raws = scan(data)
+        if len(rest) > _HERE_BYTES:
+            blocks = ArenaBlocks(self.arena)
+            try:
+                spans = [self._copied(value, blocks) for value in _values(data, raws)]
+                return self._unread(rest, call_id, spans, blocks)
+            except ServeError:
+                blocks.free()
+                raise
         template = self._template(rest, call_id, tuple(raws[1::2]))
         head = template.head
         blocks = ArenaBlocks(self.arena)
@@ -65,26 +105,62 @@ class InferDecoder:
             name, datatype, shape = head.inputs[0]
             tensor = Tensor(name, datatype, shape, Span(self._number, offset, size))
             return DecodedInfer(template, call_id, (tensor,), blocks)
-        values = [data[at : at + size] for at, size in zip(raws[::2], raws[1::2], strict=True)]
         try:
-            spans = self._store(head, values, (), blocks)
+            spans = self._store(head, _values(data, raws), (), blocks)
         except ServeError:
             blocks.free()
             raise
         return DecodedInfer(template, call_id, _tensors(head, spans), blocks)
 
-    def received(self, message: bytes, spans: Sequence[Span], blocks: ArenaBlocks) -> DecodedInfer:
+    def received(
+        self, message: bytes, spans: Sequence[Span], blocks: ArenaBlocks
+    ) -> DecodedInfer | UnreadInfer:
         """Take a request whose raw tensors were received into ``blocks`` already, at ``spans``."""
         rest, call_id, _ = scan(message)
+        if len(rest) > _HERE_BYTES:
+            return self._unread(rest, call_id, spans, blocks)
         template = self._template(rest, call_id, tuple([span.nbytes for span in spans]))
         head = template.head
         if head.typed is not None or head.ranges:
             spans = self._store(head, (), spans, blocks)
         return DecodedInfer(template, call_id, _tensors(head, spans), blocks)
 
+    async def read(self, unread: UnreadInfer) -> DecodedInfer | ServeError:
+        """The request once its head was read, elsewhere; or why it is not taken."""
+        blocks, spans = unread.blocks, unread.spans
+        try:
+            try:
+                head, typed, more = await self._bodies.read_head(unread.head)
+            finally:
+                unread.head_blocks.free()
+            blocks.take_over(more)
+            checked(head, len(spans))
+            if typed or head.ranges:
+                spans = self._store(head, (), typed or spans, blocks)
+        except ServeError as error:
+            blocks.free()
+            return error
+        except BaseException:
+            blocks.free()
+            raise
+        return DecodedInfer(InferTemplate(head), unread.id, _tensors(head, spans), blocks)
+
+    def _unread(
+        self, rest: bytes, call_id: str, spans: Sequence[Span], blocks: ArenaBlocks
+    ) -> UnreadInfer:
+        _checked_id(call_id)
+        head_blocks = ArenaBlocks(self.arena)
+        head = self._copied(rest, head_blocks)
+        return UnreadInfer(head, head_blocks, call_id, spans, blocks)
+
+    def _copied(self, value: bytes | memoryview, blocks: ArenaBlocks) -> Span:
+        size = len(value)
+        offset = blocks.alloc(size)
+        self._memory[offset : offset + size] = value
+        return Span(self._number, offset, size)
+
     def _template(self, rest: bytes, call_id: str, sizes: tuple[int, ...]) -> InferTemplate:
-        if len(call_id) > _ID_BYTES_MAX:
-            raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
+        _checked_id(call_id)
         return self._templates.find(rest, sizes)
 
     def _store(
@@ -116,8 +192,21 @@ class InferDecoder:
         return spans
 
 
+def _values(data: bytes | memoryview, raws: Sequence[int]) -> list[bytes | memoryview]:
+    return [data[at : at + size] for at, size in zip(raws[::2], raws[1::2], strict=True)]
+
+
+def _checked_id(call_id: str) -> None:
+    if len(call_id) > _ID_BYTES_MAX:
+        raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
+
+
 def _tensors(head: InferHead, spans: Sequence[Span]) -> tuple[Tensor, ...]:
     return tuple([Tensor(*each, span) for each, span in zip(head.inputs, spans, strict=True)])
+
+
+#: Gets a request, one whose head is yet to be read, or why it was not taken.
+OnReceived = Callable[[DecodedInfer | UnreadInfer | ServeError], None]
 
 
 class InferSink:
@@ -126,12 +215,10 @@ class InferSink:
     ``done`` gets the request, or why it was not taken; then the sink swallows what is left of it.
     """
 
-    def __init__(
-        self, decoder: InferDecoder, nbytes: int, done: Callable[[DecodedInfer | ServeError], None]
-    ) -> None:
+    def __init__(self, decoder: InferDecoder, nbytes: int, done: OnReceived) -> None:
         self._decoder = decoder
         self._left = nbytes
-        self._done: Callable[[DecodedInfer | ServeError], None] | None = done
+        self._done: OnReceived | None = done
         self._head = bytearray()
         self._reserved = HeapReservation(decoder.heap)
         self._tag = bytearray()  #: the start of a field whose length has not come whole

@@ -142,9 +142,8 @@ class InferTemplates:
         found = self._known.get(key)
         if found is not None:
             return found
-        parsed = read_head(head)
-        _check_count(parsed, len(sizes))
-        template = InferTemplate(parsed)
+        template = InferTemplate(checked(read_head(head), len(sizes)))
+        parsed = template.head
         if len(head) <= _CACHED_HEAD_BYTES and parsed.typed is None:
             self._known.put(key, template)
         return template
@@ -189,7 +188,12 @@ def read_head(data: bytes) -> InferHead:
     )
 
 
-def _check_count(head: InferHead, raw_count: int) -> None:
+def checked(head: InferHead, raw_count: int) -> InferHead:
+    """The head of a message with so many raw tensors.
+
+    Raises:
+        ServeError: BAD_INPUT, it does not fit them.
+    """
     if head.typed is not None and raw_count:
         name = head.inputs[0][0]
         raise _bad(
@@ -202,6 +206,7 @@ def _check_count(head: InferHead, raw_count: int) -> None:
             f"expected {expected} raw_input_contents for {len(head.inputs)} inputs of model "
             f"'{head.model}', got {raw_count}"
         )
+    return head
 
 
 def _range(what: str, parameters: Any) -> SharedMemoryRange | None:

@@ -18,6 +18,7 @@ from typing import Final
 
 from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
+from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.grpc.epoll_loop import EpollLoop
 from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.infer_decoder import InferDecoder
@@ -43,9 +44,13 @@ def local_inference(
     arenas: ArenaMap,
     limits: GrpcLimits,
     heap: HeapBudget,
+    bodies: BodyDecoder,
 ) -> LocalInference:
-    """Inference by a data plane of this process. Inputs land in ``arena``."""
-    decoder = InferDecoder(arena, regions, limits, heap)
+    """Inference by a data plane of this process. Inputs land in ``arena``.
+
+    ``bodies`` reads heads that would hold up the loop; whoever made it closes it.
+    """
+    decoder = InferDecoder(arena, regions, limits, heap, bodies)
     return LocalInference(PendingCalls(plane, decoder, ResponseEncoder(arenas, regions, table)))
 
 

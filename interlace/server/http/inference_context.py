@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.cache import GenerationalCache
 from interlace.server.dataplane.plane import DataPlane, TensorMemory
 from interlace.server.heap_budget import HeapBudget
@@ -33,7 +34,10 @@ class InferenceContext:
         arenas: TensorMemory,
         regions: Regions,
         limits: HttpLimits,
+        bodies: BodyDecoder,
     ) -> None:
+        """``bodies`` decodes what would hold up the loop; it is closed with the HTTP server."""
+        self.bodies = bodies
         self.plane = plane
         self.arena = arena
         self.view = arenas.view

@@ -10,7 +10,6 @@ from interlace.core.model import Model
 from interlace.core.tensor import ITEM_BYTES, element_count
 from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.bodies import ArenaBody
-from interlace.server.http.body_decoder.client import BodyDecoder
 from interlace.server.http.inference import Inference
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.input_tensors import check_json
@@ -46,7 +45,7 @@ class LargeBodies:
     def __init__(self, context: InferenceContext) -> None:
         self._context = context
         self._limits = context.limits
-        self._decoder = BodyDecoder(context.arena)
+        self._decoder = context.bodies
 
     def begin(self, inference: Inference, head: RequestHead, body: ArenaBody | bytearray) -> None:
         """Begin one inference; an ``ArenaBody`` lies in its blocks already."""

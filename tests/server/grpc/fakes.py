@@ -16,6 +16,7 @@ from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import WallClock
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
+from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer, local_inference
@@ -175,6 +176,7 @@ class Main:
     def __exit__(self, *error: object) -> None:
         if hasattr(self, "server"):
             self.do(self.server.close)
+            self.do(self.bodies.close)
         self.run(self._settle())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -190,8 +192,9 @@ class Main:
         api = AdminApi(plane, self.table, self.control, clock, self.regions)
         limits = limits or GrpcLimits()
         heap = HeapBudget(limits.max_heap_bytes)
+        self.bodies = BodyDecoder(self.arena)
         inference = local_inference(
-            self.plane, self.table, self.regions, self.arena, self.arenas, limits, heap
+            self.plane, self.table, self.regions, self.arena, self.arenas, limits, heap, self.bodies
         )
         self.server = GrpcServer(inference, api, limits, heap, keys)
         self.port = await self.server.listen("127.0.0.1", port, self.tls)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
-from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
+from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink, UnreadInfer
 from interlace.server.grpc.infer_head import read_head, typed_bytes
 from interlace.server.grpc.infer_wire import (
     FINAL_RESPONSE,
@@ -94,7 +94,7 @@ def tensors_of(wire: Wire, decoded: DecodedInfer) -> list[bytes]:
 def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> None:
     encoded = made.SerializeToString()
     with Wire() as wire:
-        got: list[DecodedInfer | ServeError] = []
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
         sink = InferSink(wire.decoder, len(encoded), got.append)
         at = turn = 0
         while at < len(encoded):
@@ -105,6 +105,7 @@ def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> Non
         (pieces,) = got
         assert isinstance(pieces, DecodedInfer)
         whole = wire.decoder.whole(memoryview(encoded))
+        assert isinstance(whole, DecodedInfer)
         for decoded in (pieces, whole):
             assert decoded.id == made.id
             found = tensors_of(wire, decoded)
@@ -116,7 +117,7 @@ def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> Non
 @given(st.binary(max_size=200), st.integers(1, 9))
 def test_pieces_of_anything_end(junk: bytes, size: int) -> None:
     with Wire(arena_bytes=1 << 16) as wire:
-        got: list[DecodedInfer | ServeError] = []
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
         sink = InferSink(wire.decoder, len(junk), got.append)
         for at in range(0, len(junk), size):
             sink.feed(memoryview(junk)[at : at + size])
@@ -138,7 +139,7 @@ def test_an_abandoned_message_leaves_nothing() -> None:
 def test_a_full_arena_refuses_and_swallows_the_rest() -> None:
     encoded = request(bytes(3000), bytes(60_000))
     with Wire(arena_bytes=1 << 16) as wire:
-        got: list[DecodedInfer | ServeError] = []
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
         sink = InferSink(wire.decoder, len(encoded), got.append)
         sink.feed(memoryview(encoded))
         sink.finish()
@@ -151,7 +152,7 @@ def test_fields_are_bounded() -> None:
     """Each costs the event loop a microsecond: a message of 1 MB took 0.2 s."""
     flood = request(b"x") + b"\x78\x00" * 500_000
     with Wire() as wire:
-        got: list[DecodedInfer | ServeError] = []
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
         sink = InferSink(wire.decoder, len(flood), got.append)
         began_s = time.process_time()
         for at in range(0, len(flood), 1 << 16):
@@ -167,7 +168,7 @@ def test_heads_are_bounded() -> None:
     made = ModelInferRequest(model_name="m" * 5000)
     encoded = made.SerializeToString()
     with Wire(GrpcLimits(max_heads_bytes=1000)) as wire:
-        got: list[DecodedInfer | ServeError] = []
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
         sink = InferSink(wire.decoder, len(encoded), got.append)
         sink.feed(memoryview(encoded))
         (error,) = got
@@ -303,6 +304,7 @@ def test_typed_requests_reach_the_arena() -> None:
     made.inputs.add(name="B", datatype="FP32", shape=[1]).contents.fp32_contents.append(2.0)
     with Wire() as wire:
         decoded = wire.decoder.whole(memoryview(made.SerializeToString()))
+        assert isinstance(decoded, DecodedInfer)
         found = tensors_of(wire, decoded)
         assert found == [b"\1\0\xff\xff", np.float32(2.0).tobytes()]
         decoded.blocks.free()
@@ -314,6 +316,8 @@ def test_heads_that_repeat_are_parsed_once() -> None:
         first = wire.decoder.whole(encoded)
         again = wire.decoder.whole(encoded)
         longer = wire.decoder.whole(memoryview(request(b"abc")))
+        assert isinstance(first, DecodedInfer) and isinstance(again, DecodedInfer)
+        assert isinstance(longer, DecodedInfer)
         assert first.template is again.template and longer.template is not first.template
         for decoded in (first, again, longer):
             decoded.blocks.free()

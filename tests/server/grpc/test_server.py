@@ -18,7 +18,9 @@ from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.model_table import ServedModel
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
-from tests.server.grpc.wirebench import STREAM, request
+from tests.server.grpc.wirebench import INFER, STREAM, request
+
+LARGE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 def test_a_busy_port_is_a_plain_error() -> None:
@@ -155,3 +157,61 @@ def test_classes_are_ranked_with_their_labels(echo: Main) -> None:
     words = [b"3.000000:1:dog", b"2.000000:2:eel"]
     framed = b"".join(len(w).to_bytes(4, "little") + w for w in words)
     assert response.raw_output_contents[0] == framed
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("compressed", [False, True])
+def test_long_typed_contents_hold_up_nobody(echo: Main, compressed: bool) -> None:
+    """3 million elements of no bytes take 0.6 s to read."""
+    elements = [b"ab", *[b""] * 3_000_000]
+    made = ModelInferRequest(model_name="echo", id="long")
+    made.inputs.add(name="A", datatype="BYTES", shape=[len(elements)])
+    made.inputs[0].contents.bytes_contents.extend(elements)
+    how = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
+    with grpc.insecure_channel(echo.target, LARGE, compression=how) as channel:
+        call = channel.unary_unary(
+            INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
+        )
+        asked = call.future(made.SerializeToString(), timeout=60)
+        waits_s = []
+        while not asked.done():
+            began_s = time.monotonic()
+            echo.do(lambda: None)
+            waits_s.append(time.monotonic() - began_s)
+            time.sleep(0.002)
+        assert asked.result().id == "long"
+        (answer,) = asked.result().raw_output_contents
+        assert answer == b"\2\0\0\0ab" + bytes(4) * 3_000_000
+    assert max(waits_s) < 0.25
+    echo.settled()
+
+
+@pytest.mark.process
+def test_long_typed_contents_are_judged_as_short_ones(echo: Main) -> None:
+    made = ModelInferRequest(model_name="echo")
+    made.inputs.add(name="A", datatype="INT8", shape=[100_000])
+    made.inputs[0].contents.int_contents.extend([1] * 99_999 + [200])
+    stayed = ModelInferRequest(model_name="echo")
+    stayed.CopyFrom(made)
+    stayed.raw_input_contents.append(b"x")
+    stayed.inputs[0].contents.int_contents[-1] = 2
+    with grpc.insecure_channel(echo.target) as channel:
+        error = failure(raw(channel), made.SerializeToString())
+        assert "element 99999 is 200, which INT8 cannot hold" in (error.details() or "")
+        error = failure(raw(channel), stayed.SerializeToString())
+        assert "must not be specified when using raw_input_contents" in (error.details() or "")
+    echo.settled()
+
+
+@pytest.mark.process
+def test_a_call_that_is_cancelled_while_its_head_is_read_leaves_nothing(echo: Main) -> None:
+    made = ModelInferRequest(model_name="echo")
+    made.inputs.add(name="A", datatype="BYTES", shape=[2_000_000])
+    made.inputs[0].contents.bytes_contents.extend([b""] * 2_000_000)
+    with grpc.insecure_channel(echo.target, LARGE) as channel:
+        call = channel.unary_unary(INFER, _registered_method=False)
+        asked = [call.future(made.SerializeToString(), timeout=60) for _ in range(2)]
+        time.sleep(0.5)
+        for one in asked:
+            one.cancel()
+        echo.settled()

@@ -99,7 +99,8 @@ class Wire:
         self.plane = EchoPlane()
         regions = Regions(allowed=True)
         heap = HeapBudget(self.limits.max_heap_bytes)
-        self.decoder = InferDecoder(self.arena, regions, self.limits, heap)
+        bodies: Any = None  # needs a loop, as long heads do
+        self.decoder = InferDecoder(self.arena, regions, self.limits, heap, bodies)
         responses = ResponseEncoder(arenas, regions, ModelTable())
         self.calls = PendingCalls(self.plane, self.decoder, responses)
         api: Any = ReadyApi()

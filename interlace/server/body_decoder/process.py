@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.compression import unpack_into
 from interlace.server.dataplane.call import Parameter
+from interlace.server.grpc.infer_head import InferHead, SharedMemoryRange, read_head
 from interlace.server.http.decoded_request import DecodedRequest, InputSource, OutputTarget
 from interlace.server.http.request_json import decode_request
 from interlace.shm.arena import Arena
@@ -38,9 +40,16 @@ class Parse(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Fill(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Put the tensors of the last ``Parse`` that stood in JSON to these offsets, in order."""
+    """Put the tensors that the last ``Parse`` or ``ReadHead`` kept to these offsets, in order."""
 
     offsets: tuple[int, ...]
+
+
+class ReadHead(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Parse the head of a ModelInferRequest, ``nbytes`` at ``offset``."""
+
+    offset: int
+    nbytes: int
 
 
 class Unpacked(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -72,8 +81,38 @@ class DecodeRefused(msgspec.Struct, frozen=True, array_like=True, tag=14):
     text: str
 
 
-DecoderRequest = Unpack | Parse | Fill
-DecoderReply = Unpacked | Parsed | FillDone | DecodeRefused
+#: A region of client shared memory, an offset and a size there.
+_Range = tuple[str, int, int]
+
+
+class HeadRead(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """An ``InferHead``, but for the bytes of its typed contents: ``typed`` has their sizes."""
+
+    model: str
+    version: str
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, int], ...]
+    parameters: dict[str, Parameter]
+    typed: tuple[int, ...] | None
+    ranges: dict[int, _Range]
+    targets: dict[str, _Range]
+
+    def head(self) -> InferHead:
+        """The head, with typed contents of no bytes."""
+        return InferHead(
+            self.model,
+            self.version,
+            self.inputs,
+            self.outputs,
+            self.parameters,
+            None if self.typed is None else (),
+            {position: SharedMemoryRange(*each) for position, each in self.ranges.items()},
+            {name: SharedMemoryRange(*each) for name, each in self.targets.items()},
+        )
+
+
+DecoderRequest = Unpack | Parse | Fill | ReadHead
+DecoderReply = Unpacked | Parsed | FillDone | DecodeRefused | HeadRead
 
 
 class DecoderProcess:
@@ -81,7 +120,7 @@ class DecoderProcess:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._data: list[bytes] = []
+        self._data: Sequence[bytes] = ()
 
     def answer(self, question: DecoderRequest) -> DecoderReply:
         """What comes of a question; a body that is wrong is an answer."""
@@ -90,6 +129,8 @@ class DecoderProcess:
                 return self._unpack(question)
             if isinstance(question, Parse):
                 return self._parse(question)
+            if isinstance(question, ReadHead):
+                return self._read_head(question)
             return self._fill(question)
         except ServeError as error:
             return DecodeRefused(error.reason.value, error.detail[:4096])
@@ -107,8 +148,22 @@ class DecoderProcess:
         self._data = [source.data for source in decoded.sources if source.data is not None]
         return _parsed(decoded)
 
+    def _read_head(self, question: ReadHead) -> HeadRead:
+        head = read_head(bytes(self._arena.view(question.offset, question.nbytes)))
+        self._data = head.typed or ()
+        return HeadRead(
+            head.model,
+            head.version,
+            head.inputs,
+            head.outputs,
+            head.parameters,
+            None if head.typed is None else tuple(map(len, head.typed)),
+            {i: (each.region, each.offset, each.nbytes) for i, each in head.ranges.items()},
+            {name: (each.region, each.offset, each.nbytes) for name, each in head.targets.items()},
+        )
+
     def _fill(self, question: Fill) -> FillDone:
-        data, self._data = self._data, []
+        data, self._data = self._data, ()
         for offset, each in zip(question.offsets, data, strict=True):
             self._arena.view(offset, len(each))[:] = each
         return FillDone()

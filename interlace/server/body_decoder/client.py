@@ -7,25 +7,30 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from typing import Final
 
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http.bodies import ArenaBody, aligned
-from interlace.server.http.body_decoder.process import (
+from interlace.core.tensor import Span
+from interlace.server.body_decoder.process import (
     DecodeRefused,
     DecoderReply,
     DecoderRequest,
     Fill,
+    HeadRead,
     Parse,
     Parsed,
+    ReadHead,
     Unpack,
     Unpacked,
 )
-from interlace.server.http.decoded_request import DecodedRequest, InputSource
+from interlace.server.grpc.infer_head import InferHead
+from interlace.server.http.bodies import ArenaBody, aligned
+from interlace.server.http.decoded_request import DecodedRequest
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
 from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
@@ -37,7 +42,7 @@ IDLE_S: Final = 60.0
 #: Models come first where both want a core.
 _CHILD: Final = (
     "from interlace.runtime.background import yield_cores; yield_cores(); "
-    "from interlace.server.http.body_decoder.process import main; main()"
+    "from interlace.server.body_decoder.process import main; main()"
 )
 
 
@@ -84,15 +89,36 @@ class BodyDecoder:
         async with self._exclusive():
             parsed = await self._ask(Parse(body.offset, json_bytes, has_header))
             assert isinstance(parsed, Parsed)
-            sizes = [aligned(source.nbytes) for source in parsed.sources if source.at is not None]
-            blocks = ArenaBlocks(self._arena)
-            try:
-                decoded, offsets = _placed(parsed, blocks.alloc(max(1, sum(sizes))))
-                await self._ask(Fill(offsets))
-            except BaseException:
-                blocks.free()
-                raise
-        return decoded, blocks
+            sizes = [source.nbytes for source in parsed.sources if source.at is not None]
+            offsets, blocks = await self._filled(sizes)
+        return _placed(parsed, offsets), blocks
+
+    async def read_head(self, head: Span) -> tuple[InferHead, Sequence[Span], ArenaBlocks]:
+        """The head of a ModelInferRequest, and where its typed contents then lie.
+
+        Raises:
+            ServeError: it is malformed, there is no room, or the process is too busy.
+        """
+        async with self._exclusive():
+            found = await self._ask(ReadHead(head.offset, head.nbytes))
+            assert isinstance(found, HeadRead)
+            sizes = found.typed or ()
+            offsets, blocks = await self._filled(sizes)
+        number = self._arena.number
+        spans = [Span(number, at, size) for at, size in zip(offsets, sizes, strict=True)]
+        return found.head(), spans, blocks
+
+    async def _filled(self, sizes: Sequence[int]) -> tuple[Sequence[int], ArenaBlocks]:
+        """Where tensors of these sizes lie that the process kept, and the block that holds them."""
+        blocks = ArenaBlocks(self._arena)
+        try:
+            at = blocks.alloc(max(1, sum(map(aligned, sizes))))
+            offsets = [at + before for before in accumulate(map(aligned, sizes), initial=0)][:-1]
+            await self._ask(Fill(tuple(offsets)))
+        except BaseException:
+            blocks.free()
+            raise
+        return offsets, blocks
 
     def close(self) -> None:
         """End the process; requests that wait for it are refused."""
@@ -176,16 +202,8 @@ class BodyDecoder:
             self._idle = self._loop.call_later(IDLE_S, self._rest)
 
 
-def _placed(parsed: Parsed, at: int) -> tuple[DecodedRequest, tuple[int, ...]]:
-    """The request with its tensors from ``at`` on in the arena, and where each of them goes."""
-    sources: list[InputSource] = []
-    offsets: list[int] = []
-    for source in parsed.sources:
-        if source.at is None:
-            sources.append(source)
-            continue
-        sources.append(source._replace(at=at))
-        offsets.append(at)
-        at += aligned(source.nbytes)
-    decoded = DecodedRequest(parsed.id, tuple(sources), parsed.targets, parsed.parameters)
-    return decoded, tuple(offsets)
+def _placed(parsed: Parsed, offsets: Sequence[int]) -> DecodedRequest:
+    """The request with its tensors at these offsets in the arena."""
+    there = iter(offsets)
+    sources = [s if s.at is None else s._replace(at=next(there)) for s in parsed.sources]
+    return DecodedRequest(parsed.id, tuple(sources), parsed.targets, parsed.parameters)
