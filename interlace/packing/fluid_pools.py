@@ -41,8 +41,8 @@ from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 
-#: Lengths of batches that are told apart.
-_MOST_LENGTHS: Final = 4
+#: Lengths of batches that are told apart: so many, or more of few models.
+_LENGTHS, _LENGTHS_X_MODELS = 4, 64
 #: Where branch and bound ends: after so many nodes, or so near the optimum.
 _NODES, _GAP = 20, 0.03
 #: Hosts of a pool that are kept idle: arrivals are random, and the more so the fewer host them.
@@ -211,7 +211,8 @@ class FluidPools:
     def _lengths_ms(self) -> list[float]:
         """Halves of SLOs, evenly chosen where there are many."""
         halves = sorted({one.slo_ms / 2.0 for one in self.demand})
-        at = np.linspace(0, len(halves) - 1, min(len(halves), _MOST_LENGTHS)).round().astype(int)
+        most = max(_LENGTHS, _LENGTHS_X_MODELS // max(1, len(self.demand)))
+        at = np.linspace(0, len(halves) - 1, min(len(halves), most)).round().astype(int)
         return [halves[i] for i in at]
 
     @cached_property

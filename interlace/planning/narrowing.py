@@ -22,6 +22,8 @@ _PROPOSED, _TRIED = 12, 4
 #: A cut that breaks before this part of ``enough`` requests is no near miss: it uses up patience,
 #: the more the sooner.
 _SOON, _PATIENCE = 0.8, 1.5
+#: Accelerators that are added one by one.
+_SINGLY: Final = 4
 #: Headrooms between which lanes that overlap are tried.
 _CAREFUL, _AMPLE = 0.55, 4.0
 
@@ -39,16 +41,16 @@ class Narrowing:
         """The fewest accelerators, from ``least`` to ``most``, that keep every promise.
 
         In pools, else by lanes that overlap. From the fewest with time for all rates up, by one and
-        then by steps that double; between the last that fails and the first that is kept by
-        bisection.
+        after ``_SINGLY`` by steps that double, since what is kept is tried for much longer than
+        what is not; between the last that fails and the first that is kept by bisection.
         """
-        count = self._with_time(max(1, least), most)
+        count = first = self._with_time(max(1, least), most)
         failed, step, kept = count - 1, 1, None
         while kept is None and count <= most:
             kept = self._kept_by(count)
             if kept is None:
+                step = step if count < first + _SINGLY else 2 * step
                 failed, count = count, min(count + step, max(most, count + 1))
-                step = 2 * step if count - failed == step and failed > least else step
         while kept is not None and count - failed > 1:
             middle = (failed + count) // 2
             fewer = self._kept_by(middle)
