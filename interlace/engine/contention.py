@@ -13,11 +13,14 @@ from interlace.engine.state import DeployedModel, EngineState
 LOSING_MS: Final = 1000.0
 
 
-def record_loss(state: EngineState, deployed: DeployedModel | None, now_ms: float) -> None:
-    """A request of the model was refused, dropped or late."""
+def record_loss(
+    state: EngineState, deployed: DeployedModel | None, rows: int, now_ms: float
+) -> None:
+    """A request of so many rows of the model was refused, dropped or late."""
     state.lost_request_ms = now_ms
     if deployed is not None:
         deployed.lost_request_ms = now_ms
+        deployed.lost_rows += rows
 
 
 def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:

@@ -68,7 +68,7 @@ class RequestScheduler:
             self.fetching.arrived(deployed, request, now_ms)
         error = self._judge(request, deployed, now_ms)
         if error is not None:
-            contention.record_loss(self._state, deployed, now_ms)
+            contention.record_loss(self._state, deployed, request.rows, now_ms)
             refused = [_refused(request, error)]
             if deployed.weights and deployed.ready_ms > now_ms:
                 refused += self.fetching.refused(deployed, now_ms)
@@ -100,7 +100,7 @@ class RequestScheduler:
         deployed = self._state.models.get(model)
         if deployed is not None:
             self._rates.count(model, rows)
-            contention.record_loss(self._state, deployed, now_ms)
+            contention.record_loss(self._state, deployed, rows, now_ms)
         return []
 
     def _judge(self, request: Request, deployed: DeployedModel, now_ms: float) -> ServeError | None:
@@ -238,7 +238,7 @@ class RequestScheduler:
         for request in self.staging.source(deployed, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
             deployed.admission_margin.dropped()
-            contention.record_loss(self._state, deployed, now_ms)
+            contention.record_loss(self._state, deployed, request.rows, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(SendReply(Reply(request, Outcome.EXPIRED, error=error)))
         return commands
@@ -280,6 +280,7 @@ class RequestScheduler:
         running = live.give(run, run_ms, now_ms)
         live.starts_ms[launch.model] = now_ms
         live.service_tags.began(launch.model, rows)
+        deployed.lost_rows = 0
         self._state.began(live.gpu, launch.model, now_ms)
         return [run, *timeouts.began(self._state, running)]
 
@@ -305,7 +306,7 @@ class RequestScheduler:
                 deployed.admission_margin.met()
             elif deployed is not None:
                 deployed.admission_margin.missed(request.arrived_ms, now_ms)
-                contention.record_loss(self._state, deployed, now_ms)
+                contention.record_loss(self._state, deployed, request.rows, now_ms)
             if request.id in self._state.given_up:
                 answers.append(retries.given_up(self._state, request, now_ms))
                 continue
@@ -347,7 +348,7 @@ class RequestScheduler:
         deployed = self._state.models.get(request.model)
         if deployed is not None and deployed.hosts:
             deployed.admission_margin.dropped()
-        contention.record_loss(self._state, deployed, now_ms)
+        contention.record_loss(self._state, deployed, request.rows, now_ms)
         error = refusals.expired(request, end_ms, now_ms)
         return SendReply(Reply(request, Outcome.EXPIRED, error=error))
 

@@ -47,6 +47,7 @@ class DeployedModel(ModelView):
     pools: dict[str, InputPool] = field(default_factory=dict)  #: staged inputs by accelerator
     crashes_ms: list[float] = field(default_factory=list)
     lost_request_ms: float = float("-inf")  #: when a request was last refused, dropped or late
+    lost_rows: int = 0  #: since a batch of it last began
     quarantine_reason: str | None = None  #: why it is not served now
     retry_at_ms: float = float("inf")  #: when a quarantine ends
     quarantine_ms: float = 0.0  #: how long the last quarantine was

@@ -38,6 +38,11 @@ of the overdue have ended, at the latest: then all of the accelerator is free bu
 since, and none of that was to end after the moment at which it could begin without. Every such
 batch moves it on by b_i / r_i, so each that is overdue is furthest behind in its turn.
 
+A model that is asked for seldom is never so far behind: each of its requests ends before a lag adds
+up. So there, one of which ``BATCHES`` planned batches were lost since one began is *starved*: it
+goes after those that are owed a batch and before the rest, and of ``OVERDUE`` times as many lost
+those do not pass it either. As it is chosen only where nobody is owed, the bounds above hold.
+
 To keep room for all that is owed, not only what is overdue, costs more than it gives: in overload
 (D-STACK's C-3 to C-7 at 1.3 of the ceiling) 0.3 to 2.1 of 100 requests, the worst-off model of the
 eight cases then gets from 5.5 less to 3.0 more.
@@ -66,6 +71,16 @@ _LEAST_RPS: Final = 0.1
 def planned_rows_per_s(slot: Slot) -> float:
     """The weight of a turn, in rows per second."""
     return max(slot.rows_per_s, _LEAST_RPS)
+
+
+def starved(slot: Slot, lost_rows: int) -> bool:
+    """True if so many rows were lost since a batch began that the model goes before the rest."""
+    return lost_rows >= BATCHES * slot.batch
+
+
+def famished(slot: Slot, lost_rows: int) -> bool:
+    """True if so many were that nobody passes it any more, where partitions overlap."""
+    return lost_rows >= OVERDUE * BATCHES * slot.batch
 
 
 def owed_ms(slot: Slot) -> float:

@@ -107,6 +107,7 @@ class ModelView:
     hosts: tuple[PartitionView, ...]  #: accepting, on any accelerator, with the model loaded
     lenders: tuple[PartitionView, ...]  #: the same, where it is a guest
     alike: bool  #: its hosts are of one share, and none has another model's turns
+    lost_rows: int  #: refused, dropped or late since a batch of it last began
     ready_ms: float  #: when its weights are predicted to be there; a past time if they are
 
     @property

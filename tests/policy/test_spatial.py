@@ -83,7 +83,36 @@ def test_shares_are_where_a_row_costs_least() -> None:
     lanes = [(p.slots[0].model, p.share_pct) for p in plan.partitions]
     assert lanes[:2] == list(knees.items())
     # A row of b costs a little more on 80 %; of a, half as much again on 60 %.
-    assert lanes[2:] == [("a", 40), ("b", 80)]
+    assert lanes[2:4] == [("a", 40), ("b", 80)]
+    assert lanes[4:] == [("a", 40), ("b", 100)]  # for bursts: neither is slow where it is
+
+
+def test_a_lane_for_bursts_is_at_most_three_times_as_slow_as_the_widest() -> None:
+    """A row costs the less the narrower; a batch takes 3.1 times as long on a fifth."""
+    known = {"m": scaled_profile("m", 2.0, 0.5, 100, 10)}
+    points = {
+        (batch, share): replace(point, p95_ms=ms, median_ms=ms)
+        for (batch, share), point in known["m"].points.items()
+        for ms in [(2.0 + 0.5 * batch) * (100 / share) ** 0.7]
+    }
+    known["m"] = replace(known["m"], points=points)
+    plan = Overcommitted()([Demand("m", 5.0, 1000.0)], fleet_of(FREELY, 1), known, Plan())
+    widths = [p.share_pct for p in plan.partitions]
+    assert widths == [20, 20, 40]
+    assert (100 / 40) ** 0.7 <= 3.0 < (100 / 20) ** 0.7
+
+
+@pytest.mark.parametrize("shares", [(60, 50), (60, 30)], ids=["overlapping", "cut"])
+def test_no_batch_begins_in_a_lane_too_slow_for_it(shares: tuple[int, ...]) -> None:
+    """When the fast one is taken the rest would be late in the slow one."""
+    known = {"m": scaled_profile("m", 4.0, 0.5, 100, 10)}
+    lanes = [
+        Partition(f"p{i}", "g0", share, (Slot("m", 1, 30.0),)) for i, share in enumerate(shares)
+    ]
+    plan = Plan(tuple(lanes), overlapping=True)
+    outcomes = _outcomes([Demand("m", 60.0, 8.5)], plan, known)
+    assert outcomes[Outcome.OK] > 10
+    assert outcomes[Outcome.LATE] == 0
 
 
 def test_narrower_lanes_fill_what_the_others_leave() -> None:

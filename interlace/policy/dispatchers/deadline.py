@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
@@ -12,6 +12,9 @@ from interlace.policy.batching import BatchSizes, given_up, kept_rows, rows_in_t
 from interlace.policy.decision import Dispatch, Drop, Launch
 from interlace.policy.fairness import owed_ms
 from interlace.policy.view import ModelView, PartitionView, View
+
+#: Sums of times that are equal on paper differ by less.
+_ROUNDING_MS: Final = 1e-6
 
 
 class _Claim(NamedTuple):
@@ -53,8 +56,9 @@ def earliest_deadline(view: View, now_ms: float) -> Dispatch:
             if lent is not None:
                 launches.append(lent)
                 taken[lent.model] = taken.get(lent.model, 0) + lent.rows
-        if claims:
-            launch, dropped = _launch(claims, partition, view, taken, at_ms)
+        found = _launch(claims, partition, view, taken, at_ms) if claims else None
+        if found is not None:
+            launch, dropped = found
             launches.append(launch)
             if dropped:
                 drops.append(Drop(launch.model, dropped))
@@ -122,8 +126,11 @@ def _latest_ms(model: ModelView, head: Request, rows: int, least: int, share_pct
 
 def _launch(
     claims: list[_Claim], partition: PartitionView, view: View, taken: dict[str, int], now_ms: float
-) -> tuple[Launch, int]:
-    """The batch that starts, and how many of its model's oldest are given up for it."""
+) -> tuple[Launch, int] | None:
+    """The batch that starts, and how many of its model's oldest are given up for it.
+
+    None of a model whose first would be late here: a faster partition may be free in time.
+    """
     chosen = _chosen(claims, view, now_ms)
     owed = _lagging(chosen, claims, partition) if len(claims) > 1 else None
     first, others_ms, few_ms = owed or chosen, inf, inf
@@ -150,6 +157,10 @@ def _launch(
     if rows < planned and others_ms < few_ms:
         budget_ms = min(end_ms, few_ms) - now_ms
         rows = max(rows, rows_in_time(planned, model, first.head, share_pct, budget_ms))
+    run_ms = model.latency_ms(rows, share_pct, first.head.shape)
+    if now_ms + run_ms > end_ms + _ROUNDING_MS:
+        others = [claim for claim in claims if claim is not first]
+        return _launch(others, partition, view, taken, now_ms) if others else None
     return Launch(partition.id, first.model, rows), dropped
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
@@ -12,8 +12,18 @@ from interlace.policy.availability import start_ms
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
 from interlace.policy.decision import Dispatch, Drop, Launch
-from interlace.policy.fairness import overdue_ms, owed_ms
+from interlace.policy.fairness import famished, overdue_ms, owed_ms, starved
 from interlace.policy.view import PartitionView, View
+
+#: Who goes first of one stated priority: who is overdue a batch, or owed one; of whom many rows in
+#: a row were lost; the rest.
+_OVERDUE: Final = 0
+_OWED: Final = 1
+_FAMISHED: Final = 2
+_STARVED: Final = 3
+_REST: Final = 4
+#: Sums of times that are equal on paper differ by less.
+_ROUNDING_MS: Final = 1e-6
 
 
 class _Use(NamedTuple):
@@ -33,7 +43,7 @@ class _WaitingModel(NamedTuple):
     """
 
     priority: int
-    passed: bool  #: others may pass it: it is not overdue
+    turn: int
     ahead_ms: float
     latest_ms: float
     model: str
@@ -72,12 +82,12 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     What runs at once never exceeds the accelerator, nor do two that run share a unit of it. A model
     takes the lane that ends its batch first, and of equals the one that takes least. One that finds
     no room waits, and the others pass it (EASY backfilling, Lifka 1995) only as long as it can
-    still begin in time afterwards, if its deadline is before theirs. Of models that lose requests,
-    one that is owed a batch comes first, and one that is overdue is not passed
-    (``policy.fairness``).
+    still begin in time afterwards, if its deadline is before theirs. No batch begins in a lane in
+    which it would be late. Of models that lose requests, one that is owed a batch comes first, then
+    one that is starved; one that is overdue is not passed (``policy.fairness``).
     """
     uses = _uses(view, now_ms)
-    claims = _ordered(_claims(uses, view, now_ms))
+    claims = _ordered(_claims(uses, view, now_ms), view)
     launches: list[Launch] = []
     drops: list[Drop] = []
     begun: set[str] = set()
@@ -137,31 +147,33 @@ def _claim(
     latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
     level = head.priority or UNSTATED_PRIORITY
     ordered = [(one[3], one[4]) for one in timed]
-    return _WaitingModel(level, True, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
+    return _WaitingModel(level, _REST, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
 
 
 def _by_end(one: tuple[float, int, str, PartitionView, Slot]) -> tuple[float, int, str]:
     return one[:3]
 
 
-def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
+def _ordered(claims: list[_WaitingModel], view: View) -> list[_WaitingModel]:
     """Claims in order of service; one that is owed a batch is due before all of its priority."""
     claims.sort(key=_urgency)
     if len(claims) < 2:
         return claims
     lags_ms = claims[0].lanes[0][0].lags_ms
-    if not lags_ms:
-        return claims
     for index, claim in enumerate(claims):
-        lag_ms = lags_ms.get(claim.model, 0.0)
-        slot = claim.lanes[0][1]
+        slot, lag_ms = claim.lanes[0][1], lags_ms.get(claim.model, 0.0)
+        lost_rows = view.model(claim.model).lost_rows
         if lag_ms >= owed_ms(slot):
-            claims[index] = claim._replace(passed=lag_ms < overdue_ms(slot), ahead_ms=-lag_ms)
+            turn = _OVERDUE if lag_ms >= overdue_ms(slot) else _OWED
+            claims[index] = claim._replace(turn=turn, ahead_ms=-lag_ms)
+        elif starved(slot, lost_rows):
+            turn = _FAMISHED if famished(slot, lost_rows) else _STARVED
+            claims[index] = claim._replace(turn=turn)
     claims.sort(key=_urgency)
     return claims
 
 
-def _urgency(claim: _WaitingModel) -> tuple[int, bool, float, float, str]:
+def _urgency(claim: _WaitingModel) -> tuple[int, int, float, float, str]:
     return claim[:5]
 
 
@@ -181,6 +193,8 @@ def _launch(
         budget_ms = queue.deadline_ms(dropped) - at_ms
         rows = rows_in_time(rows, model, head, place.share_pct, budget_ms)
         end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape)
+        if end_ms > queue.deadline_ms(dropped) + _ROUNDING_MS:
+            continue  # too slow a lane: a faster one may have room in time
         use = _Use(end_ms, view.gpu.taken(place.share_pct), place.units_mask, place.id)
         if _passes(waiting, use, uses, view, now_ms):
             return Launch(place.id, claim.model, rows), dropped, use
@@ -200,10 +214,10 @@ def _passes(waiting: _Waiting, use: _Use, uses: Sequence[_Use], view: View, now_
             continue
         if claim.priority <= other.priority and not _goes_before(other, claim):
             continue
-        if other.passed and other.ahead_ms:
+        if other.turn in (_OWED, _STARVED):
             continue
         soonest_ms = _soonest_ms(other, before, view, now_ms)
-        latest_ms = other.latest_ms if other.passed else soonest_ms
+        latest_ms = other.latest_ms if other.turn == _REST else soonest_ms
         if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
             return False
     return True
@@ -211,8 +225,8 @@ def _passes(waiting: _Waiting, use: _Use, uses: Sequence[_Use], view: View, now_
 
 def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
     """What is owed a batch first, in its order; the others by deadline."""
-    if one.ahead_ms or other.ahead_ms:
-        return (one.passed, one.ahead_ms, one.model) < (other.passed, other.ahead_ms, other.model)
+    if min(one.turn, other.turn) < _REST:
+        return (one.turn, one.ahead_ms, one.model) < (other.turn, other.ahead_ms, other.model)
     return one.deadline_ms < other.deadline_ms
 
 

@@ -27,10 +27,12 @@ _NO_PLACE: Final = "not every model is in time, or finds memory, on one accelera
 
 
 class _LaneSize(NamedTuple):
-    """A share, the batch that comes together in time, and the accelerator's time for a row."""
+    """A share, the batch that comes together in time, how long it takes, and a row's part of the
+    accelerator's time."""
 
     share_pct: int
     batch: int
+    run_ms: float
     row_ms: float
 
 
@@ -40,14 +42,15 @@ _Lane = tuple[str, _LaneSize]
 
 @dataclass(frozen=True, slots=True)
 class Overcommitted:
-    """Every model on every accelerator, in two or three partitions.
+    """Every model on every accelerator, in three or four partitions.
 
     The share is where a row takes least of the accelerator in the batch that comes together in
     time: collected and run within ``patience`` of the SLO. Of equals the widest, which ends first:
     the knee, or less where small batches lose less there than the share saves. The second is as
     wide, or up to ``reach`` times as wide where a row costs at most ``dearer`` times as much: it
     ends sooner where there is room. A third is as much narrower on the same condition, and fills
-    what others leave.
+    what others leave. The last is for bursts while others ask for little: the narrowest that is
+    ``slower`` times as slow as the widest at most, or one more of the first.
 
     It serves as long as its batches take at most ``busy`` of the accelerators, since random
     arrivals leave batches that are not full, and of those the part that shares side by side can
@@ -60,6 +63,7 @@ class Overcommitted:
     busy: float = 0.9
     dearer: float = 1.17
     reach: float = 1.5
+    slower: float = 3.0
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -143,7 +147,7 @@ class Overcommitted:
             run_ms = latency.latency_ms(batch, share_pct)
             if run_ms <= self.patience * one.slo_ms:
                 row_ms = run_ms * gpu.taken(share_pct) / gpu.room / batch
-                yield _LaneSize(share_pct, batch, row_ms)
+                yield _LaneSize(share_pct, batch, run_ms, row_ms)
 
     def _gathered(self, one: Demand, latency: Surface, share_pct: int) -> int:
         """The most rows that arrive and run within the patience; at least one."""
@@ -184,7 +188,8 @@ class Overcommitted:
         return lanes
 
     def _further(self, own: _LaneSize, every: Sequence[_LaneSize], gpu: Gpu) -> list[_LaneSize]:
-        """The widest share in reach where a row costs little more, else replicas; the narrowest."""
+        """The widest share in reach where a row costs little more, else replicas; the narrowest;
+        one for bursts."""
         cheap = [
             size
             for size in every
@@ -194,7 +199,10 @@ class Overcommitted:
         found = [size for size in cheap[-1:] if size.share_pct >= _APART * own.share_pct]
         if not found and 2 * gpu.taken(own.share_pct) <= gpu.room:
             found = [own]
-        return found + [size for size in cheap[:1] if size.share_pct * _APART <= own.share_pct]
+        found += [size for size in cheap[:1] if size.share_pct * _APART <= own.share_pct]
+        fastest_ms = min(size.run_ms for size in every)
+        swift = next(size for size in every if size.run_ms <= self.slower * fastest_ms)
+        return [*found, swift if swift.share_pct > own.share_pct else own]
 
 
 def _filled(
