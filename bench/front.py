@@ -21,6 +21,7 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import pack
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
+from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer, local_inference
@@ -47,6 +48,7 @@ def front(
     ours, theirs = multiprocessing.Pipe(duplex=False)
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
     server.start()
+    theirs.close()  # so that a server that ends before it listens is an error here
     assert server.pid is not None
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     found: list[dict[str, Any]] = []
@@ -86,12 +88,13 @@ async def _serve(ports: Connection) -> None:
     for name in MODELS:
         table.publish(ServedModel(_echo(name)))
     plane = DataPlane(EchoRuntime(), table, arenas)
-    context = InferenceContext(plane, table, arena, arenas, regions, limits)
+    bodies = BodyDecoder(arena)
+    context = InferenceContext(plane, table, arena, arenas, regions, limits, bodies)
     http = HttpServer(inference_routes(), InferenceHandler(context), limits)
     no_administration: Any = None
     limits = GrpcLimits()
     heap = HeapBudget(limits.max_heap_bytes)
-    inference = local_inference(plane, table, regions, arena, arenas, limits, heap)
+    inference = local_inference(plane, table, regions, arena, arenas, limits, heap, bodies)
     grpc = GrpcServer(inference, no_administration, limits, heap)
     listening = {
         "http": await http.listen("127.0.0.1", 0),
