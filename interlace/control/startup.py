@@ -48,6 +48,8 @@ class _Opened:
 
 
 _Opening = asyncio.Task[_Opened | None]
+#: Of one folder: what is opened of it, once it was read.
+_Reading = asyncio.Task[list[_Opening]]
 
 
 class _Pace:
@@ -56,27 +58,26 @@ class _Pace:
     The first of them start processes, which import what the others find there: they tell nothing.
     """
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self) -> None:
         self._ready, self._since_s = 0, inf
 
-    def text(self, ready: int, now_s: float) -> str:
+    def text(self, ready: int, total: int, now_s: float) -> str:
         """Asked each time that some have been opened."""
         if self._ready < _STARTING <= ready:
             self._ready, self._since_s = ready, now_s
-        told = f"{ready} of {self._total} models are open"
+        told = f"{ready} of {total} models are open"
         more = ready - self._ready
         if not self._ready or more < _STARTING:
             return told
-        left_s = (now_s - self._since_s) / more * (self._total - ready)
+        left_s = (now_s - self._since_s) / more * (total - ready)
         return f"{told}, about {left_s:.0f} s left"
 
 
 class Startup:
     """Reads, opens, profiles and deploys a repository, all models planned together.
 
-    Models are opened concurrently and fail separately. One that takes much longer to open than the
-    others, or hangs, is not waited for; it is deployed when it is ready.
+    Models are read and opened concurrently, and fail separately. One that takes much longer than
+    the others, or hangs, is not waited for; it is deployed when it is ready.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Startup:
         self._registry = registry
         self._locked = locked
         self._patience_s = patience_s
-        self._under_way: set[_Opening | asyncio.Task[None]] = set()
+        self._under_way: set[_Reading | _Opening | asyncio.Task[None]] = set()
 
     async def run(self, progress: OnSweepStep) -> list[Model]:
         """Bring everything up; returns the models that serve.
@@ -107,8 +108,10 @@ class Startup:
             root = self._preparation.root
             _log.warning("%s holds no models: a model is a folder NAME/1/...", root)
         places = asyncio.Semaphore(_READ_AT_ONCE)
-        found = await asyncio.gather(*(self._begin(name, places) for name in names))
-        opened = await self._open_all([one for opening in found for one in opening])
+        reading = [asyncio.ensure_future(self._begin(name, places)) for name in names]
+        for one in reading:
+            self._noted(one)
+        opened = await self._open_all(reading)
         filled = await self._preparation.profiles([one.model for one in opened], progress)
         serving = await self._bring_up(opened, filled)
         await self._deployments.settled(_SETTLE_S)
@@ -116,7 +119,7 @@ class Startup:
 
     def close(self) -> None:
         """Stop waiting for models that are still being opened."""
-        for task in self._under_way:
+        for task in tuple(self._under_way):
             task.cancel()
 
     async def _begin(self, name: str, places: asyncio.Semaphore) -> list[_Opening]:
@@ -131,16 +134,19 @@ class Startup:
             self._noted(one)
         return opening
 
-    def _noted(self, task: _Opening | asyncio.Task[None]) -> None:
+    def _noted(self, task: _Reading | _Opening | asyncio.Task[None]) -> None:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
     async def _read(self, name: str) -> list[Draft]:
         drafts: list[Draft] = []
         version = ""
+        self._registry.put(VersionEntry(name, "", VersionState.LOADING))
         try:
             found = await self._preparation.found(name)
-            if found is not None and found.error is not None:
+            if found is None or (found.error is None and not found.versions):
+                self._registry.forget(name)
+            elif found.error is not None:
                 self._broken(name, "", found.error)
         except RepositoryError as error:
             self._broken(name, "", str(error))
@@ -153,24 +159,38 @@ class Startup:
                 self._broken(name, version, failure_text(error))
         return drafts
 
-    async def _open_all(self, tasks: Sequence[_Opening]) -> list[_Opened]:
+    async def _open_all(self, reading: Sequence[_Reading]) -> list[_Opened]:
         """The models that could be opened, without those that take much longer than the others."""
-        pending: set[_Opening] = set(tasks)
+        unread, opening = set(reading), set[_Opening]()
+        total = 0
         loop = asyncio.get_running_loop()
-        told_s, pace = loop.time(), _Pace(len(tasks))
-        while pending:
-            done, pending = await asyncio.wait(
-                pending, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
+        told_s, pace = loop.time(), _Pace()
+        while unread or opening:
+            done, _ = await asyncio.wait(
+                unread | opening, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if not done and len(pending) < len(tasks):
+            if not done and len(opening) < total:
                 break
-            text = pace.text(len(tasks) - len(pending), now_s := loop.time())
-            if pending and now_s - told_s > _TELL_S:
+            for folder in [one for one in unread if one in done]:
+                unread.discard(folder)
+                opening |= (found := set(folder.result()))
+                total += len(found)
+            opened, opening = opening & done, opening - done
+            text = pace.text(total - len(opening), total + len(unread), now_s := loop.time())
+            if opened and (unread or opening) and now_s - told_s > _TELL_S:
                 told_s = now_s
                 _log.info(text)
-        for task in pending:
+        for folder in unread:
+            self._noted(asyncio.ensure_future(self._read_later(folder)))
+        for task in opening:
             self._noted(asyncio.ensure_future(self._later(task)))
-        return [opened for task in tasks if task.done() and (opened := task.result()) is not None]
+        tasks = [one for folder in reading if folder not in unread for one in folder.result()]
+        return [model for one in tasks if one.done() and (model := one.result()) is not None]
+
+    async def _read_later(self, reading: _Reading) -> None:
+        """Deploy what is in a folder that was not waited for."""
+        for opening in await reading:
+            await self._later(opening)
 
     async def _open(self, draft: Draft) -> _Opened | None:
         self._registry.put(VersionEntry(draft.name, str(draft.version), VersionState.LOADING))

@@ -80,13 +80,8 @@ def test_how_many_models_are_open_is_told_meanwhile(
 ) -> None:
     monkeypatch.setattr(startup, "_TELL_S", 0.0)
 
-    async def run() -> None:
-        made = starting(VersionRegistry())
-        drafts = [SimpleNamespace(name=f"m{n}", version=n, notes=()) for n in (1, 2, 3)]
-        await made._open_all([asyncio.ensure_future(made._open(cast(Any, d))) for d in drafts])
-
     with caplog.at_level(logging.INFO, "interlace.control.startup"):
-        asyncio.run(run())
+        asyncio.run(starting(VersionRegistry()).run(no_progress))
     told = [one.message for one in caplog.records if one.levelno == logging.INFO]
     assert [text.partition(",")[0] for text in told] == [
         "1 of 3 models are open",
@@ -96,9 +91,50 @@ def test_how_many_models_are_open_is_told_meanwhile(
 
 def test_processes_that_start_are_not_taken_for_the_pace_at_which_models_open() -> None:
     """Four import a library for 40 s; then twenty models a second are opened."""
-    pace = startup._Pace(2000)
-    told = [pace.text(ready, 40.0) for ready in range(1, 9)]
-    told += [pace.text(8 + more, 40.0 + more / 20) for more in range(1, 400)]
+    pace = startup._Pace()
+    told = [pace.text(ready, 2000, 40.0) for ready in range(1, 9)]
+    told += [pace.text(8 + more, 2000, 40.0 + more / 20) for more in range(1, 400)]
     assert not any("left" in text for text in told[:15])
     assert told[15] == "16 of 2000 models are open, about 99 s left"
     assert told[-1] == "407 of 2000 models are open, about 80 s left"
+
+
+class OneThatIsReadForever(OneAfterTheOther):
+    """Of three models the files of one are so many, or so large, that reading does not end."""
+
+    async def names(self) -> list[str]:
+        return ["m1", "m2", "m3", "notes"]
+
+    async def found(self, name: str) -> Any:
+        if name == "notes":
+            return None
+        return await super().found(name)
+
+    async def draft(self, name: str, version: int) -> Any:
+        if version == 2:
+            await asyncio.Event().wait()
+        return SimpleNamespace(name=name, version=version, notes=())
+
+
+def test_a_model_that_is_read_for_long_is_not_waited_for() -> None:
+    registry = VersionRegistry()
+    unused = cast(Any, None)
+    made = Startup(
+        cast(Any, OneThatIsReadForever()),
+        cast(Any, NothingDeployed()),
+        unused,
+        registry,
+        unused,
+        0.2,
+    )
+
+    async def run() -> None:
+        await asyncio.wait_for(made.run(no_progress), 10.0)
+        made.close()
+
+    asyncio.run(run())
+    states = {entry.name: (entry.version, entry.state) for entry in registry.index(False)}
+    assert states == {
+        "m1": ("1", "UNAVAILABLE"), "m2": ("", "LOADING"), "m3": ("3", "UNAVAILABLE"),
+    }  # fmt: skip
+    assert registry.missing() == {"m1", "m2", "m3"}
