@@ -11,7 +11,6 @@ from bench.gpu.rows import Row
 from bench.gpu.switches import Switches, chosen
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.library_threads import LibraryContext, threads_for
-from interlace.device.cuda.driver.api import Driver
 
 Size = TypeVar("Size")
 
@@ -21,13 +20,15 @@ class Bench:
     """One part's stand. ``dry``: no GPU; the fake driver, host memory and tiny sizes instead.
 
     ``open_backend`` opens the driver of this process; ``end_s`` is when the part should have
-    ended, on ``time.monotonic``'s clock; ``out`` is where the parts' findings lie.
+    ended, on ``time.monotonic``'s clock; ``out`` is where the parts' findings lie; ``models`` are
+    those that profiles and goodput are asked of, each part's own if there are none.
     """
 
     dry: bool
     out: Path
     end_s: float
     open_backend: Callable[[], CudaBackend]
+    models: tuple[str, ...] = ()
 
     @property
     def left_s(self) -> float:
@@ -37,12 +38,6 @@ class Bench:
     def size(self, real: Size, dry: Size) -> Size:
         """A size on a GPU, and the one without."""
         return dry if self.dry else real
-
-    @contextmanager
-    def driver(self) -> Iterator[Driver]:
-        """The driver alone, closed afterwards."""
-        with self.backend() as backend:
-            yield backend.driver
 
     @contextmanager
     def backend(self, context: LibraryContext | None = None) -> Iterator[CudaBackend]:

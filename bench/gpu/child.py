@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
@@ -43,6 +44,7 @@ class Errand:
     log: Path
     seconds: float
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+    models: tuple[str, ...] = ()
     owner: int = field(default_factory=os.getpid)  #: the part ends when this process does
 
 
@@ -150,7 +152,8 @@ def _run(errand: Errand, pipe: Connection) -> None:
     tempfile.tempdir = None  # it may have been asked for before
     end_s = time.monotonic() + _GRACE * errand.seconds
     try:
-        bench = Bench(errand.dry, errand.out, end_s, lambda: _backend(errand.backend))
+        backend = partial(_backend, errand.backend)
+        bench = Bench(errand.dry, errand.out, end_s, backend, errand.models)
         entry: Entry = _named(errand.entry)
         found = entry(bench)
         for row in flow(found) if isinstance(found, AsyncIterator) else found:

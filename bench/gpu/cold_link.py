@@ -27,33 +27,20 @@ _BOTH: Final = 1.7
 
 
 def link(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
-    """Copies by size from page-locked huge pages; two at once; one beside a gather."""
+    """Copies by size from page-locked huge pages."""
     driver = backend.driver
     sizes = [mib * _MIB for mib in bench.size(_COPIES_MIB, (1,))]
     with ExitStack() as steps:
-        pages = MappedMemory(TouchedPages(driver), 2 * max(sizes))
+        pages = MappedMemory(TouchedPages(driver), max(sizes))
         steps.callback(pages.close)
-        host = pages.take(2 * max(sizes)).device
-        device = steps.enter_context(allocated(driver, 2 * max(sizes)))
-        streams = [driver.stream() for _ in range(2)]
-        for one in streams:
-            steps.callback(driver.destroy_stream, one)
+        host = pages.take(max(sizes)).device
+        device = steps.enter_context(allocated(driver, max(sizes)))
+        stream = driver.stream()
+        steps.callback(driver.destroy_stream, stream)
         for size in sizes:
-            copy = partial(driver.copy, device, host, size, streams[0])
-            rate = rate_gbs(size, middle(times_ms(driver, streams[0], copy, bench.size(10, 1), 2)))
+            copy = partial(driver.copy, device, host, size, stream)
+            rate = rate_gbs(size, middle(times_ms(driver, stream, copy, bench.size(10, 1), 2)))
             yield seen(f"one copy of {size // _MIB} MiB", f"{rate:.1f} GB/s", alone_gbs=rate)
-
-        def both() -> None:
-            for at, stream in enumerate(streams):
-                driver.copy(device + at * size, host + at * size, size, stream)
-
-        began_s = time.perf_counter()
-        both()
-        for stream in streams:
-            driver.synchronize(stream)
-        took_ms = (time.perf_counter() - began_s) * 1000.0
-        rate = rate_gbs(2 * size, took_ms)
-        yield seen("two copies at once, together", f"{rate:.1f} GB/s", together_gbs=rate)
 
 
 def second_gpu(bench: Bench, backend: CudaBackend) -> Iterator[Row]:

@@ -202,11 +202,11 @@ class ColdRun:
 
 @contextmanager
 def cold_stand(
-    bench: Bench, backend: CudaBackend, budget_bytes: int, host_bytes: int
+    bench: Bench, backend: CudaBackend, budget_bytes: int, host_bytes: int, kind: str = "green"
 ) -> Iterator[ColdStand]:
-    """A stand on green contexts where they work, else on plain streams."""
+    """A stand on lanes of that kind; on plain streams where green contexts do not work."""
     driver = backend.driver
-    make = StreamLanes if lacking(bench, "green") else green.make_lanes
+    make = StreamLanes if kind == "streams" or lacking(bench, "green") else green.make_lanes
     with closing(make(driver)) as lanes, ExitStack() as steps:
         memory = WeightsMemory(driver, budget_bytes, host_bytes, peers=1)
         steps.callback(memory.close)

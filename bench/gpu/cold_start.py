@@ -5,19 +5,16 @@ The bound of a way is its bytes at the best rate of a single copy.
 """
 
 import random
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
 from bench.gpu.cold_link import link, second_gpu, waits
 from bench.gpu.cold_models import ColdRun, ColdStand, cold_run, cold_stand
-from bench.gpu.devices import green_gpu
 from bench.gpu.lanes import middle, quantile, ratio
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, attempt, judged, law, seen
@@ -28,13 +25,11 @@ from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cuda.examine import examine
 from interlace.profiling.cuda.task import GpuTask
 
-#: The one that is started cold, and its neighbour.
-_MODELS: Final = ("bert_base", "resnet50")
+_MODELS: Final = ("bert_base",)
 _TIMES: Final = 30
 _HOSTS: Final = 12
-#: The aim of an overlapped cold start, over the bound; and of neighbours beside loads.
+#: The aim of an overlapped cold start, over the bound.
 _OVER_BOUND: Final = 1.10
-_BESIDE: Final = 1.05
 #: More models than memory: so many on so many bytes, asked at this rate for so long.
 _INSTANCES, _MEMORY_BYTES, _RATE_RPS, _LONG_S = 400, 16_000_000_000, 100.0, 10.0
 _MOST_P99_MS: Final = 12.0
@@ -61,7 +56,7 @@ _WAYS: Final = (
 async def rows(bench: Bench) -> AsyncIterator[Row]:
     """The link, waits inside graphs, each model in each way, DeepPlan's plan, more than memory."""
     async with stand(bench, cores, _MODELS) as opened:
-        models = list(opened.models())
+        (model,) = opened.models()
         budget, host = bench.size((_MEMORY_BYTES, 4 << 30), (1 << 20, 1 << 20))
         with bench.backend() as backend:
             best = bench.size(50.0, 1.0)
@@ -73,13 +68,11 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
             for row in attempt("a second GPU", lambda: second_gpu(bench, backend)):
                 yield row
             with cold_stand(bench, backend, budget, host) as there:
-                ask = partial(starts, bench, there, models[0], best)
-                for row in attempt(f"cold starts of {models[0].name}", ask):
+                ask = partial(starts, bench, there, model, best)
+                for row in attempt(f"cold starts of {model.name}", ask):
                     yield row
-                last = partial(more_than_memory, bench, there, models[0], best)
+                last = partial(more_than_memory, bench, there, model, best)
                 for row in attempt("more models than memory", last):
-                    yield row
-                for row in attempt("neighbours", lambda: neighbours(bench, there, models)):
                     yield row
 
 
@@ -195,35 +188,3 @@ def _make_room(
         one.weights.held = held.popitem(last=False)[1]
         one.weights.evict(list(one.weights.held))
     one.weights.held = there
-
-
-def neighbours(bench: Bench, there: ColdStand, models: Sequence[Model]) -> Iterator[Row]:
-    """Replays of one model on half of the GPU, alone and while another's loads never pause."""
-    half = half_pct(green_gpu(bench))
-    with cold_run(there, models[-1], half) as served, cold_run(there, models[0], half) as loaded:
-        served.cold_ms(served.all)
-        times = bench.size(500, 3)
-        alone = [served.gpu_ms() for _ in range(times)]
-        over = threading.Event()
-        loads = 0
-
-        def load() -> None:
-            nonlocal loads
-            while not over.is_set():
-                loaded.cold_ms(loaded.all, place=loads)
-                loads += 1
-
-        loader = threading.Thread(target=load)
-        loader.start()
-        try:
-            beside = [served.gpu_ms() for _ in range(times)]
-        finally:
-            over.set()
-            loader.join()
-        alone_ms, beside_ms = quantile(alone, 0.99), quantile(beside, 0.99)
-        yield judged(
-            f"p99 of {served.name} while {loaded.name} is loaded without pause",
-            f"at most {_BESIDE:g} of {alone_ms:.3f} ms alone",
-            f"{beside_ms:.3f} ms ({ratio(beside_ms, alone_ms):.2f}), {loads} loads",
-            beside_ms <= _BESIDE * alone_ms, alone_ms=alone_ms, beside_ms=beside_ms, loads=loads,
-        )  # fmt: skip

@@ -97,20 +97,13 @@ def parted(bench: Bench) -> str:
     return "streams"
 
 
-def offered_pct(bench: Bench, kind: str) -> tuple[int, ...]:
-    """The shares that a device of that mechanism offers; nothing is started."""
-    gpu = green_gpu(bench) if kind == "green" else streams.streams_gpu(board(bench), "gpu0")
-    return gpu.shares_pct
-
-
 def maker(
     bench: Bench,
     kind: str,
-    shares_pct: tuple[int, ...] = (),
     context: LibraryContext | None = None,
     keep: bool = False,
 ) -> MakeDevice:
-    """Makes a device of that mechanism, offering these shares alone if any are named.
+    """Makes a device of that mechanism.
 
     Libraries make their handles in ``context``, as `preflight` chose if none is named. With
     ``keep`` models stay open when a trial lets go of them, so that the next one makes graphs at
@@ -124,10 +117,7 @@ def maker(
         if keep:
             half, choices = found.memory_bytes // 2, str(bench.out / "choices")
             settings = replace(settings, keep_bytes=half, choices=choices)
-        gpu = settings.gpu
-        if shares_pct:
-            gpu = replace(gpu, shares_pct=shares_pct)
-        settings = replace(settings, gpu=gpu, inputs=(ground.requests.number,))
+        settings = replace(settings, inputs=(ground.requests.number,))
         return CudaDevice(ground.loop, ground.arenas, settings, ForkLauncher(ground.loop))
 
     return make

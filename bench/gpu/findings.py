@@ -13,8 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from bench.gpu.parts import Part
-from bench.gpu.rows import Row, Verdict, as_json, as_line, row_of
+from bench.gpu.rows import Row, Verdict, as_json, as_line
 from bench.harness.conditions import conditions
 
 ROWS: Final = "rows.jsonl"
@@ -58,11 +60,11 @@ class Findings:
         """What an earlier run found, if it finished the part."""
         try:
             plain = json.loads((self.out / f"{part.name}.json").read_text())
-            rows = [row_of(one) for one in plain["rows"]]
+            rows = msgspec.convert(plain["rows"], list[Row])
             if plain["dry"] != self.dry or not plain["finished"]:
                 return None
             return Found(part, rows, float(plain["seconds"]), finished=True, resumed=True)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
             return None
 
     def resume(self, found: Found) -> None:

@@ -5,14 +5,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
-from pathlib import Path
 from typing import Any, Final
 
 from interlace.device.cuda.launcher import LaunchSpec, ProcessLauncher, RunningProcess
@@ -30,8 +28,8 @@ class ForkLauncher(ProcessLauncher):
 
     The fork server is that of ``multiprocessing``: in a process that was forked from one itself, it
     is that one, with what it has imported; else one that imports ``preload`` when it is first used.
-    CUDA must not have been started in it, as its contexts do not survive a fork; if it has, a fresh
-    interpreter takes the new process's place. Each order's settings are made before CUDA starts.
+    It never starts CUDA, whose contexts do not survive a fork. Each order's settings are made
+    before CUDA starts.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, preload: Sequence[str] = PRELOAD) -> None:
@@ -70,23 +68,10 @@ class _Forked:
 def _become(descriptor: Any, name: str, environment: Mapping[str, str], owner: int) -> None:
     number = descriptor.detach()
     os.environ.update(environment)
-    if cuda_started(Path("/proc/self/fd")):
-        code = (
-            "import sys; sys.path[:] = sys.argv[4:]; from bench.gpu.forking import serve; "
-            "serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))"
-        )
-        os.set_inheritable(number, True)
-        words = [sys.executable, "-c", code, str(number), name, str(owner), *sys.path]
-        os.execv(sys.executable, words)
-    serve(number, name, owner)
-
-
-def serve(descriptor: int, name: str, owner: int) -> None:
-    """Be the GPU's process, until ``owner`` is gone."""
     from interlace.device.cuda.worker.main import main
 
     threading.Thread(target=_end_with, args=(owner,), name="owner", daemon=True).start()
-    main(descriptor, os.getppid(), name)
+    main(number, os.getppid(), name)
 
 
 def _end_with(owner: int) -> None:
@@ -95,18 +80,6 @@ def _end_with(owner: int) -> None:
         watch = os.pidfd_open(owner)
         select.select([watch], [], [])
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def cuda_started(descriptors: Path) -> bool:
-    """Whether CUDA has been started in a process, or one that it was forked from.
-
-    ``descriptors`` is the process's folder of them: the driver opens the GPU's device files.
-    """
-    for one in descriptors.iterdir():
-        with suppress(OSError):  # closed meanwhile
-            if os.readlink(one).startswith("/dev/nvidia"):
-                return True
-    return False
 
 
 class _Descriptor:

@@ -1,12 +1,12 @@
 """Comparison 1: requests in time per second that each system reaches on this GPU.
 
 Every system gets the same models (half precision, channels last, graphs), profiles and Poisson
-arrivals, on one device that is opened once: partitions of its own, whole-GPU batches and streams
-over all SMs are lanes of the same process. First each runs at three loads, in parts of the area
-bound. Then three of them, ours, the better of those that give every batch the whole GPU, and the
-best of those on streams, are halved down to the highest load at which every model has 99 % of its
-requests within the SLO. The papers' systems come then, and last a process for each model, under
-MPS and without it.
+arrivals, on one device that is opened once and measures what has no profile: partitions of its own,
+whole-GPU batches and streams over all SMs are lanes of the same process. First each runs at three
+loads, in parts of the area bound, two of them at one load with other arrivals, too. Then ours, the
+whole-GPU system and the best on streams are halved down to the highest load at which every model
+has 99 % of its requests within the SLO. The papers' systems come then, as far as time goes, and
+last a process for each model, under MPS and without it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final
 
-from bench.fidelity.gaps import figures
-from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import (
@@ -26,16 +24,13 @@ from bench.gpu.contestants import (
     STREAMS,
     WHOLE,
     Contestant,
-    protecting,
-    scaled,
 )
 from bench.gpu.devices import lacking, maker, parted
+from bench.gpu.lanes import ratio
 from bench.gpu.opened import stand
+from bench.gpu.profiles import measured
 from bench.gpu.rows import Row, failed, judged, seen, skipped
-from bench.gpu.search import Race, Ratio, Search, at_one_load, played, race_of, reached, trial
-from bench.gpu.world import demand
-from interlace.policy.catalog import resolve
-from interlace.sim.record import RunRecord
+from bench.gpu.search import Race, Ratio, Search, at_one_load, race_of, reached, trial
 
 #: None so small that what one process can send decides.
 MODELS: Final = ("resnet50", "vgg19", "bert_base", "resnext50", "densenet121")
@@ -44,31 +39,28 @@ LOADS: Final = (0.8, 1.1, 0.5)
 _SECONDS, _LONG_S = 2.5, 5.0
 #: What the project is after: over the better whole-GPU system, the best on streams, the bound.
 _OVER_WHOLE, _OVER_STREAMS, _OF_BOUND = 2.0, 1.3, 0.9
-#: Of the time that is left at the begin: until when the first loads, and the halving, may go on.
-_FIRST, _HALVED = 0.5, 0.8
+#: Of the time that is left at the begin: until when the first loads, the halving, and the papers'
+#: systems may go on. Processes, which have the rest, take seconds to start.
+_FIRST, _HALVED, _PAPERS = 0.4, 0.6, 0.7
+#: Beside the first arrivals, for ours and the whole-GPU system.
+_SEEDS: Final = (2, 3)
 _HALVINGS: Final = 6
 #: A contestant that does not come to its end leaves time for the others.
 _LIMIT_S: Final = 40.0
 #: The first of all opens models, loads kernels and captures graphs, at a load that tells nothing.
 _OPENING_LIMIT_S, _OPENING_LOAD, _OPENING_S = 120.0, 0.3, 0.5
-_PROTECTED: Final = "p99 of a protected model beside a full GPU"
 
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
-    """A row a system, the ratios that are aimed at, and a protected model beside a full GPU."""
-    kind = parted(bench)
-    async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
+    """Profiles that were missing, a row a system, and the ratios that are aimed at."""
+    kind, names = parted(bench), bench.models or MODELS
+    async with stand(bench, maker(bench, kind, keep=True), names) as opened:
+        async for row in measured(bench, opened):
+            yield row
         race = await race_of(bench, opened, _SECONDS, _HALVINGS)
         contest = Contest(bench, opened, race, kind)
         async for row in contest.rows():
             yield row
-        if kind == "streams":
-            yield skipped(_PROTECTED, "streams hold nobody to a part of the GPU")
-        else:
-            try:
-                yield await protected(opened, race)
-            except Exception as error:
-                yield failed(_PROTECTED, error)
     for apart, group in PROCESSES.items():
         async for row in processes(bench, contest, apart, group):
             yield row
@@ -83,7 +75,8 @@ async def processes(
         yield skipped(kind, why)
         return
     try:
-        async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
+        names = bench.models or MODELS
+        async with stand(bench, maker(bench, kind, keep=True), names) as opened:
             others = Contest(bench, opened, contest.race, kind)
             for row in await others.at_loads(group, bench.size(LOADS, LOADS[:1]), until=1.0):
                 yield row
@@ -109,12 +102,14 @@ class Contest:
         loads = self._bench.size(LOADS, LOADS[:1])
         for row in await self.at_loads(first, loads, until=_FIRST):
             yield row
+        for row in await self.seeds(loads[0]):
+            yield row
         halved = [found for found in self.chosen() if found is not None]
         for row in await self.halve(halved):
             yield row
         for row in self.compared():
             yield row
-        for row in await self.at_loads(PAPERS, loads, until=1.0):
+        for row in await self.at_loads(PAPERS, loads, until=_PAPERS):
             yield row
 
     async def opened(self) -> list[Row]:
@@ -163,6 +158,35 @@ class Contest:
     def _best(self, group: Iterable[Contestant]) -> Search | None:
         known = [self._searches[one.name] for one in group if one.name in self._searches]
         return max(known, key=lambda s: (s.best.kept, s.best.goodput_rps), default=None)
+
+    async def seeds(self, load: float) -> list[Row]:
+        """Ours over the whole-GPU system at one load, with the arrivals of each seed."""
+        ours, whole, _ = self.chosen()
+        if ours is None or whole is None:
+            return []
+        try:
+            ratios = [
+                await asyncio.wait_for(self._ratio(ours, whole, load, seed), 2 * _LIMIT_S)
+                for seed in (1, *self._bench.size(_SEEDS, _SEEDS[:1]))
+            ]
+        except Exception as error:
+            return [failed("other arrivals", error)]
+        words = ", ".join(f"{one:.2f}" for one in ratios)
+        return [
+            seen(
+                f"in time at {load:g}, by arrivals: interlace over {whole.one.name}", words,
+                ratios=ratios,
+            )
+        ]  # fmt: skip
+
+    async def _ratio(self, ours: Search, whole: Search, load: float, seed: int) -> float:
+        """Of requests in time. What the first arrivals gave is known."""
+        rps = []
+        for search in (ours, whole):
+            known = [one for one in search.trials if one.load == min(load, search.most)]
+            one = known[0] if seed == 1 and known else await search.at(load, seed=seed)
+            rps.append(one.goodput_rps)
+        return ratio(*rps)
 
     async def halve(self, group: Sequence[Search]) -> list[Row]:
         """Longer trials between what is kept and what is not, in turn; the row of each again."""
@@ -242,28 +266,3 @@ def at_the_same_loads(ours: Search, other: Search, name: str) -> Iterator[Row]:
         words = ", ".join(f"{found[load]} at {load:.2f}" for load in sorted(found))
         ratios = {f"{load:.2f}": list(ratio) for load, ratio in found.items()}
         yield seen(f"in time at the same loads: interlace over {name}", words, ratios=ratios)
-
-
-async def protected(opened: Stand, race: Race) -> Row:
-    """p99 of a model on half the GPU while the other half is full, over p99 while it is idle."""
-    gpu = opened.device.gpu
-    whole = demand(race.profiles, gpu, 1.0, race.least_slo_ms)
-    asked = (scaled(whole[:1], 0.3 * len(whole))[0], *scaled(whole[1:], 0.9))
-    plan, row = protecting(asked, gpu, half_pct(gpu)), resolve("triton")
-    quiet = (asked[0], *scaled(asked[1:], 1e-6))
-    p99s_ms = [
-        _p99_ms(await played(opened, race, row, plan, each, race.seconds), asked[0].model)
-        for each in (quiet, asked)
-    ]
-    slower = p99s_ms[1] / p99s_ms[0]
-    return judged(
-        _PROTECTED, "at most 1.10 of alone",
-        f"{slower:.2f} of alone ({p99s_ms[0]:.2f} to {p99s_ms[1]:.2f} ms)", slower <= 1.10,
-        alone_ms=p99s_ms[0], beside_ms=p99s_ms[1],
-    )  # fmt: skip
-
-
-def _p99_ms(record: RunRecord, model: str) -> float:
-    served = [one for one in record.served if one.model == model]
-    part = RunRecord(record.from_ms, record.until_ms, record.gpus, served, (), ())
-    return figures(part).p99_ms

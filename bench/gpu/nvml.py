@@ -1,30 +1,12 @@
-"""NVML of the measured GPU: how it is set, memory in use by all processes."""
+"""NVML of the measured GPU: how it is set."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from bench.gpu.bench import Bench
-from bench.gpu.devices import board
 from bench.gpu.rows import Row, seen, skipped
 
 _PERSISTENCE: Final = "persistence mode"
-
-
-@contextmanager
-def used_bytes(bench: Bench) -> Iterator[Callable[[], int]]:
-    """Memory in use on the GPU by all processes together; nothing without a GPU."""
-    if bench.dry:
-        yield lambda: 0
-        return
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        gpu = pynvml.nvmlDeviceGetHandleByUUID(board(bench).uuid)
-        yield lambda: int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used)
-    finally:
-        pynvml.nvmlShutdown()
 
 
 @contextmanager

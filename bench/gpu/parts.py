@@ -38,7 +38,7 @@ def _part(
     return Part(name, group, seconds, tells, f"bench.gpu.{module or name}:rows", usual=usual)
 
 
-_compared, _profiled = partial(_part, "comparisons"), partial(_part, "profiles")
+_compared = partial(_part, "comparisons")
 
 #: By what a first look needs most, and what later parts read: whether the mechanism works at all,
 #: what it is for, then why it is as fast as it is.
@@ -47,21 +47,24 @@ PARTS: Final[tuple[Part, ...]] = (
         "preflight", "preflight", 60, "whether the mechanism works at all, and which way of it",
         "preflight.part",
     ),
-    _part("checks", "versions", 15, "versions, tools and limits of the machine"),
-    _profiled("profiles", 80, "latency of the ten models by batch and share"),
-    _compared("goodput", 150, "requests in time per second: ours, whole GPU, streams, processes"),
-    _compared("changing", 30, "the gap when shares change under load"),
+    _part("checks", "versions", 10, "versions, tools and limits of the machine"),
+    _part(
+        "profiles", "profiles", 80, "latency of the ten models by batch and share", usual=False
+    ),
+    _compared(
+        "goodput", 240, "latency of five models, then goodput: ours, whole GPU, streams, processes"
+    ),
+    _compared("isolation", 40, "p99 of a model beside kernels, copies and another model"),
     _compared(
         "cold-start", 60, "weights that come and go: the link, cold starts in every way",
         "cold_start",
     ),
+    _compared("changing", 30, "the gap when shares change under load"),
     Part(
         "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
         "tests.bench.gpu_contract:rows", {"INTERLACE_TEST_WAIT_S": "120"}, usual=False,
     ),
     _compared("twin", 40, "the simulator against this GPU", usual=False),
-    _profiled("layers", 50, "layers: time to copy, to run, to run from the host", usual=False),
-    _profiled("coruns", 45, "pairs and triples of models side by side", usual=False),
 )  # fmt: skip
 
 GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))

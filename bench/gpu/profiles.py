@@ -1,16 +1,15 @@
-"""Latency of the ten models by batch and share of this GPU, kept as `interlace profile` does."""
+"""Latency of the models by batch and share of this GPU, kept as `interlace profile` does."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Final
 
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import maker, offered_pct, parted
+from bench.gpu.devices import maker, parted
 from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.rows import Row, failed, seen
 from bench.gpu.world import kept_profiles
-from interlace.core.hardware import Gpu
-from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
@@ -36,21 +35,32 @@ def store_of(bench: Bench) -> ProfileStore:
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a model; a model that cannot be measured is a row too."""
-    kind = parted(bench)
-    legal = offered_pct(bench, kind)
+    async with stand(bench, maker(bench, parted(bench), keep=True), bench.models) as opened:
+        async for row in measured(bench, opened):
+            yield row
+
+
+async def measured(bench: Bench, opened: Stand) -> AsyncIterator[Row]:
+    """Measures and keeps each model of the stand that has no kept profile; a row of each."""
+    gpu, rig, settings = opened.device.gpu, opened.rig, settings_of(bench)
+    models = opened.models()
+    kept = kept_profiles(bench, models)
+    missing = [model for model in models if model.key not in kept]
     wanted = bench.size(_SHARES_PCT, (48, 100))
-    shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
-    settings, store = settings_of(bench), store_of(bench)
-    async with stand(bench, maker(bench, kind, shares, keep=True)) as opened:
-        models = opened.models()
-        async for measured in profile_all(opened.rig, models, settings):
-            if measured.profile is None:
-                yield failed(measured.model.name, measured.error)
+    shares = {min(gpu.shares_pct, key=lambda one: abs(one - want)) for want in wanted}
+    rig.gpu = replace(gpu, shares_pct=tuple(sorted(shares)))
+    try:
+        async for found in profile_all(rig, missing, settings):
+            if found.profile is None:
+                yield failed(found.model.name, found.error)
                 continue
-            store.save(measured.profile, measured.model, opened.device.gpu, settings)
-            yield _row(measured.model.name, measured.profile)
+            store_of(bench).save(found.profile, found.model, gpu, settings)
+            yield _row(found.model.name, found.profile)
             if bench.left_s <= 0:
                 break
+    finally:
+        await rig.close()
+        rig.gpu = gpu
 
 
 def _row(name: str, profile: Profile) -> Row:
@@ -67,39 +77,3 @@ def _row(name: str, profile: Profile) -> Row:
         weights_bytes=profile.weights_bytes,
         knee_pct=bend,
     )
-
-
-NO_PROFILE: Final = "the part `profiles` has kept no latencies of it"
-NO_TIME: Final = "no time was left for it; --only and --patience give more"
-
-
-class Kept(NamedTuple):
-    """A model, and what was kept of it."""
-
-    model: Model
-    profile: Profile
-
-
-def known(bench: Bench, models: list[Model]) -> list[Kept]:
-    """The models of which latencies were kept."""
-    kept = kept_profiles(bench, models)
-    return [Kept(model, kept[model.key]) for model in models if model.key in kept]
-
-
-def as_time_goes(bench: Bench, opened: Stand, what: str) -> Iterator[Kept | Row]:
-    """Each model that was kept while there is time; a row for every other one."""
-    models = opened.models()
-    kept = {one.model.key: one for one in known(bench, models)}
-    for model in models:
-        if model.key not in kept:
-            yield skipped(f"{what} of {model.name}", NO_PROFILE)
-        elif bench.left_s <= 0:
-            yield skipped(f"{what} of {model.name}", NO_TIME)
-        else:
-            yield kept[model.key]
-
-
-def keep(bench: Bench, gpu: Gpu, model: Model, change: Callable[[Profile], Profile]) -> None:
-    """Change what is kept of a model, as it is now."""
-    (now,) = known(bench, [model])
-    store_of(bench).save(change(now.profile), model, gpu, settings_of(bench))

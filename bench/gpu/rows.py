@@ -55,22 +55,6 @@ class Row:
         return Row(self.what, "", "ran", Verdict.DRY, binding=self.binding)
 
 
-def row_of(plain: Mapping[str, Any]) -> Row:
-    """The row in JSON.
-
-    Raises:
-        KeyError, ValueError: it is none.
-    """
-    return Row(
-        plain["what"],
-        plain["expected"],
-        plain["found"],
-        Verdict(plain["verdict"]),
-        plain.get("figures", {}),
-        plain.get("binding", False),
-    )
-
-
 def seen(what: str, found: str, **figures: Any) -> Row:
     """A figure of which nothing was expected."""
     return Row(what, "", found, Verdict.SEEN, figures)

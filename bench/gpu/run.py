@@ -24,6 +24,7 @@ from bench.gpu.bundle import NAME, bundle, unpack
 from bench.gpu.child import ENVIRONMENT, Children, Errand
 from bench.gpu.findings import Findings, Found
 from bench.gpu.leftovers import end_daemons, temporary
+from bench.gpu.models import NAMES
 from bench.gpu.nvml import held
 from bench.gpu.parts import END_S, MOST_S, PARTS, Part, chosen, granted_s, with_seconds
 from bench.gpu.rows import Row, Verdict, seen
@@ -44,13 +45,14 @@ class ToldToEnd(BaseException):
 class Course:
     """What is to be run, and until when on ``time.monotonic``'s clock; where the bundle goes.
 
-    What finished before is read instead if ``resume``.
+    What finished before is read instead if ``resume``. ``models``: as ``Bench`` has them.
     """
 
     parts: Sequence[Part]
     bundle: Path
     end_s: float = float("inf")
     resume: bool = False
+    models: tuple[str, ...] = ()
 
 
 def run(course: Course, findings: Findings, screen: Screen) -> None:
@@ -91,7 +93,7 @@ def _parts(course: Course, children: Children, findings: Findings, screen: Scree
             findings.leave_out(part)
             continue
         screen.part(part, seconds)
-        screen.ended(_run_part(children, part, seconds, findings, screen))
+        screen.ended(_run_part(course, children, part, seconds, findings, screen))
         findings.sum_up()
         bundle(findings.out, course.bundle)  # a run that is killed has lost no part before
 
@@ -102,7 +104,12 @@ def _tell(row: Row, findings: Findings, screen: Screen) -> None:
 
 
 def _run_part(
-    children: Children, part: Part, seconds: float, findings: Findings, screen: Screen
+    course: Course,
+    children: Children,
+    part: Part,
+    seconds: float,
+    findings: Findings,
+    screen: Screen,
 ) -> Found:
     """Run one part for so many seconds at most, show its rows as they come, and keep them."""
     out, dry = findings.out, findings.dry
@@ -124,6 +131,7 @@ def _run_part(
             out / f"{part.name}.log",
             seconds * (_DRY_PATIENCE if dry else 1),
             environment,
+            course.models,
         )
         findings.begin(part, environment)
         broken = False
@@ -172,6 +180,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", nargs="+", default=[], metavar="PART=N", help="what a part can count on"
     )
     parser.add_argument(
+        "--models", nargs="+", default=[], choices=NAMES, metavar="MODEL",
+        help=f"what profiles and goodput are asked of: {', '.join(NAMES)}",
+    )  # fmt: skip
+    parser.add_argument(
         "--resume", nargs="?", const=True, default=False, metavar="BUNDLE",
         help="leave out what has finished, in OUT or in a bundle of another run",
     )  # fmt: skip
@@ -208,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         most_s = asked.most_s
     screen, findings = Screen(asked.dry_run), Findings(asked.out, asked.dry_run)
     file = asked.bundle or asked.out / NAME
-    run(Course(parts, file, began_s + most_s, bool(asked.resume)), findings, screen)
+    models = tuple(asked.models)
+    run(Course(parts, file, began_s + most_s, bool(asked.resume), models), findings, screen)
     screen.summary(findings, file)
     broken = any(row.broken for one in findings.results for row in one.rows)
     return 1 if broken or findings.cut else 0

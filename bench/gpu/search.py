@@ -118,9 +118,10 @@ class Search:
         """Whether that load was tried."""
         return any(one.load == min(load, self.most) for one in self.trials)
 
-    async def at(self, load: float, seconds: float | None = None) -> Trial:
+    async def at(self, load: float, seconds: float | None = None, seed: int = 1) -> Trial:
         """A trial at that load, or at the highest that is asked if it is higher."""
-        taken = await trial(self._opened, self._race, self.one, min(load, self.most), seconds)
+        load = min(load, self.most)
+        taken = await trial(self._opened, self._race, self.one, load, seconds, seed)
         self.trials.append(taken)
         return taken
 
@@ -144,14 +145,19 @@ class Search:
 
 
 async def trial(
-    opened: Stand, race: Race, one: Contestant, load: float, seconds: float | None = None
+    opened: Stand,
+    race: Race,
+    one: Contestant,
+    load: float,
+    seconds: float | None = None,
+    seed: int = 1,
 ) -> Trial:
     """One contestant at one load."""
     gpu, seconds = opened.device.gpu, seconds or race.seconds
     asked = demand(race.profiles, gpu, load, race.least_slo_ms)
     plan = one.plan(asked, gpu, race.profiles)
     busy, began_s, used_s = Busy(gpu), perf_counter(), process_time()
-    record = await played(opened, race, one.system, plan, asked, seconds, (busy,))
+    record = await played(opened, race, one.system, plan, asked, seconds, (busy,), seed)
     cpu = (process_time() - used_s) / (perf_counter() - began_s)
     found = _trial(load, record, seconds, busy.part(seconds))
     return replace(found, late_ms=opened.late_ms, cpu=cpu)
@@ -165,10 +171,11 @@ async def played(
     asked: Sequence[Demand],
     seconds: float,
     observers: Sequence[Observer] = (),
+    seed: int = 1,
 ) -> RunRecord:
     """The requests of one seed through engine and device."""
     workloads = {each.model: poisson(each.rows_per_s) for each in asked}
-    arrivals = merge_arrivals(workloads, seconds, seed=1)
+    arrivals = merge_arrivals(workloads, seconds, seed)
     return await play(opened, row, plan, asked, race.profiles, arrivals, observers)
 
 

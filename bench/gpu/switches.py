@@ -1,12 +1,12 @@
 """What `preflight` chose for the parts after it: how green contexts are used, if at all."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from bench.gpu.rows import as_json
+import msgspec
+
 from interlace.device.cuda.backend.library_threads import LibraryContext
 from interlace.device.cuda.green_contexts.atoms import Atoms
 
@@ -27,30 +27,24 @@ class Switches:
     uuid: str = ""
 
 
+class _Kept(NamedTuple):
+    dry: bool
+    switches: Switches
+
+
 #: Where nothing has been chosen.
 USUAL: Final = Switches()
 
 
 def choose(out: Path, dry: bool, switches: Switches) -> None:
     """Keep the choice for later parts, and for later runs with the same findings."""
-    plain = {
-        "dry": dry,
-        "handle_context": switches.handle_context,
-        "atoms": None if switches.atoms is None else asdict(switches.atoms),
-        "lacking": dict(switches.lacking),
-        "uuid": switches.uuid,
-    }
-    (out / _FILE).write_text(as_json(plain))
+    (out / _FILE).write_bytes(msgspec.json.encode(_Kept(dry, switches)))
 
 
 def chosen(out: Path, dry: bool) -> Switches:
     """The choice; what is usual if there is none."""
     try:
-        plain = json.loads((out / _FILE).read_text())
-        if plain["dry"] != dry:
-            return USUAL
-        context: LibraryContext = "green" if plain["handle_context"] == "green" else "primary"
-        atoms = None if plain["atoms"] is None else Atoms(**plain["atoms"])
-        return Switches(context, atoms, dict(plain["lacking"]), plain["uuid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        kept = msgspec.json.decode((out / _FILE).read_bytes(), type=_Kept)
+    except (OSError, msgspec.MsgspecError):
         return USUAL
+    return kept.switches if kept.dry == dry else USUAL

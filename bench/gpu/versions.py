@@ -5,6 +5,7 @@ import platform
 import resource
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,15 +45,10 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 def _package(package: str, module: str, without: str) -> Row:
-    try:
-        known = version(package)
-    except PackageNotFoundError:
-        known = "version unknown"
-    try:
-        there = find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent of it
-        there = False
-    return seen(package, known) if there else skipped(package, f"not installed: {without}")
+    with suppress(PackageNotFoundError, ModuleNotFoundError):
+        if find_spec(module) is not None:
+            return seen(package, version(package))
+    return skipped(package, f"not installed: {without}")
 
 
 def _torch() -> Iterable[Row]:
@@ -83,8 +79,8 @@ def _machine() -> Iterator[Row]:
 
 
 def _driver(bench: Bench) -> Iterable[Row]:
-    with bench.driver() as driver:
-        board = driver.board
+    with bench.backend() as backend:
+        board = backend.driver.board
         yield seen(
             "GPU", f"{board.name}, {board.sms} SMs, {board.memory_bytes / 2**30:.1f} GiB",
             uuid=board.uuid, sms=board.sms, memory_bytes=board.memory_bytes,

@@ -11,7 +11,7 @@ import pytest
 
 from bench.fidelity.measured import half_pct, slowdowns
 from bench.fidelity.stand import Stand, cores
-from bench.gpu import changing, coruns, goodput, layers, search, twin
+from bench.gpu import changing, goodput, isolation, search, twin
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import (
     CONTESTANTS,
@@ -24,8 +24,7 @@ from bench.gpu.contestants import (
 )
 from bench.gpu.devices import board
 from bench.gpu.opened import stand
-from bench.gpu.profiles import NO_PROFILE, keep, known, settings_of, store_of
-from bench.gpu.rows import Row, Verdict, flow
+from bench.gpu.rows import Row, Verdict
 from bench.gpu.search import Busy, Race, Search, Trial, at_one_load, in_time, reached
 from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
 from interlace.core.hardware import Gpu
@@ -39,14 +38,10 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.plan import Demand
-from interlace.core.profile import PowerDraw
 from interlace.core.request import Batch, Timing
 from interlace.device.cuda.green_contexts.gpu import green_gpu
 from interlace.packing.bounds import lower_bound
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import corun_path, read_coruns
-from interlace.profiling.packaged import packaged, packaged_kinds
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import SweepSettings
 from tests.builders import line_profile
@@ -111,7 +106,8 @@ def test_everyone_meets_the_same_loads_and_three_are_halved(tmp_path: Path) -> N
     async def compare(opened: Stand) -> list[Row]:
         profiles = await profiles_of(made, opened, QUICK)
         contest = goodput.Contest(made, opened, Race(profiles, 0.2, 1, DRY_SLO_MS), "green")
-        return [*await gathered(contest.rows()), await goodput.protected(opened, contest.race)]
+        kept = await isolation.protected(opened, contest.race, "green")
+        return [*await gathered(contest.rows()), kept]
 
     rows = on_cores(tmp_path, compare, "little", "middle")
     assert not [row for row in rows if row.verdict is Verdict.FAILED], rows
@@ -124,7 +120,9 @@ def test_everyone_meets_the_same_loads_and_three_are_halved(tmp_path: Path) -> N
     assert any(what.startswith("interlace over the best streams system") for what in told)
     assert "interlace over the area bound" in told
     assert told["in time at the same loads: interlace over Clockwork"]["ratios"]
-    assert rows[-1].what.startswith("p99 of a protected model")
+    assert rows[-1].what.startswith("p99 of requests beside a full other half")
+    by_arrivals = told["in time at 0.8, by arrivals: interlace over Clockwork"]
+    assert len(by_arrivals.get("ratios")) == 2
 
 
 def test_our_own_row_is_tried_at_every_load_whatever_happens_at_the_first(
@@ -133,7 +131,7 @@ def test_our_own_row_is_tried_at_every_load_whatever_happens_at_the_first(
     asked: list[tuple[str, float]] = []
 
     async def trial(
-        opened: object, race: Race, one: Contestant, load: float, seconds: float | None
+        opened: object, race: Race, one: Contestant, load: float, *others: object
     ) -> Trial:
         asked.append((one.name, load))
         if load == goodput.LOADS[0]:
@@ -160,7 +158,7 @@ class Kept:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: dict[str, float]) -> None:
         async def trial(
-            opened: object, race: Race, one: Contestant, load: float, seconds: float | None
+            opened: object, race: Race, one: Contestant, load: float, *others: object
         ) -> Trial:
             rps = sum(asked.rows_per_s for asked in demand(PROFILES, GPU, load))
             worst = 1.0 if load < most[one.name] else 0.9
@@ -319,51 +317,6 @@ def test_the_step_of_a_clock_is_found_in_what_it_says() -> None:
     assert gap.figures["gaps_us"] == [20.0, 60.0]
     assert gap.figures["step_ns"] == 32
     assert gap.verdict is not Verdict.AS_EXPECTED
-
-
-# --------------------------------------------------------------------------- more of profiles
-
-
-def test_profiles_grow_and_come_in_the_form_of_the_package(tmp_path: Path) -> None:
-    made = bench(tmp_path)
-
-    async def latencies(opened: Stand) -> list[Row]:
-        gpu = green_gpu(board(made), "gpu0")
-        for key, profile in (await profiles_of(made, opened, QUICK)).items():
-            store_of(made).save(profile, opened.opened[key].model, gpu, settings_of(made))
-        (one,) = known(made, opened.models())
-        draw = PowerDraw(300.0, 100.0, 50.0)
-        keep(made, gpu, one.model, lambda now: replace(now, draws={(4, 100): draw}))
-        return []
-
-    on_cores(tmp_path, latencies, "little")
-    taken = list(flow(layers.rows(made)))
-    assert not [row for row in taken if row.verdict is Verdict.FAILED], taken
-    assert sum(row.found == NO_PROFILE for row in taken) == len(taken) - 1
-    (kind,) = set(packaged_kinds(tmp_path / "profiles"))
-    grown = packaged(kind, tmp_path / "profiles")["little"]
-    assert grown.points and grown.layers
-    assert grown.draws[4, 100].power_w == 300.0
-
-
-def test_pairs_and_triples_are_kept_beside_the_profiles(tmp_path: Path) -> None:
-    made = bench(tmp_path)
-
-    async def ask(opened: Stand) -> list[Row]:
-        for key, profile in (await profiles_of(made, opened, QUICK)).items():
-            model = opened.opened[key].model
-            gpu = green_gpu(board(made), "gpu0")
-            store_of(made).save(profile, model, gpu, settings_of(made))
-        kept, found = known(made, opened.models()), list[CoRun]()
-        rows = await gathered(coruns._groups(made, opened, kept, 2, 0.0, found))
-        assert 0 < len(rows) <= 3  # two that hardly ran at once, on a busy machine, tell nothing
-        coruns._kept(made, opened, kept, found)
-        path = corun_path(tmp_path / "profiles", opened.device.gpu.kind)
-        digests = {model.name: model.digest for model in opened.models()}
-        assert len(read_coruns(path, digests)) == len(found) > 0
-        return []
-
-    on_cores(tmp_path, ask, "little", "middle")
 
 
 def test_the_simulator_meets_the_device(tmp_path: Path) -> None:

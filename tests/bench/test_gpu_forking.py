@@ -1,4 +1,4 @@
-"""GPU processes from a fork server: with their own settings, and no CUDA but their own."""
+"""GPU processes from a fork server."""
 
 import os
 import signal
@@ -11,49 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu import forking
 from bench.gpu.bench import Bench
 from bench.gpu.child import Children, Errand
-from bench.gpu.forking import cuda_started
 from bench.gpu.rows import Row, seen
 from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model
 
 DOUBLE, ROW, TWICE = model("double"), [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0]
-
-
-def test_a_started_driver_is_seen_by_its_device_files(tmp_path: Path) -> None:
-    assert not cuda_started(Path("/proc/self/fd"))
-    (tmp_path / "3").symlink_to("/dev/null")
-    assert not cuda_started(tmp_path)
-    (tmp_path / "4").symlink_to("/dev/nvidiactl")
-    assert cuda_started(tmp_path)
-
-
-def test_a_fresh_interpreter_takes_the_place_of_one_whose_cuda_was_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    read, write = os.pipe()
-    monkeypatch.setattr(forking, "cuda_started", lambda _: True)
-    words: list[str] = []
-    monkeypatch.setattr(os, "execv", lambda path, said: words.extend(said))
-    monkeypatch.setattr(forking, "serve", lambda *_: None)
-
-    class Given:
-        def detach(self) -> int:
-            return write
-
-    forking._become(Given(), "gpu0", {"INTERLACE_TEST": "1"}, os.getpid())
-    monkeypatch.delenv("INTERLACE_TEST")
-    # What it runs: as far as the first thing that the process does with what it was handed.
-    code = words[2].replace("serve(int", "print(int")
-    done = subprocess.run(
-        [words[0], "-c", code, *words[3:]], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [str(write), "gpu0", str(os.getpid())]
-    assert os.get_inheritable(write)
-    for end in (read, write):
-        os.close(end)
 
 
 def test_a_process_ends_with_the_one_that_asked_for_it() -> None:

@@ -10,12 +10,12 @@ from bench.fidelity.stand import Ground
 from bench.gpu import profiles
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import OURS, STREAMS, WHOLE
-from bench.gpu.devices import board, parted
+from bench.gpu.devices import board, maker, parted
 from bench.gpu.opened import stand
 from bench.gpu.rows import Verdict, flow
 from bench.gpu.search import Race, trial
 from bench.gpu.switches import Switches, choose
-from bench.gpu.world import DRY_SLO_MS, profiles_of
+from bench.gpu.world import DRY_SLO_MS, kept_profiles, profiles_of
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.green_contexts.gpu import green_settings
 from interlace.profiling.packaged import packaged_kinds
@@ -68,6 +68,21 @@ def test_a_model_is_opened_once_for_profiles_and_all_trials(tmp_path: Path) -> N
             assert {name: noted()[name] for name in once} == once
 
     asyncio.run(run())
+
+
+def test_profiles_that_are_kept_are_not_measured_again(tmp_path: Path) -> None:
+    bench = Bench(True, tmp_path, time.monotonic() + 60.0, at_once)
+
+    async def measured() -> list[str]:
+        async with stand(bench, maker(bench, "green"), NAMES[:1]) as opened:
+            offered = opened.rig.gpu
+            found = [row.what async for row in profiles.measured(bench, opened)]
+            assert opened.rig.gpu == offered
+            assert kept_profiles(bench, opened.models()).keys() == opened.opened.keys()
+            return found
+
+    assert asyncio.run(measured()) == ["little"]
+    assert asyncio.run(measured()) == []
 
 
 def test_without_green_contexts_profiles_are_those_of_streams(tmp_path: Path) -> None:

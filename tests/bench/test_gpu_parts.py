@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,6 @@ from bench.gpu.rows import (
     failed,
     judged,
     law,
-    row_of,
     seen,
     skipped,
 )
@@ -43,13 +43,11 @@ FORBIDDEN = (
 #: What a test of a few seconds walks without a GPU, one process a part. The others start devices:
 #: test_gpu_comparisons.py walks what they do in one process, `scripts/gpu-check --dry-run` all.
 CHEAP = ("versions", "cold-start")
-COSTLY = (
-    "preflight", "contracts", "profiles", "layers", "coruns", "goodput", "changing", "twin",
-)  # fmt: skip
+COSTLY = ("preflight", "contracts", "profiles", "goodput", "isolation", "changing", "twin")
 
 
 def test_the_first_parts_fit_one_run_and_names_are_told_apart() -> None:
-    usual = ("preflight", "versions", "profiles", "goodput", "changing", "cold-start")
+    usual = ("preflight", "versions", "goodput", "isolation", "cold-start", "changing")
     assert tuple(part.name for part in chosen([])) == usual
     assert sum(part.seconds for part in chosen([])) + END_S <= 480.0 - 30.0  # torch's import
     assert all(part.seconds + END_S <= MOST_S for part in PARTS)
@@ -58,7 +56,7 @@ def test_the_first_parts_fit_one_run_and_names_are_told_apart() -> None:
 
 def test_what_a_part_reads_comes_before_it() -> None:
     names = [part.name for part in PARTS]
-    readers = ("goodput", "twin", "layers", "coruns")
+    readers = ("goodput", "isolation", "twin")
     assert all(names.index("profiles") < names.index(one) for one in readers)
 
 
@@ -97,12 +95,14 @@ def test_every_part_has_an_entry_that_takes_a_bench(part: Part) -> None:
     assert list(inspect.signature(entry).parameters) == ["bench"]
 
 
-def test_the_two_runs_name_all_usual_parts_but_the_versions() -> None:
+def test_the_two_runs_name_all_usual_parts_but_the_versions_and_profiles_before() -> None:
     page = (ROOT / "docs" / "gpu.md").read_text()
     runs = page[page.index("### Two short runs") :]
     named = [word for words in re.findall(r"--only ([a-z- ]+?)(?: --|$)", runs, re.M)
              for word in words.split()]  # fmt: skip
-    assert sorted([*named, "versions"]) == sorted(part.name for part in PARTS if part.usual)
+    assert named[:2] == ["preflight", "profiles"]
+    usual = [part.name for part in PARTS if part.usual]
+    assert sorted([*named, "versions"]) == sorted([*usual, "profiles"])
 
 
 def test_parts_are_chosen_by_name_and_group_and_stay_in_order() -> None:
@@ -127,7 +127,7 @@ def test_a_row_survives_its_json() -> None:
     row = judged("what", "1", "2", False, ms=1.5, none=float("nan"), many=(1, 2))
     plain = json.loads(as_json(row.plain()))
     assert plain["figures"] == {"ms": 1.5, "none": "nan", "many": [1, 2]}
-    again = row_of(plain)
+    again = msgspec.convert(plain, Row)
     assert (again.what, again.expected, again.found, again.verdict) == (
         "what", "1", "2", Verdict.OTHER,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_law_must_hold_without_a_gpu_too_and_an_expectation_need_not() -> None
     assert judged("a", "so", "not so", False).dry().verdict is Verdict.DRY
     assert law("a", "so", "not so", False).broken
     assert not judged("a", "so", "not so", False).broken
-    again = row_of(json.loads(as_json(law("a", "so", "not so", False).plain())))
+    again = msgspec.convert(json.loads(as_json(law("a", "so", "not so", False).plain())), Row)
     assert again.binding
 
 

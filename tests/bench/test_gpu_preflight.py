@@ -69,8 +69,29 @@ def refusing() -> FakeDriver:
 
 def test_what_holds_on_the_fake_is_found_to_hold(tmp_path: Path) -> None:
     found = asked(bench(tmp_path), [*basics(), *convolutions("")])
-    assert len(found) == 11
+    assert len(found) == 13
+    plans = found.pop("a matrix product on 16 SMs, planned for all or for 16")
+    assert plans.verdict is Verdict.SEEN
     assert all(row.verdict is Verdict.AS_EXPECTED for row in found.values()), found
+
+
+def test_small_partitions_that_wait_for_each_other_are_found_out(tmp_path: Path) -> None:
+    class OneQueue(FakeDriver):
+        def launch(
+            self,
+            kernel: int,
+            grid: tuple[int, int, int],
+            block: tuple[int, int, int],
+            stream: int,
+            arguments: Sequence[int],
+        ) -> None:
+            time.sleep(0.02)
+            super().launch(kernel, grid, block, stream, arguments)
+
+    (one,) = (each for each in basics() if each.what.startswith("small partitions"))
+    (row,) = asked(bench(tmp_path, OneQueue), [one]).values()
+    assert row.verdict is Verdict.OTHER
+    assert row.figures["all_ms"] > 8 * row.figures["one_ms"]
 
 
 def uneven() -> FakeDriver:

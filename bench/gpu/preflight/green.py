@@ -1,22 +1,38 @@
 """Tries on green contexts in one process: our kernels, products, convolutions, graphs, memory."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch.nn import functional
 
-from bench.gpu.lanes import Lane, ask_sms, capture, captured, finish_setup, sms_of, warm
+from bench.gpu.devices import green_gpu
+from bench.gpu.lanes import (
+    Lane,
+    allocated,
+    ask_sms,
+    capture,
+    captured,
+    finish_setup,
+    middle,
+    sms_of,
+    times_ms,
+    warm,
+)
 from bench.gpu.preflight.batch_end import timed
 from bench.gpu.preflight.tries import Opened, Try
-from bench.gpu.rows import Row, judged
+from bench.gpu.rows import Row, judged, seen
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms, best_split
+from interlace.device.cuda.green_contexts.gpu import make_lanes
+from interlace.device.cuda.lanes import Lane as ServedLane
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.shm.arena import Arena, ArenaMap
@@ -32,6 +48,9 @@ _SPLITS: Final = (
     ("atoms of 8", 8, True), ("clusters ignored", 8, False), ("atoms of 16", 16, True),
 )  # fmt: skip
 _WAITS: Final = "a graph waits for an event of another stream"
+_TOGETHER: Final = "small partitions run at once while all lanes stand"
+_MOST_AT_ONCE: Final = 12
+_FEW_SMS: Final = "a matrix product on 16 SMs, planned for all or for 16"
 
 
 def basics() -> tuple[Try, ...]:
@@ -40,10 +59,12 @@ def basics() -> tuple[Try, ...]:
         Try("groups of the split", _groups),
         Try("our kernel on a green stream", _kernel),
         Try("a graph keeps its SMs", _graph),
+        Try(_TOGETHER, _together),
         Try("a registered arena is read by a kernel", _arena),
         Try("the end of a batch is seen", _flag),
         Try(_WAITS, _wait),
         Try("matrix product on a green stream", _product),
+        Try(_FEW_SMS, _few_sms),
     )
 
 
@@ -94,6 +115,32 @@ def _graph(opened: Opened) -> Row:
             backend.driver.synchronize(whole.stream)
 
     return _sms("a graph keeps its SMs", _ran(backend, whole, launched), lane)
+
+
+def _together(opened: Opened) -> Row:
+    """More streams stand then than there are hardware queues: those that share one would wait."""
+    driver, kernels = opened.backend.driver, opened.backend.kernels
+    stay_ns, host_ms = opened.bench.size((2_000_000, 0.5), (1000, 100.0))
+    with closing(make_lanes(driver)) as ladder, allocated(driver, 64) as turns:
+        count = min(_MOST_AT_ONCE, ladder.blocks[0])
+        share = green_gpu(opened.bench).shares_pct[0]
+        some = [ladder.carve(f"p{at}", share) for at in range(count)]
+
+        def took_ms(lanes: Sequence[ServedLane]) -> float:
+            began_s = time.perf_counter()
+            for lane in lanes:
+                grid = (lane.sms, 1, 1)
+                driver.launch(kernels.spin, grid, (128, 1, 1), lane.stream, (stay_ns, turns))
+            for lane in lanes:
+                driver.synchronize(lane.stream)
+            return (time.perf_counter() - began_s) * 1000.0
+
+        took_ms(some)
+        one_ms, all_ms = (middle([took_ms(each) for _ in range(5)]) for each in (some[:1], some))
+    return judged(
+        _TOGETHER, f"{count} take about the {one_ms:.2f} ms of one", f"{all_ms:.2f} ms",
+        all_ms < 1.5 * one_ms + host_ms, one_ms=one_ms, all_ms=all_ms,
+    )  # fmt: skip
 
 
 def _ran(backend: CudaBackend, lane: Lane, launch: Callable[[int, int], object]) -> set[int]:
@@ -154,6 +201,23 @@ def _product(opened: Opened) -> Row:
     near = [each.to(opened.backend.torch_device) for each in (one, other)]
     wanted = one.float() @ other.float()
     return both(opened, "matrix product on a green stream", lambda: torch.mm(*near), wanted)
+
+
+def _few_sms(opened: Opened) -> Row:
+    """cuBLAS plans waves for all SMs unless it is told that some are taken (pytorch #143988)."""
+    backend, lane = opened.backend, opened.cut.first(16)
+    side = opened.bench.size(2048, 16)
+    one = torch.randn(side, side, device=backend.torch_device).to(torch.float16)
+    out, taken = torch.empty_like(one), {}
+    for words, sms in (("all", None), ("16", backend.driver.board.sms - lane.sms)):
+        torch._C._set_sm_carveout_experimental(sms)
+        try:
+            with captured(backend, lane, partial(torch.mm, one, one, out=out)) as graph:
+                launch = partial(backend.driver.launch_graph, graph, lane.stream)
+                taken[words] = middle(times_ms(backend.driver, lane.stream, launch, 20))
+        finally:
+            torch._C._set_sm_carveout_experimental(None)
+    return seen(_FEW_SMS, ", ".join(f"{how} {ms:.3f} ms" for how, ms in taken.items()), **taken)
 
 
 def _convolution(opened: Opened, what: str, dtype: torch.dtype, layout: torch.memory_format) -> Row:
