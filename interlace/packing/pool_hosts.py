@@ -31,7 +31,11 @@ def burstiness(cv: Floats) -> Floats:
 
 
 def hosts_needed(
-    load: Floats, variance_ms: Floats, longest_ms: Floats, slack_ms: Floats, loss: Floats
+    load: Floats | float,
+    variance_ms: Floats | float,
+    longest_ms: Floats | float,
+    slack_ms: Floats | float,
+    loss: Floats | float,
 ) -> Floats:
     """Hosts with which all but a part ``loss`` of the work waits at most ``slack_ms``.
 
