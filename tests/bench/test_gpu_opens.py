@@ -9,10 +9,11 @@ from pathlib import Path
 from bench.fidelity.stand import Ground
 from bench.gpu import profiles
 from bench.gpu.bench import Bench
-from bench.gpu.contestants import OURS, STREAMS, WHOLE
+from bench.gpu.contestants import OURS, PROCESSES, STREAMS, WHOLE
 from bench.gpu.devices import board, maker, parted
+from bench.gpu.goodput import LOADS, Contest, processes
 from bench.gpu.opened import stand
-from bench.gpu.rows import Verdict, flow
+from bench.gpu.rows import Row, Verdict, flow
 from bench.gpu.search import Race, trial
 from bench.gpu.switches import Switches, choose
 from bench.gpu.world import DRY_SLO_MS, kept_profiles, profiles_of
@@ -68,6 +69,22 @@ def test_a_model_is_opened_once_for_profiles_and_all_trials(tmp_path: Path) -> N
             assert {name: noted()[name] for name in once} == once
 
     asyncio.run(run())
+
+
+def test_processes_race_at_the_loads_and_on_the_profiles_of_everyone_else(tmp_path: Path) -> None:
+    bench = Bench(True, tmp_path, time.monotonic() + 60.0, at_once, models=NAMES)
+
+    async def raced() -> dict[str, Row]:
+        async with stand(bench, maker(bench, "green"), NAMES) as opened:
+            race = Race(await profiles_of(bench, opened, QUICK), 0.2, 1, DRY_SLO_MS)
+            contest = Contest(bench, opened, race, "green")
+            await contest.at_loads((OURS,), LOADS[:1], until=1.0)
+        group = PROCESSES["processes"]
+        return {row.what: row async for row in processes(bench, contest, "processes", group)}
+
+    found = asyncio.run(raced())
+    assert found["goodput of time-sliced processes (processes)"].figures["trials"], found
+    assert "in time at the same loads: interlace over time-sliced processes" in found
 
 
 def test_profiles_that_are_kept_are_not_measured_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -225,6 +226,29 @@ def test_a_place_is_taken_again_only_after_its_last_use() -> None:
         one.driver.let_go(window.stream)
         assert right(), "its weights were overwritten before the window had them"
         assert one.runs(2) and one.runs(1)
+
+
+def test_a_lane_that_comes_while_weights_go_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stand() as one:
+        cold = one.load()
+        cold.fetch(tuple(ALL))
+        assert one.runs()
+        ((lane, there),) = cold.lanes.items()
+        left = type(there).left
+
+        def loads(of: Any, layers: Sequence[int]) -> None:
+            cold.lanes[replace(lane, index=lane.index + 1)] = there  # the loader's thread
+            left(of, layers)
+
+        monkeypatch.setattr(type(there), "left", loads)
+        cold.evict(tuple(cold.held))
+        assert len(cold.lanes) == 2
+        monkeypatch.undo()
+        while len(cold.lanes) > 1:
+            cold.lanes.popitem()
+        assert not cold.held and one.runs()
 
 
 def test_what_finds_no_place_stays_on_the_host_and_runs(eager: bool) -> None:
