@@ -84,15 +84,15 @@ def serve(ports: Connection) -> None:
 async def _serve(ports: Connection) -> None:
     arena, arenas = Arena.create(1 << 28), ArenaMap(os.getpid())
     arenas.add(arena)
-    table, limits, regions = ModelTable(), HttpLimits(), Regions()
+    table, regions = ModelTable(), Regions()
+    http_limits, limits = HttpLimits(), GrpcLimits()
     for name in MODELS:
         table.publish(ServedModel(_echo(name)))
     plane = DataPlane(EchoRuntime(), table, arenas)
     bodies = BodyDecoder(arena)
-    context = InferenceContext(plane, table, arena, arenas, regions, limits, bodies)
-    http = HttpServer(inference_routes(), InferenceHandler(context), limits)
+    context = InferenceContext(plane, table, arena, arenas, regions, http_limits, bodies)
+    http = HttpServer(inference_routes(), InferenceHandler(context), http_limits)
     no_administration: Any = None
-    limits = GrpcLimits()
     heap = HeapBudget(limits.max_heap_bytes)
     inference = local_inference(plane, table, regions, arena, arenas, limits, heap, bodies)
     grpc = GrpcServer(inference, no_administration, limits, heap)
@@ -134,6 +134,13 @@ class EchoRuntime:
 
     def delivered(self, reply: Reply) -> None:
         """Nothing is held."""
+
+    @property
+    def changes(self) -> int:
+        return self._ids
+
+    def count_refused(self, model: str, rows: int) -> None:
+        """Nothing is ever refused."""
 
     def _answer(self, request: Request, answer: Callable[[Reply], None]) -> None:
         outputs = (request.inputs[0]._replace(name="OUTPUT"),)

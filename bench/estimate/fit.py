@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
     share: float
     dram_share: float | None
     seconds: float
-    count: int
+    kernels: int
 
 
 def unique(work: ModelWork) -> tuple[Layers, Floats]:
@@ -66,9 +66,13 @@ def to_vector(constants: LawConstants) -> Floats:
 def to_constants(vector: Floats) -> LawConstants:
     """The constants of such a vector."""
     values = [float(one) for one in np.exp(vector)]
-    kinds = [tuple(values[at * _KINDS : (at + 1) * _KINDS]) for at in range(4)]
+    first, second, third, fourth = (
+        tuple(values[at * _KINDS : (at + 1) * _KINDS]) for at in range(4)
+    )
     tile, cached, norm, launch_us, host_us = values[4 * _KINDS :]
-    return LawConstants(*kinds, tile, min(cached, 0.95), norm, launch_us, host_us)
+    return LawConstants(
+        first, second, third, fourth, tile, min(cached, 0.95), norm, launch_us, host_us
+    )
 
 
 class _Joined:
@@ -93,10 +97,11 @@ class _Joined:
         self._dram = spread(
             [min(1.0, b.share / 0.5) if b.dram_share is None else b.dram_share for b in batches]
         )
-        self._count = np.array([b.count for b in batches], dtype=float)
+        self._count = np.array([b.kernels for b in batches], dtype=float)
 
     def seconds(self, constants: LawConstants) -> Floats:
-        each = kernel_s(self._layers, constants, self._gpu, self._rows, self._share, self._dram)
+        of: Any = self._rows, self._share, self._dram  # of each layer: the law is elementwise
+        each = kernel_s(self._layers, constants, self._gpu, *of)
         found: Floats = np.add.reduceat(each * self._times, self._starts)
         return np.maximum(found, 1e-6 * constants.host_us * self._count)
 

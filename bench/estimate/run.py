@@ -80,7 +80,7 @@ class _Errors:
 
     def table(self) -> Table:
         heads = ("split", "n", "median %", "aim", "90th %", "aim")
-        return Table(heads, [list(one.values()) for one in self.figures])  # type: ignore[misc]
+        return Table(heads, [list(one.values()) for one in self.figures])
 
 
 def _ratio(batches: Sequence[Measured], law: LawConstants) -> Floats:

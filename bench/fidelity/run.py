@@ -112,12 +112,14 @@ async def compare(stand: Stand, measured: Measured, case: Case, seconds: float) 
         takes.append(await _take(stand, measured, case, seconds))
         if _apart(takes[-1]) <= _AGREE:
             break
-    return {**min(takes, key=_apart), "takes": len(takes)}
+    best: dict[str, Any] = min(takes, key=_apart)
+    return {**best, "takes": len(takes)}
 
 
 def _apart(take: Mapping[str, Any]) -> float:
     """How far a run is from its repetition."""
-    return max(abs(take["live_again"]["goodput"]), abs(take["live_again"]["p50"]))
+    again = take["live_again"]
+    return float(max(abs(again["goodput"]), abs(again["p50"])))
 
 
 async def _take(stand: Stand, measured: Measured, case: Case, seconds: float) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def _run(errand: Errand, pipe: Connection) -> None:
     os.setsid()
     # It has the address of the server that forked it; ``multiprocessing`` would start another one,
     # which imports everything again.
-    forkserver._forkserver.ensure_running = resource_tracker.ensure_running
+    vars(forkserver._forkserver)["ensure_running"] = resource_tracker.ensure_running
     threading.Thread(target=_end_with, args=(errand.owner,), daemon=True).start()
     _log_to(errand.log)
     os.environ.update(errand.environment)

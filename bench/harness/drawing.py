@@ -24,7 +24,8 @@ def save(picture: Picture, path: Path) -> None:
     figure = picture.draw(figure) or figure
     for axes in figure.axes:
         axes.spines["top"].set_visible(False)
-        if axes.yaxis.get_label_position() == "left":
+        side: str = axes.yaxis.get_label_position()
+        if side == "left":
             axes.spines["right"].set_visible(False)
     kept = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     with rc_context({"svg.hashsalt": "interlace"}):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | float | int | None
+Cell = object
 #: Draws into an empty figure; returns another one if it has made that itself.
 Draw = Callable[["Figure"], "Figure | None"]
 

@@ -105,7 +105,8 @@ def cost_ms(name: str, seconds: float = 1.0) -> float:
     """A model's median over that many seconds, and three runs at least, on core 0."""
     os.sched_setaffinity(0, {0})
     run, inputs = models.load(name, 1), models.sample(models.BY_NAME[name])
-    times_ms, end_s = [], time.perf_counter() + seconds
+    times_ms: list[float] = []
+    end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s or len(times_ms) < 3:
         began_s = time.perf_counter()
         run(inputs)

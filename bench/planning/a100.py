@@ -38,15 +38,14 @@ _RATES, _SLOS = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0)
 
 #: What is asked for of every model.
 _ASKED: Final = 0.99
+_SYSTEMS: Final = tuple(name for name in CATALOG if name != "ideal")
 
 
 def a100(
     data: Annotated[Path, "folder of the public data"],
     /,
     *,
-    systems: Annotated[tuple[str, ...], "rows of the catalog"] = tuple(
-        name for name in CATALOG if name != "ideal"
-    ),
+    systems: Annotated[tuple[str, ...], "rows of the catalog"] = _SYSTEMS,
     unseen: Annotated[int, "further scenarios, drawn by seed"] = 4,
     larger: Annotated[tuple[int, ...], "further scenarios whose floor is so many GPUs"] = (),
     loads: Annotated[tuple[float, ...], "factors on the rates of the last scenario, further"] = (),

@@ -60,7 +60,7 @@ def of_cv(cv: float) -> Floats:
         if j and limit == 1:  # no further row costs anything
             found[i, j, k] = found[i, 0, k]
         else:
-            found[i, j, k] = cell(gaps, slo, row, limit, cv, found[i, j, k - 1] if k else None)
+            found[i, j, k] = cell(gaps, slo, row, int(limit), cv, found[i, j, k - 1] if k else None)
     for (i, wait), (j, row), (k, limit) in product(*map(enumerate, (WAITS, ROW_PARTS, LIMITS))):
         whole = fluid(np.array(slo_of(wait, row, limit)), np.array(row), np.array(limit))
         found[i, j, k] -= np.log(whole)
@@ -72,7 +72,8 @@ def slo_of(wait: float, row: float, limit: float) -> float:
     each = float(waiting_row(np.array(row), np.array(limit, float)))
     counted = BEHIND_ONE + COUNTED * each
     if wait > COUNTED:
-        return counted * (LONGEST / counted) ** (wait - COUNTED)
+        part: float = (LONGEST / counted) ** (wait - COUNTED)
+        return counted * part
     return BEHIND_ONE + wait * (each if wait > 0.0 else 1.0)
 
 

@@ -36,7 +36,7 @@ def latency_ms(slo_ms: float, batch: int, share_pct: int, speedup: float = _SPEE
     """
     full_ms = slo_ms / 2.0
     width_pct = 100.0 * (batch / 32.0) ** _WIDTH
-    slower = max(1.0, width_pct / share_pct) ** speedup
+    slower: float = max(1.0, width_pct / share_pct) ** speedup
     return full_ms * (_FIXED + (1.0 - _FIXED) * batch / 32.0 * slower)
 
 

@@ -49,7 +49,8 @@ class Lattice:
         alone = {share: self.partition(share) for share in gpu.shares_pct}
         cut = layouts(gpu, gpu.shares_pct)
         each = [reduce(total, (alone[share] for share in layout)) for layout in cut]
-        return np.logical_or.reduce(each)
+        either: Bools = np.logical_or.reduce(each)
+        return either
 
     def _turn(self, one: Demand, count: int, share_pct: int) -> CycleTurn:
         return self._tables.turn(one, one.rows_per_s * count / self._pieces, share_pct)

@@ -90,7 +90,7 @@ def kept_rps(
 
     0 where it keeps next to none.
     """
-    latency_ms = (fixed_ms + row_ms * np.arange(asked.max_batch + 1))[None, :]
+    latency_ms = (fixed_ms + row_ms * np.arange(asked.max_batch + 1.0))[None, :]
     hosted = Hosted(latency_ms, np.array([asked.slo_ms]), np.array([asked.max_batch]))
     which = np.zeros(_ARRIVALS, np.int64)
 

@@ -76,7 +76,9 @@ def asked(question: Question, vectors: list[Vector]) -> Bools:
     """The scenarios that the scheduler serves, each asked for."""
     found = np.zeros((_LEVELS,) * len(MODELS), bool)
     with ProcessPoolExecutor(_PROCESSES) as pool:
-        for vector, served in zip(vectors, pool.map(question, vectors, chunksize=64), strict=True):
+        for vector, served in zip(
+            vectors, pool.map(question.__call__, vectors, chunksize=64), strict=True
+        ):
             found[vector] = served
     return found
 
@@ -92,7 +94,7 @@ def from_above(question: Question, limit: Bools) -> tuple[Bools, int]:
             vectors = sorted(v for v in front if not found[v])
             seen.update(vectors)
             asked_count += len(vectors)
-            served = list(pool.map(question, vectors, chunksize=4))
+            served = list(pool.map(question.__call__, vectors, chunksize=4))
             for vector in (v for v, yes in zip(vectors, served, strict=True) if yes):
                 found[vector] = True
             found = closed(found)

@@ -49,14 +49,15 @@ def read(path: Path) -> dict[str, Profile]:
     with path.open() as file:
         for row in csv.DictReader(file):
             key = int(row["batch"]), int(float(row["gpu_pct"]))
-            times = (float(row[k]) for k in ("latency_ms_median", "p95_ms", "p99_ms"))
-            points.setdefault(row["model"], {})[key] = LatencyPoint(*times, int(row["n"]))
+            times = [float(row[k]) for k in ("latency_ms_median", "p95_ms", "p99_ms")]
+            point = LatencyPoint(times[0], times[1], times[2], int(row["n"]))
+            points.setdefault(row["model"], {})[key] = point
     return {m: Profile(m, "gslice", "v100", 0, 0, p) for m, p in sorted(points.items())}
 
 
 def rows(profiles: Mapping[str, Profile]) -> list[dict[str, object]]:
     """For each model: knees by batch, the best size and instances within the SLO."""
-    table = []
+    table: list[dict[str, object]] = []
     for model, profile in profiles.items():
         known = surface(profile, "median_ms")
         most = max(batch for batch, _ in profile.points)

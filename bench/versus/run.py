@@ -32,6 +32,7 @@ from interlace.sim.workload.renewal import Gamma
 _LEAST_S: Final = 1.0
 #: Rows that only differ from another by leaving something out, and slow searches.
 _LEFT_OUT: Final = ("dstack-plain", "ideal", "tfserving-static", "nebird")
+_SYSTEMS: Final = tuple(one for one in CATALOG if one not in _LEFT_OUT)
 
 
 @cache
@@ -47,7 +48,7 @@ def _world(name: str) -> World:
 def versus(
     *,
     worlds: Annotated[tuple[str, ...], "workloads, or crowd-SEED; all if none is named"] = (),
-    systems: tuple[str, ...] = tuple(one for one in CATALOG if one not in _LEFT_OUT),
+    systems: tuple[str, ...] = _SYSTEMS,
     loads: Annotated[tuple[float, ...], "parts of the ceiling"] = (0.8,),
     seeds: int = 5,
     requests: Annotated[int, "of a run, in all"] = 6_000,

@@ -77,7 +77,8 @@ class Wave:
         top = rates.max()
         times_s = np.sort(random.uniform(0.0, seconds, random.poisson(top * seconds)))
         kept = random.uniform(0.0, top, len(times_s)) < np.interp(times_s, marks_s, rates)
-        return times_s[kept] * 1000.0
+        times_ms: NDArray[np.float64] = times_s[kept] * 1000.0
+        return times_ms
 
 
 @dataclass(slots=True)

@@ -55,7 +55,8 @@ def _demand(one: CoRunner) -> float:
 def _pressure(runner: CoRunner, neighbour: CoRunner) -> float:
     own, other = _demand(runner), _demand(neighbour)
     joint = (own * other) ** 0.5
-    return other * (0.5 + own) + _TAIL * max(0.0, joint - _TAIL_FROM) ** 1.5
+    tail: float = max(0.0, joint - _TAIL_FROM) ** 1.5
+    return other * (0.5 + own) + _TAIL * tail
 
 
 def pairs() -> list[tuple[CoRunner, CoRunner]]:

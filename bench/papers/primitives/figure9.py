@@ -50,8 +50,8 @@ def figure9(*, seconds: float = 2.0) -> Report:
     for batch in BATCHES:
         advice = multi_model(known, (100, 50, 25, 20, 10), paper.INTERACTIVE_MS, batch)
         if advice:
-            count = f"{advice.count} x {advice.share_pct} %"
-            what = f"Multi-Model, batches up to {batch}, 50 ms: {count}"
+            best = f"{advice.count} x {advice.share_pct} %"
+            what = f"Multi-Model, batches up to {batch}, 50 ms: {best}"
             rows.append(Row(what, None, advice.rows_per_s, " /s"))
     drawn = [
         rate_and_latency(

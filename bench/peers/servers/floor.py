@@ -9,6 +9,7 @@ class Echo(asyncio.Protocol):
     """Just enough HTTP/1.1 to answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self.transport, self.buffer = transport, bytearray()
 
     def data_received(self, data: bytes) -> None:
