@@ -20,6 +20,7 @@ from interlace.assembly.machine import cpu_settings, default_profiles, fetched_m
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators, simulated_accelerators
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wait_for_turns
+from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
@@ -42,6 +43,7 @@ _NOT_READY: Final = (
     "not ready (/v2/health/ready is 503) without: %s; others are served; "
     "--allow-missing NAME says which may be missing"
 )
+_LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class ServeOptions:
     speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
     ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
     commas; else all of a folder that was given, and none that are fetched. The server is ready
-    without models that cannot be served only if ``allow_missing`` names them, or "all".
+    without models that cannot be served only if ``allow_missing`` names them, or "all"; with
+    ``exit_on_error`` it ends if another cannot.
     """
 
     api_key: str = ""
@@ -78,6 +81,7 @@ class ServeOptions:
     tls: TlsFiles = NO_TLS
     trust_models: str = ""
     allow_missing: tuple[str, ...] = ()
+    exit_on_error: bool = False
 
     def __post_init__(self) -> None:
         if self.assigned and not (self.node_key or self.admin_key or self.api_key):
@@ -209,6 +213,8 @@ class Server:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
+                if self._options.exit_on_error:
+                    await _complete(server.lifecycle, stopping)
                 await stopping
                 await self._delay(server)
             else:
@@ -266,6 +272,19 @@ class Server:
         left = await drain(server.lifecycle, server.plane, transports, grace_s)
         if left:
             raise ServeError(Reason.BACKEND, f"{left} requests were unanswered after {grace_s:g} s")
+
+
+async def _complete(lifecycle: ModelLifecycle, stopping: asyncio.Future[object]) -> None:
+    """Wait until every model that must be served is, or the server is told to stop.
+
+    Raises:
+        ServeError: one of them cannot be served.
+    """
+    while not lifecycle.ready() and not stopping.done():
+        failed = [f"{name}: {why}" for name, why in lifecycle.failed().items()]
+        if failed:
+            raise ServeError(Reason.NOT_READY, f"--exit-on-error: {'; '.join(failed)}")
+        await asyncio.wait({stopping}, timeout=_LOOK_S)
 
 
 def serve(

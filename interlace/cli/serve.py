@@ -113,6 +113,9 @@ _Missing = Annotated[
         help="Be ready also if this model cannot be served; may be repeated.",
     ),
 ]
+_Exit = Annotated[
+    bool, typer.Option("--exit-on-error", help="End if another model cannot be served.")
+]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Device = Annotated[
     str,
@@ -206,7 +209,7 @@ def serve(
     node_key_file: NodeKeyFile = None,
     tls_cert: TlsCert = None, tls_key: TlsKey = None, ca: _Ca = None,
     allow_host: _Hosts = None, allow_client_shm: _Shm = False,
-    trust_models: TrustModels = "", allow_missing: _Missing = None,
+    trust_models: TrustModels = "", allow_missing: _Missing = None, exit_on_error: _Exit = False,
     request_memory_mb: Requests = 2048.0,
     drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0,
     log: _Log = None, log_limit_mb: _LogLimit = 1000.0, log_level: Level = LogLevel.INFO,
@@ -226,6 +229,7 @@ def serve(
         keys.api, keys.admin, tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
         keys.node, TlsFiles(tls_cert, tls_key, ca), trust_models, tuple(allow_missing or ()),
+        exit_on_error,
     )  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,

@@ -51,6 +51,13 @@ class ModelLifecycle:
         complete = self._complete or "all" in self._allow_missing
         return self.started and complete and not self.draining
 
+    def failed(self) -> dict[str, str]:
+        """Models without which it is not ready and that are not being loaded any more, and why."""
+        names = self._registry.missing() - set(self._allow_missing)
+        if self.ready() or "all" in self._allow_missing:
+            return {}
+        return {name: why for name in sorted(names) if (why := self._registry.why_failed(name))}
+
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return self._registry.index(ready_only)
 

@@ -72,6 +72,13 @@ class VersionRegistry:
             "",
         )
 
+    def why_failed(self, name: str) -> str:
+        """Why nothing serves under a name; empty while a version of it is being loaded."""
+        known = [e for e in self.all() if e.name == name and e.reason != UNLOADED]
+        if any(e.model is not None or not e.reason for e in known):
+            return ""
+        return known[0].reason if known else ""
+
     def missing(self) -> set[str]:
         """Names that are in the repository and of which no version serves, unless unloaded."""
         known = {e.name for e in self._entries.values() if e.reason != UNLOADED}

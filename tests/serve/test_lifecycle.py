@@ -56,6 +56,22 @@ def test_broken_models_say_why_and_the_rest_serves(shared: Shared) -> None:
     assert server.infer("corrupt")[0] == 404
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_with_exit_on_error_a_model_that_fails_ends_the_server(
+    root: Path, start: Start, allowed: bool
+) -> None:
+    write_model(root, "good")
+    write_model(root, "typo")
+    (root / "typo" / "interlace.toml").write_text("max_bach = 4\n")
+    server = start("--exit-on-error", *(("--allow-missing", "typo") if allowed else ()))
+    if allowed:
+        server.wait_ready()
+        assert server.infer("good")[0] == 200
+        return
+    assert server.process.wait(100) == 1
+    assert "typo: " in server.text and "max_bach" in server.text.splitlines()[-1]
+
+
 def test_a_killed_worker_is_replaced_and_every_request_answered(root: Path, start: Start) -> None:
     write_model(root, "m", extra=SLEEP)
     server = start().wait_ready()
