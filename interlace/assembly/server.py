@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
@@ -274,7 +274,7 @@ class Server:
             raise ServeError(Reason.BACKEND, f"{left} requests were unanswered after {grace_s:g} s")
 
 
-async def _complete(lifecycle: ModelLifecycle, stopping: asyncio.Future[object]) -> None:
+async def _complete(lifecycle: ModelLifecycle, stopping: asyncio.Task[Literal[True]]) -> None:
     """Wait until every model that must be served is, or the server is told to stop.
 
     Raises:

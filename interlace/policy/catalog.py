@@ -56,7 +56,10 @@ _ROWS: Final = (
         "interlace",
         "ours",
         planner=Auto(
-            Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=8), Overcommitted()
+            Nested(),
+            MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=8),
+            MaxScale(Patterns(apart=0), lowest=0.05, highest=12.8, steps=8),
+            Overcommitted(),
         ),
         packer=Patterns(),
         dispatcher=ByRoom(earliest_deadline, side_by_side),

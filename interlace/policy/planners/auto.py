@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
@@ -16,6 +18,9 @@ from interlace.packing.widening import widened
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 
+#: A headroom that is larger by less is as large: planners look for it in steps.
+_CLEARLY: Final = 1.02
+
 
 @dataclass(frozen=True, slots=True)
 class Auto:
@@ -27,13 +32,17 @@ class Auto:
 
     The fine plan is for the largest multiple of the rates that fits, under arrivals no burstier
     than Poisson: of a fleet that is there every part is used, and more cannot be kept for bursts.
-    What shares are left widen the partitions.
+    What shares are left widen the partitions. The plan of ``pools`` takes its
+    place where its multiple is clearly larger: one queue for several hosts keeps more in time.
 
     A cut that falls short of the rates is compared with two other plans. Partitions that overlap
     (``overlapping``), where shares are a launch's choice, serve models whose knees add up to
     several accelerators: such models get little in a cut, and turns at the knee there. They
-    replace the cut where they fit all rates, or where their headroom is larger by ``worth``: below
-    that ratio the worst-off model pays for what others gain (docs/benchmarks.md, ``bench.versus``).
+    replace the cut where they fit all rates, or where their headroom is larger by ``worth`` than
+    the fine plan's: below that ratio the worst-off model pays for what others gain
+    (results/log.md, ``bench.versus``).
+    Where requests come in bursts, as ``bursty`` says of their mean coefficient of variation, they
+    do wherever they have as much: what overlaps lends more.
 
     Pools of alike partitions replace both where they have time for all rates, and either place
     more models, or have ``ample`` times the headroom of both and the others do not fit. A cut
@@ -43,10 +52,12 @@ class Auto:
 
     coarse: Planner
     fine: Planner
+    pools: Planner
     overlapping: Planner
     few: int = 4
     worth: float = 1.15
     ample: float = 2.0
+    bursty: float = 1.5
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -54,9 +65,12 @@ class Auto:
         if all(len(gpu.shares_pct) <= self.few and not gpu.layouts for gpu in fleet.gpus):
             return self.coarse(demand, fleet, profiles, current)
         even = [replace(one, cv=min(one.cv, 1.0)) for one in demand]
-        plan = widened(self.fine(even, fleet, profiles, current), fleet, profiles)
+        fine, pools = (one(even, fleet, profiles, current) for one in (self.fine, self.pools))
+        larger = (pools.headroom or 0.0) >= _CLEARLY * (fine.headroom or inf)
+        plan = widened(pools if larger else fine, fleet, profiles)
         cut = with_guests(plan, demand, fleet, profiles)
-        if cut.headroom is None or cut.headroom >= 1.0:
+        bursts = self._bursts(demand)
+        if cut.headroom is None or (cut.headroom >= 1.0 and not bursts):
             return cut
         placed = {slot.model for partition in cut.partitions for slot in partition.slots}
         able = [one for one in demand if one.model in placed]
@@ -69,7 +83,8 @@ class Auto:
             known = cut.headroom if more else max(cut.headroom, bears)
             if more or (known < 1.0 and pooled.headroom >= self.ample * known):
                 return replace(pooled, headroom=known)
-        if not bears or bears < min(1.0, self.worth * cut.headroom):
+        apart = 0.0 if bursts else min(1.0, self.worth * (fine.headroom or 0.0))
+        if not bears or bears < max(cut.headroom, apart):
             return cut
         rest = {m: r for m, r in cut.unserved_rows_per_s.items() if m not in placed}
         return replace(
@@ -77,6 +92,11 @@ class Auto:
             unserved_rows_per_s={**rest, **wide.unserved_rows_per_s},
             reasons={**{model: cut.reasons[model] for model in rest}, **wide.reasons},
         )
+
+    def _bursts(self, demand: Sequence[Demand]) -> bool:
+        """Whether requests come in bursts, each counted alike."""
+        total = sum(one.rows_per_s for one in demand)
+        return sum(one.rows_per_s * one.cv for one in demand) > self.bursty * total
 
 
 def _pooled(
