@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from interlace.core.errors import Reason, ServeError
 from interlace.shm.arena import Arena
+
+#: What is only announced gets so much at first in an arena that is half full.
+_FIRST_BYTES: Final = 4096
 
 
 class ArenaBlocks:
@@ -36,6 +41,36 @@ class ArenaBlocks:
         self._offsets.append(offset)
         return offset
 
+    def alloc_coming(self, nbytes: int, here: int = 0) -> tuple[int, int]:
+        """The offset of a block for bytes that are to come, and its size, of at least ``here``.
+
+        It holds all of them as long as half of the arena is free. Then it is small, and to ``grow``
+        as they come: so what peers only announce never takes more than half of an arena.
+
+        Raises:
+            ServeError: as ``alloc``.
+        """
+        arena = self._arena
+        if nbytes > arena.size_bytes // 2:
+            raise no_room(arena, nbytes)
+        room = nbytes
+        if arena.used_bytes + nbytes > arena.size_bytes // 2:
+            room = min(nbytes, max(_FIRST_BYTES, 2 * here))
+        return self.alloc(room), room
+
+    def grow(self, offset: int, filled: int, nbytes: int) -> tuple[int, int]:
+        """Move a full block of ``filled`` bytes, of ``nbytes`` in the end, to a larger one.
+
+        Raises:
+            ServeError: as ``alloc``; the block stays where it was.
+        """
+        room = min(nbytes, 2 * filled)
+        moved, memory = self.alloc(room), self._arena.memory
+        memory[moved : moved + filled] = memory[offset : offset + filled]
+        self._offsets.remove(offset)
+        self._arena.free(offset)
+        return moved, room
+
     def take_over(self, other: ArenaBlocks) -> None:
         """Own every block of ``other``, an owner in the same arena, from now on."""
         offsets, other._offsets = other._offsets, []
@@ -54,7 +89,8 @@ def no_room(arena: Arena, nbytes: int) -> ServeError:
     if nbytes > size_bytes // 2:
         return ServeError(
             Reason.TOO_LARGE,
-            f"{nbytes} bytes of tensors in one request; the server has {size_bytes} bytes for all",
+            f"{nbytes} bytes of tensors in one request; the server has {size_bytes} bytes for all, "
+            f"of which one may take half",
         )
     return ServeError(
         Reason.OVERLOADED,

@@ -84,7 +84,7 @@ def test_any_size_goes_both_ways_over_http(web: Stand, files: TlsFiles, size: in
 
 
 def test_a_reply_stays_in_the_arena_until_its_reader_has_it(web: Stand, files: TlsFiles) -> None:
-    value = np.random.default_rng(2).random((1, 10_000_000), dtype=np.float32)
+    value = np.random.default_rng(2).random((1, 8_000_000), dtype=np.float32)
     with over_tls(web, files) as connection:
         connection.sendall(infer("ident", value))
         time.sleep(0.5)

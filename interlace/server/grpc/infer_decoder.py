@@ -226,7 +226,9 @@ class InferSink:
         self._fields = 0  #: begun so far
         self._blocks = ArenaBlocks(decoder.arena)
         self._spans: list[Span] = []
-        self._target: memoryview | None = None  #: what is left of the tensor being received
+        #: What has a place and is left of the tensor that is being received.
+        self._target: memoryview | None = None
+        self._placed = 0  #: bytes of it that have a place
 
     def feed(self, chunk: memoryview) -> None:
         """Take a piece of the message."""
@@ -239,13 +241,16 @@ class InferSink:
             self._fail(error)
 
     def landing(self) -> memoryview | None:
-        """What is left of the tensor that is being received."""
+        """Where the tensor that is being received goes on."""
         return self._target
 
     def landed(self, nbytes: int) -> None:
         """That much of it was received."""
         self._left -= nbytes
-        self._advance(nbytes)
+        try:
+            self._advance(nbytes)
+        except ServeError as error:
+            self._fail(error)
 
     def finish(self) -> None:
         """The message is complete."""
@@ -279,8 +284,15 @@ class InferSink:
             done(error)
 
     def _advance(self, nbytes: int) -> None:
-        if self._target is not None:
-            self._target = self._target[nbytes:] or None
+        if self._target is None:
+            return
+        self._target = self._target[nbytes:] or None
+        if self._target is None and self._placed < self._spans[-1].nbytes:
+            number, offset, size = self._spans[-1]
+            filled = self._placed
+            offset, self._placed = self._blocks.grow(offset, filled, size)
+            self._spans[-1] = Span(number, offset, size)
+            self._target = self._decoder.arena.memory[offset + filled : offset + self._placed]
 
     def _take(self, chunk: memoryview) -> int:
         if self._target is not None:
@@ -340,9 +352,9 @@ class InferSink:
         if len(self._spans) >= TENSORS_MAX:
             raise malformed(f"more than {TENSORS_MAX} tensors")
         arena = self._decoder.arena
-        offset = self._blocks.alloc(size)
+        offset, self._placed = self._blocks.alloc_coming(size)
         self._spans.append(Span(arena.number, offset, size))
-        self._target = arena.memory[offset : offset + size] if size else None
+        self._target = arena.memory[offset : offset + self._placed] if size else None
 
     def _keep(self, data: bytearray | memoryview) -> None:
         limit = self._decoder.limits.max_heads_bytes

@@ -131,38 +131,53 @@ RAW_PAD: Final = 64
 class ArenaBody:
     """A block of the arena that receives one body: JSON first, tensors from an aligned address.
 
-    The body owns the block until ``hand_over``. ``rest`` is what is still to be received; ``base``
-    is the offset in the arena of the first byte after the JSON part.
+    The body owns the block until ``hand_over``. ``rest`` is what has a place and is still to be
+    received; ``base`` is the offset in the arena of the first byte after the JSON part.
     """
 
-    __slots__ = ("_blocks", "arena", "base", "json_length", "length", "offset", "rest", "view")
+    __slots__ = ("_blocks", "_pad", "_placed", "arena", "base", "json_length", "length", "offset",
+                 "rest", "view")  # fmt: skip
 
-    def __init__(self, arena: Arena, length: int, json_length: int) -> None:
-        """Allocate the block.
+    def __init__(
+        self, arena: Arena, length: int, json_length: int, here: int | None = None
+    ) -> None:
+        """Allocate the block; of a body that is to come ``here`` bytes have come already.
 
         Raises:
             ServeError: the arena is full.
         """
-        pad = -json_length % ALIGNMENT if json_length else RAW_PAD
+        self._pad = pad = -json_length % ALIGNMENT if json_length else RAW_PAD
         self._blocks: ArenaBlocks | None = ArenaBlocks(arena)
-        #: of the body's first byte in the arena
-        self.offset = self._blocks.alloc(pad + length) + pad
-        self.arena = arena.number
+        if here is None:
+            start, room = self._blocks.alloc(pad + length), pad + length
+        else:
+            start, room = self._blocks.alloc_coming(pad + length, pad + here)
+        self.arena = arena
         self.length = length
         self.json_length = json_length
-        self.base = self.offset + json_length
-        self.rest = self.view = arena.view(self.offset, length)
+        self._place(start, room - pad)
+        self.rest = self.view
+
+    def _place(self, start: int, placed: int) -> None:
+        self._placed = placed  #: bytes of the body that have a place
+        self.offset = start + self._pad  #: of the body's first byte in the arena
+        self.base = self.offset + self.json_length
+        self.view = self.arena.view(self.offset, placed)
 
     @property
     def received(self) -> int:
-        return self.length - len(self.rest)
+        return self._placed - len(self.rest)
 
     @property
     def done(self) -> bool:
         return not self.rest
 
     def take(self, data: bytearray, start: int, end: int) -> int:
-        """Copy in what was received elsewhere; the position after what belongs to this body."""
+        """Copy in what was received elsewhere; the position after what belongs to this body.
+
+        Raises:
+            ServeError: the arena is full.
+        """
         while start < end and self.rest:
             count = min(end - start, len(self.rest))
             self.rest[:count] = memoryview(data)[start : start + count]
@@ -171,15 +186,27 @@ class ArenaBody:
         return start
 
     def landed(self, nbytes: int) -> None:
-        """Note that so much was received into ``rest``."""
+        """Note that so much was received into ``rest``, and make room for more.
+
+        Raises:
+            ServeError: the arena is full.
+        """
         self.rest = self.rest[nbytes:]
+        if not self.rest and self._placed < self.length and self._blocks is not None:
+            self._make_room(self._blocks)
+
+    def _make_room(self, blocks: ArenaBlocks) -> None:
+        pad, filled = self._pad, self._placed
+        start, room = blocks.grow(self.offset - pad, pad + filled, pad + self.length)
+        self._place(start, room - pad)
+        self.rest = self.view[filled:]
 
     def json(self) -> bytes:
         return self.view[: self.json_length].tobytes()
 
     def cut(self, length: int) -> None:
         """Say how long the body is after all, no longer than the block was allocated for."""
-        self.length = length
+        self.length = self._placed = length
         self.rest = self.view = self.view[:length]
 
     def hand_over(self) -> ArenaBlocks:
@@ -199,9 +226,9 @@ _SEGMENT_BYTES: Final = 64 * 1024
 
 
 class SegmentedBody(ArenaBody):
-    """A body in blocks that are allocated as it comes: what is only announced takes no memory."""
+    """A body in blocks that are allocated as it comes, and never moved."""
 
-    __slots__ = ("_left", "_own", "_segment", "views")
+    __slots__ = ("views",)
 
     def __init__(self, arena: Arena, length: int) -> None:
         """Allocate the first block.
@@ -211,32 +238,15 @@ class SegmentedBody(ArenaBody):
         """
         if length > arena.size_bytes // 2:
             raise no_room(arena, length)
-        first = min(length, _SEGMENT_BYTES - RAW_PAD)
-        super().__init__(arena, first, 0)
+        super().__init__(arena, min(length, _SEGMENT_BYTES - RAW_PAD), 0)
         self.length = length
         self.views = [self.view]
-        self._own = arena
-        self._left = length - first  #: bytes that have no place yet
-        self._segment = _SEGMENT_BYTES
 
-    @property
-    def received(self) -> int:
-        return self.length - self._left - len(self.rest)
-
-    def landed(self, nbytes: int) -> None:
-        """Note what was received, and make room for more.
-
-        Raises:
-            ServeError: the arena is full.
-        """
-        super().landed(nbytes)
-        if self.rest or not self._left or self._blocks is None:
-            return
-        size = min(self._left, self._segment)
-        offset = self._blocks.alloc(size)
-        self._left -= size
-        self._segment *= 2
-        self.rest = self._own.view(offset, size)
+    def _make_room(self, blocks: ArenaBlocks) -> None:
+        size = min(self.length - self._placed, RAW_PAD + self._placed)
+        offset = blocks.alloc(size)
+        self._placed += size
+        self.rest = self.arena.view(offset, size)
         self.views.append(self.rest)
 
 

@@ -46,7 +46,7 @@ class InferenceHandler:
                 raise refusal
         in_front = head.json_length >= 0 and not head.encoding
         json_length = head.json_length if in_front else head.length
-        return ArenaBody(self.context.arena, head.length, json_length)
+        return ArenaBody(self.context.arena, head.length, json_length, end - start)
 
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray

@@ -15,7 +15,7 @@ from interlace.shm.blocks import ArenaBlocks
 
 def in_place(sources: Sequence[InputSource], body: ArenaBody) -> tuple[Tensor, ...]:
     """Inputs that all stay where they were received."""
-    base, arena = body.base, body.arena
+    base, arena = body.base, body.arena.number
     return tuple(
         [
             Tensor(name, datatype, shape, Span(arena, base + offset, nbytes))

@@ -127,7 +127,7 @@ class Main:
         self,
         port: int = 0,
         keys: ApiKeys | None = None,
-        arena_bytes: int = 64 << 20,
+        arena_bytes: int = 128 << 20,
         limits: GrpcLimits | None = None,
         tls: FollowedContext | None = None,
     ) -> None:

@@ -23,6 +23,7 @@ from interlace.server.grpc.infer_wire import (
     varint,
 )
 from interlace.server.grpc.limits import GrpcLimits
+from interlace.shm.blocks import ArenaBlocks
 from tests.server.grpc.wirebench import Wire, request
 
 values = st.lists(st.binary(max_size=300), max_size=5)
@@ -84,6 +85,10 @@ def test_who_is_addressed_is_read_as_protobuf_reads_it_or_refused(parts: list[by
     assert found == (read.model_name, read.model_version)
 
 
+def fail_on_error(result: DecodedInfer | UnreadInfer | ServeError) -> None:
+    assert not isinstance(result, ServeError), result
+
+
 def tensors_of(wire: Wire, decoded: DecodedInfer) -> list[bytes]:
     spans = [tensor.span for tensor in decoded.inputs]
     return [bytes(wire.arena.view(span.offset, span.nbytes)) for span in spans]
@@ -134,6 +139,54 @@ def test_an_abandoned_message_leaves_nothing() -> None:
         sink.feed(memoryview(encoded)[:7000])
         assert wire.arena.used_bytes > 0
         sink.abandon()
+
+
+def test_tensors_that_are_only_announced_take_no_memory_from_others() -> None:
+    tensors = [np.random.default_rng(seed).bytes(90_000) for seed in range(2)]
+    announced, honest = request(bytes(180_000)), request(*tensors)
+    with Wire(arena_bytes=2 << 20) as wire:
+        waiting = [InferSink(wire.decoder, len(announced), fail_on_error) for _ in range(40)]
+        for sink in waiting:
+            sink.feed(memoryview(announced)[:2000])
+        assert wire.arena.used_bytes <= wire.arena.size_bytes * 3 // 4
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
+        sink, at = InferSink(wire.decoder, len(honest), got.append), 0
+        while at < len(honest):  # as a connection does: into place where there is one
+            landing = sink.landing()
+            if landing is None:
+                size = 1000
+                sink.feed(memoryview(honest)[at : at + size])
+            else:
+                size = min(3000, len(landing))
+                landing[:size] = honest[at : at + size]
+                sink.landed(size)
+            at += size
+        sink.finish()
+        (decoded,) = got
+        assert isinstance(decoded, DecodedInfer)
+        assert tensors_of(wire, decoded) == tensors
+        decoded.blocks.free()
+        for sink in waiting:
+            sink.abandon()
+
+
+def test_a_tensor_that_finds_no_room_as_it_comes_is_refused() -> None:
+    encoded = request(bytes(250_000))
+    with Wire(arena_bytes=1 << 20) as wire:
+        got: list[DecodedInfer | UnreadInfer | ServeError] = []
+        others = ArenaBlocks(wire.arena)
+        others.alloc(400_000)
+        sink = InferSink(wire.decoder, len(encoded), got.append)
+        sink.feed(memoryview(encoded)[:2000])
+        for size in (200_000, 100_000, 50_000, 25_000):
+            others.alloc(size)
+        while (landing := sink.landing()) is not None:
+            sink.landed(len(landing))
+        sink.feed(memoryview(encoded)[100_000:])
+        sink.finish()
+        (error,) = got
+        assert isinstance(error, ServeError) and error.reason is Reason.OVERLOADED
+        others.free()
 
 
 def test_a_full_arena_refuses_and_swallows_the_rest() -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -87,6 +88,22 @@ def test_large_texts_in_json(stand: Stand) -> None:
     assert response.status == 200
     framed = b"".join(len(t).to_bytes(4, "little") + t.encode() for t in texts)
     assert binary_outputs(response)["OUTPUT0"] == framed
+
+
+def test_bodies_that_are_only_announced_leave_room_for_others(stand: Stand) -> None:
+    arena = stand.parts.memory.arena
+    array = np.random.default_rng(3).random((1, arena.size_bytes // 64), np.float32)
+    announced, headers = v2_body([("INPUT0", "FP32", array.shape, array.tobytes())])
+    head = request("POST", PATH.format("free"), announced, headers)[: -array.nbytes + 1000]
+    with ExitStack() as ends:
+        for _ in range(64):
+            ends.enter_context(stand.connect()).sendall(head)
+        wait_until(lambda: stand.parts.http.connections == 64)
+        wait_until(lambda: stand.used_bytes > arena.size_bytes // 4)
+        body, headers = binary(array)
+        for _ in range(3):
+            assert binary_outputs(ask(stand, "free", body, headers))["OUTPUT0"] == array.tobytes()
+        assert stand.used_bytes < arena.size_bytes * 3 // 4
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
