@@ -9,7 +9,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -61,12 +61,16 @@ class TlsFiles:
         """
         if self.cert is None:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         asks = mutual and self.ca is not None
-        if asks:
-            context.verify_mode = ssl.CERT_REQUIRED
-        context.set_alpn_protocols([protocol])
-        return FollowedContext(context, self.cert, self.key, self.ca if asks else None)
+
+        def make() -> ssl.SSLContext:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            if asks:
+                context.verify_mode = ssl.CERT_REQUIRED
+            context.set_alpn_protocols([protocol])
+            return context
+
+        return FollowedContext(make, self.cert, self.key, self.ca if asks else None)
 
     def client(self, protocol: str, by_name: bool = True) -> FollowedContext:
         """For calls; without a ``ca`` servers are verified by the system's authorities.
@@ -76,12 +80,16 @@ class TlsFiles:
         Raises:
             InputError: a file cannot be used, and why.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = by_name or self.ca is None
-        context.set_alpn_protocols([protocol])
-        if self.ca is None:
-            context.load_default_certs()
-        return FollowedContext(context, self.cert, self.key, self.ca)
+
+        def make() -> ssl.SSLContext:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = by_name or self.ca is None
+            context.set_alpn_protocols([protocol])
+            if self.ca is None:
+                context.load_default_certs()
+            return context
+
+        return FollowedContext(make, self.cert, self.key, self.ca)
 
 
 #: Clear text alone.
@@ -89,21 +97,21 @@ NO_TLS: Final = TlsFiles()
 
 
 class FollowedContext:
-    """A context that takes up its files when they change, for the connections after that.
-
-    An authority that leaves the file of authorities stays trusted until this process ends.
-    """
+    """A context that is made anew when its files change, for the connections after that."""
 
     def __init__(
-        self, context: ssl.SSLContext, cert: Path | None, key: Path | None, ca: Path | None
+        self,
+        make: Callable[[], ssl.SSLContext],
+        cert: Path | None,
+        key: Path | None,
+        ca: Path | None,
     ) -> None:
-        context.sslsocket_class = TlsSocket
-        self._context = context
+        self._make = make
         self._cert, self._key, self._ca = cert, key, ca
         self._stamp = self._stamped()
         self._look_s = 0.0
         try:
-            self._load(context)
+            self._context = self._loaded()
         except (OSError, ValueError) as error:
             raise InputError(f"{self._named()}: {error}") from error
 
@@ -120,18 +128,20 @@ class FollowedContext:
 
     def _renew(self) -> None:
         try:
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # files may not fit each other yet
-            self._load(self._context)
+            self._context = self._loaded()  # files may not fit each other yet
         except (OSError, ValueError) as error:
             _LOG.warning("%s changed and cannot be used yet: %s", self._named(), error)
         else:
             _LOG.info("%s: taken up for new connections", self._named())
 
-    def _load(self, context: ssl.SSLContext) -> None:
+    def _loaded(self) -> ssl.SSLContext:
+        context = self._make()
+        context.sslsocket_class = TlsSocket
         if self._ca is not None:
             context.load_verify_locations(self._ca)
         if self._cert is not None:
             context.load_cert_chain(self._cert, self._key, password=lambda: b"")
+        return context
 
     def _stamped(self) -> list[tuple[int, int] | None]:
         stamps: list[tuple[int, int] | None] = []

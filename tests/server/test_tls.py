@@ -223,6 +223,50 @@ def test_new_connections_see_a_new_certificate_and_old_ones_go_on(tmp_path: Path
         stand.close()
 
 
+def test_an_authority_that_is_replaced_is_trusted_no_more(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    before, after = old.issue("client"), new.issue("client")
+    assert before.ca is not None and after.ca is not None
+    listener = old.issue("server").listener(HTTP, mutual=True)
+    stand = Stand(tls=listener)
+
+    def served(cert: TlsFiles) -> bool:
+        with over_tls(stand, replace(cert, ca=tmp_path / "server.ca")) as connection:
+            connection.sendall(LIVE)
+            return not Reader(connection).at_end()
+
+    try:
+        (tmp_path / "server.ca").write_bytes(before.ca.read_bytes())
+        assert (served(before), served(after)) == (True, False)
+        before.ca.write_bytes(after.ca.read_bytes())
+        wait_until(lambda: served(after))
+        assert not served(before)
+    finally:
+        stand.close()
+
+
+def test_a_client_trusts_no_authority_that_was_replaced(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    stand = Stand(tls=old.issue("server").listener(HTTP))
+    trusted = tmp_path / "trusted"
+    trusted.write_bytes(old.cert.read_bytes())
+    context = TlsFiles(ca=trusted).client(HTTP)
+
+    def call() -> None:
+        blocking = context.now()
+        blocking.sslsocket_class = ssl.SSLSocket
+        blocking.wrap_socket(stand.connect(), server_hostname="127.0.0.1").close()
+
+    try:
+        call()
+        trusted.write_bytes(new.cert.read_bytes())
+        time.sleep(1.1)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            call()
+    finally:
+        stand.close()
+
+
 def test_handshakes_that_stall_end_and_hold_nobody_up(
     files: TlsFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
