@@ -50,7 +50,7 @@ from interlace.load.v2_client import V2Client
 from interlace.planning.systems import system_of
 from interlace.server.api_keys import ApiKeys
 from interlace.server.http.origins import loopback
-from interlace.server.tls import TlsFiles
+from interlace.server.tls import NO_TLS, TlsFiles
 
 _ABOUT: Final = """One plan and one address for many nodes.
 
@@ -164,13 +164,13 @@ def serve(
     """
     positive({"--request-memory-mb": request_memory_mb})
     show_logs(out := console(stderr=True), log_level)
-    keys = read_keys(api_key_file, admin_key_file, node_key_file)
-    if local and not keys.admin:
-        keys = replace(keys, admin=token_hex())  # nodes of our own: nobody else has to know it
-    found = _found(nodes, ray, local, _launch(models_dir, node_options, keys), max_machines)
+    keys = _with_admin(read_keys(api_key_file, admin_key_file, node_key_file), local)
+    tls = TlsFiles(tls_cert, tls_key, ca)
+    launch = _launch(models_dir, node_options, keys, tls if nodes is None else NO_TLS)
+    found = _found(nodes, ray, local, launch, max_machines)
     router = RouterSettings(
         found, host, http_port, grpc_port, keys, int(request_memory_mb * (1 << 20)),
-        exit_timeout_s=exit_timeout_s, tls=TlsFiles(tls_cert, tls_key, ca),
+        exit_timeout_s=exit_timeout_s, tls=tls,
     )  # fmt: skip
     run_fleet(
         FleetSettings(router, models_dir, system_of(system), lease, _prices(price)),
@@ -178,9 +178,22 @@ def serve(
     )
 
 
-def _launch(models: Path, options: str, keys: ApiKeys) -> NodeLaunch:
-    words = tuple(shlex.split(options))
-    return NodeLaunch(str(models.resolve()), words, keys.admin, keys.api, keys.node)
+def _with_admin(keys: ApiKeys, local: int | None) -> ApiKeys:
+    if not local or keys.admin:
+        return keys
+    return replace(keys, admin=token_hex())  # nodes of our own: nobody else has to know it
+
+
+def _launch(models: Path, options: str, keys: ApiKeys, tls: TlsFiles) -> NodeLaunch:
+    if (tls.cert is None) != (tls.ca is None):
+        raise InputError(
+            "nodes that are started from here speak TLS as it does, and fetch models from it: "
+            "give --tls-cert and --tls-key, and --ca that signed them, or none of them"
+        )
+    files = {"--tls-cert": tls.cert, "--tls-key": tls.key, "--ca": tls.ca}
+    words = [f"{option}={file.resolve()}" for option, file in files.items() if file is not None]
+    words += shlex.split(options)  # the last word on each option is theirs
+    return NodeLaunch(str(models.resolve()), tuple(words), keys.admin, keys.api, keys.node)
 
 
 def _prices(texts: list[str] | None) -> KindPrices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,40 @@ def test_orders_files_and_requests_go_over_tls_with_keys_of_their_own(fleet: Sec
         fleet.client("admin").text("/v2/fleet/models")
     assert set(fleet.client("node").json("/v2/fleet/models")) == {"tagger", "bert"}
     assert "clear text" not in fleet.logs(), fleet.logs()
+
+
+def test_nodes_that_the_fleet_starts_speak_tls_as_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own, port = Authority(tmp_path / "authority").issue("fleet"), free_ports(2)
+    process = Process(
+        tmp_path, "fleet", "fleet", "serve", str(copied(tmp_path)), "--local", "1",
+        "--node-options=--device simulated --gpu h100", "--http-port", str(port),
+        "--grpc-port", str(port + 1), "--tls-cert", str(own.cert), "--tls-key", str(own.key),
+        "--ca", str(own.ca),
+    )  # fmt: skip
+    client = V2Client(f"https://127.0.0.1:{port}", "", ca=own.ca)
+
+    def ready() -> bool:
+        try:
+            client.text("/v2/models/tagger/ready")
+        except UserError:
+            return False
+        return True
+
+    try:
+        until(ready, 60.0)
+    finally:
+        process.end(signal.SIGTERM)
+
+
+def test_a_fleet_that_starts_its_nodes_needs_all_files_or_none(tmp_path: Path) -> None:
+    own = Authority(tmp_path / "authority").issue("fleet")
+    arguments = ("fleet", "serve", str(copied(tmp_path)), "--local", "1",
+                 "--tls-cert", str(own.cert), "--tls-key", str(own.key))  # fmt: skip
+    result = CliRunner().invoke(build(arguments), list(arguments))
+    assert result.exit_code == 1 and "--ca that signed them" in str(result.exception)
 
 
 @pytest.mark.parametrize(
