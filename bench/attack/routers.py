@@ -44,7 +44,7 @@ def router(ground: Ground) -> Result:
         routed = RoutedStand({"honest": port, "liar": liar.port})
         ends.callback(routed.stop)
         routed.wait_ready()
-        _wait_served(routed, MODEL.model, SILENT)
+        wait_served(routed, MODEL.model, SILENT)
         with Bystander(routed) as quiet:
             time.sleep(5.0)
         result.figures["quiet"] = quiet.figures
@@ -62,7 +62,12 @@ def router(ground: Ground) -> Result:
     return result
 
 
-def _wait_served(routed: RoutedStand, *models: str) -> None:
+def wait_served(routed: Stand, *models: str) -> None:
+    """Return once a router has those models.
+
+    Raises:
+        TimeoutError: it has not after 30 s.
+    """
     ends_s = time.monotonic() + 30.0
     while any(routed.get(f"/v2/models/{model}/ready")[0] != 200 for model in models):
         if time.monotonic() > ends_s:

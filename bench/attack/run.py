@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from bench.attack import (
     bodies,
+    fleets,
     folders,
     http1,
     http2,
@@ -53,6 +54,7 @@ ATTACKS: Final = (
     Attack("models", "models that misbehave", misbehaving.models, own=True),
     Attack("folders", "hostile model folders", folders.folders, own=True),
     Attack("router", "nodes that lie, clients of a router that take", routers.router, own=True),
+    Attack("fleet", "a node, a controller, a router that lie", fleets.fleet, own=True),
     Attack("soak", "an hour of mixed traffic", soak.soak),
 )
 _QUIET_S: Final = 8.0
