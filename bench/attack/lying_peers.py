@@ -22,6 +22,8 @@ ODD: Final = (
 )  # fmt: skip
 #: How a reply comes, besides whole.
 _WAYS: Final = ("whole", "whole", "whole", "half", "silent", "drips", "endless", "junk")
+#: Asked once of a node that begins: all of it is used to say something odd.
+_SELDOM: Final = ("/v2/node", "/v2/node/models")
 #: After so many questions.
 _BEGINS_ANEW: Final = 10
 _DIGEST: Final = "0" * 64
@@ -66,7 +68,8 @@ class LyingPeer:
                 if not peer.lies or self.path.endswith("/infer"):
                     self.close_connection = True
                     return
-                _send(self, answer(self.path, peer.random), peer.random.choice(_WAYS))
+                way = "whole" if self.path in _SELDOM else peer.random.choice(_WAYS)
+                _send(self, answer(self.path, peer.random), way)
 
             do_POST = do_GET
 
@@ -97,7 +100,7 @@ def lying_node(honest_port: int, seed: int) -> LyingPeer:
         if path in ("/v2/node", "/v2/node/state") and isinstance(said, dict):
             # Else it is the honest one, named twice; who begins anew is asked what it is.
             said["began"] = said.get("began", 0) + 1 + next(asked) // _BEGINS_ANEW
-        if random_.random() < 0.5:
+        if path not in _SELDOM and random_.random() < 0.5:
             return msgspec.msgpack.encode(said) if packed else json.dumps(said).encode()
         _replace(said, random_)
         odd = random_.choice(ODD)

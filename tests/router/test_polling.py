@@ -1,11 +1,14 @@
 """Asking nodes how they are: over and over, and when they answer a request, ahead of time."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
 
+from interlace.core.errors import ServeError
 from interlace.core.node import ModelOutlook, NodeState
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
@@ -128,3 +131,25 @@ def test_a_node_that_leaves_is_asked_no_more(node: ScriptedNode) -> None:
     assert len(node.heads) <= before + 1, "at most what was on its way"
     asked.router.do(asked.poller.close)
     asked.router.close()
+
+
+def test_an_endless_state_takes_no_memory_of_requests() -> None:
+    def endless(connection: socket.socket, head: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n")
+        with suppress(OSError):
+            while True:
+                connection.sendall(bytes(1 << 20))
+        return False
+
+    node = ScriptedNode([endless])
+    asked = Asked(node, OFTEN)
+    reader, budget = NodeReader(asked.directory, ""), asked.router.parts.forwarder.budget
+    most_bytes = 0
+    while len(node.heads) < 20:
+        most_bytes = max(most_bytes, asked.router.do(lambda: budget.used_bytes))
+    assert most_bytes == 0
+    with pytest.raises(ServeError, match="it answered with 1099511627776 bytes, more than"):
+        asked.router.wait(reader.ask("a", "GET", "/v2/node"))
+    asked.router.do(asked.poller.close)
+    asked.router.close()
+    node.close()

@@ -20,6 +20,8 @@ from interlace.shm.blocks import ArenaBlocks
 
 #: Up to this size a body is copied behind its head, which costs less than to send two parts.
 _JOINED_BYTES: Final = 16 << 10
+#: Longer than any reply; the budget bounds what has come of all of them.
+_REPLY_BYTES: Final = 1 << 31
 #: What a node says that another one may see otherwise: overloaded, not ready, not there (any more).
 _ELSEWHERE: Final = frozenset((404, 429, 503))
 
@@ -134,6 +136,9 @@ class Forwarded:
 
     def waits(self) -> bool:
         return self._attempts.waits()
+
+    def most_bytes(self) -> int:
+        return _REPLY_BYTES
 
     def _try(self) -> None:
         waited_ms, parts = self._attempts.waited_ms, self._parts

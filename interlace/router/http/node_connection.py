@@ -34,6 +34,10 @@ class ReplyTaker(Protocol):
         """Whether it waits on for a node that is silent."""
         ...
 
+    def most_bytes(self) -> int:
+        """The longest body that is taken; a node that announces more is lost to it."""
+        ...
+
 
 class NodeConnection(asyncio.Protocol):
     """Bytes to a node and back.
@@ -110,6 +114,11 @@ class NodeConnection(asyncio.Protocol):
             self._begin_body(head, rest)
 
     def _begin_body(self, head: ReplyHead, rest: bytes) -> None:
+        assert self._taker is not None
+        most_bytes = self._taker.most_bytes()
+        if head.length > most_bytes:
+            self._break(f"it answered with {head.length} bytes, more than {most_bytes}")
+            return
         self._reserved = HeapReservation(self._budget)
         self._head, self._body = head, bytearray()
         self._take_body(head, rest)

@@ -16,6 +16,8 @@ from interlace.server.http.routes import HttpResponse
 _LOG: Final = logging.getLogger(__name__)
 #: Longer than a node takes for digests of files that it never read before.
 _PATIENCE_S: Final = 30.0
+#: What a node says of thousands of models, with their profiles.
+_ANSWER_BYTES: Final = 64 << 20
 
 
 class _Taker:
@@ -41,6 +43,9 @@ class _Taker:
 
     def waits(self) -> bool:
         return False
+
+    def most_bytes(self) -> int:
+        return _ANSWER_BYTES
 
 
 class NodeReader:
