@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from interlace.router.grpc import node_channel
+from interlace.router.grpc.node_channel import NodeCall
 from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.limits import GrpcLimits
@@ -255,14 +256,13 @@ def test_clients_that_reset_calls_do_not_cut_the_connection_they_share(
         links = router.parts.directory.links("a").grpc
         limit = int(GrpcLimits().resets_per_s)
 
-        def make_and_cancel() -> None:
-            taker = CallsNobody()
-            made = [links.call(INFER, memoryview(b"x"), None, 0.0, taker) for _ in range(500)]
-            for one in made:
-                one.cancel()
+        def made() -> list[NodeCall]:
+            return [
+                links.call(INFER, memoryview(b"x"), None, 0.0, CallsNobody()) for _ in range(500)
+            ]
 
-        for _ in range(limit // 500):
-            router.do(make_and_cancel)
-        router.do(make_and_cancel)
+        for _ in range(limit // 500 + 1):
+            calls = router.do(made)  # sent by the end of this turn
+            router.do(lambda made=calls: [one.cancel() for one in made])
         wait_until(lambda: len(node.calls) == limit + 501)
         wait_until(lambda: links.in_flight == 500 and len(resets) == limit)

@@ -224,6 +224,24 @@ def test_a_cancelled_call_is_cancelled_at_the_node(two: Two, channel: grpc.Chann
     two.nodes["a"].plane.cancelled.clear()
 
 
+def test_calls_that_are_reset_at_once_cost_a_node_nothing(two: Two, channel: grpc.Channel) -> None:
+    sent = message(request(b"x", model="never"))
+    calls = [
+        head(number) + data(number, sent) + h2.rst_stream(number, h2.CANCEL)
+        for number in range(1, 16_000, 2)
+    ]
+    with socket.create_connection(("127.0.0.1", two.router.grpc_port)) as flood:
+        flood.sendall(HELLO + b"".join(calls))
+        flood.shutdown(socket.SHUT_WR)
+        flood.settimeout(20)
+        while flood.recv(1 << 16):
+            pass
+        infer(channel, request(b"x"))
+    assert len(two.calls("a")) < len(calls) / 10
+    two.settled()
+    two.nodes["a"].plane.cancelled.clear()
+
+
 def test_streams_are_answered_request_by_request(two: Two, channel: grpc.Channel) -> None:
     call = channel.stream_stream(
         STREAM, response_deserializer=ModelStreamInferResponse.FromString, _registered_method=False

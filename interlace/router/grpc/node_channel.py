@@ -153,9 +153,9 @@ class _Link:
     def __init__(self, node: Node, budget: HeapBudget, tls: FollowedContext | None) -> None:
         self.open = True  #: takes calls
         self.calls: dict[int, NodeCall] = {}
-        self.waiting: list[
-            tuple[NodeCall, bytes, memoryview]
-        ] = []  #: for the connection to be made
+        #: Heads and messages of calls for the end of this turn, or for the connection to be made.
+        #: What its client resets by then costs the node nothing.
+        self.waiting: dict[NodeCall, tuple[bytes, memoryview]] = {}
         self._loop = asyncio.get_running_loop()
         self._budget = budget
         self._sock: socket.socket | None = None
@@ -180,15 +180,15 @@ class _Link:
 
     @property
     def all_calls(self) -> list[NodeCall]:
-        """Those that are sent, and those that wait for the connection to be made."""
-        return [*self.calls.values(), *(one[0] for one in self.waiting)]
+        """Those that are sent, and those that will be."""
+        return [*self.calls.values(), *self.waiting]
 
     def send(self, call: NodeCall, head: bytes, message: memoryview) -> None:
-        """Send a call, now or when there is a connection."""
-        writer = self._writer
-        if writer is None:
-            self.waiting.append((call, head, message))
-            return
+        """Send a call at the end of this turn, or when there is a connection."""
+        self.waiting[call] = head, message
+        self._wake()
+
+    def _send(self, writer: FrameWriter, call: NodeCall, head: bytes, message: memoryview) -> None:
         call.id, self._next = self._next, self._next + 2
         call.window = self._window
         self.calls[call.id] = call
@@ -210,10 +210,9 @@ class _Link:
     def cancel(self, call: NodeCall) -> None:
         """Tell the node that a call's answer is not wanted."""
         call.reserved.release()
-        self.waiting = [one for one in self.waiting if one[0] is not call]
-        if call.id not in self.calls or self._writer is None:
-            return
-        if self._resets.take():
+        if self.waiting.pop(call, None) is not None:
+            self._end_if_left()
+        elif call.id in self.calls and self._writer is not None and self._resets.take():
             del self.calls[call.id]
             self._writer.drop(call)
             self._writer.put(h2.rst_stream(call.id, h2.CANCEL))
@@ -221,7 +220,7 @@ class _Link:
 
     def _end_if_left(self) -> None:
         """Close a connection that takes no calls and has none: its node may keep it open."""
-        if not self.open and not self.calls and self._sock is not None:
+        if not (self.open or self.calls or self.waiting) and self._sock is not None:
             self.end("it is ending")
 
     def end(self, why: str) -> None:
@@ -229,7 +228,7 @@ class _Link:
         self.open = False
         self._opening.cancel()
         left = self.all_calls
-        self.calls, self.waiting = {}, []
+        self.calls, self.waiting = {}, {}
         sock, self._sock = self._sock, None
         if sock is not None:
             self._loop.remove_reader(sock.fileno())
@@ -270,10 +269,6 @@ class _Link:
         self._writer = FrameWriter(sock, _BACKLOG_BYTES, self._wake)
         self._writer.put(h2.PREFACE + h2.settings(0, _HEADER_BYTES))
         self._loop.add_reader(sock.fileno(), self._readable)
-        waiting, self.waiting = self.waiting, []
-        for call, head, message in waiting:
-            if call.taker is not None:
-                self.send(call, head, message)
 
     def _wake(self) -> None:
         if not self._flushing:
@@ -285,6 +280,11 @@ class _Link:
         writer, sock = self._writer, self._sock
         if writer is None or sock is None:
             return
+        waiting, self.waiting = self.waiting, {}
+        self._flushing = True  # what is put now is written now
+        for call, (head, message) in waiting.items():
+            self._send(writer, call, head, message)
+        self._flushing = False
         try:
             writer.flush()
         except OSError as error:
@@ -394,7 +394,8 @@ class _Link:
         self._lose(call, f"it reset the call (code {h2.word(payload, 'RST_STREAM')})")
 
     def _lose(self, call: NodeCall, why: str) -> None:
-        del self.calls[call.id]
+        if self.waiting.pop(call, None) is None:
+            del self.calls[call.id]
         call.reserved.release()
         if self._writer is not None:
             self._writer.drop(call)
@@ -424,7 +425,7 @@ class _Link:
     def _goaway(self, flags: int, number: int, payload: bytes) -> None:
         self.open = False  # new calls go over a new connection
         last = int.from_bytes(payload[:4], "big") & h2.MAX_WINDOW
-        for call in [call for id_, call in self.calls.items() if id_ > last]:
+        for call in [call for call in self.all_calls if call.id > last or call in self.waiting]:
             self._lose(call, "it is ending")
         self._end_if_left()
 
