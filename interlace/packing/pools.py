@@ -119,11 +119,14 @@ def in_pools(
     layouts: Sequence[Layout],
     memory: PoolMemory,
     effort: SearchLimits,
+    limit: int,
     standing: StandingPools | None = None,
 ) -> PackingSolution | None:
     """The pools that take least of the accelerators; then the fewest layouts that hold them.
 
     Pools that are ``standing`` stay for as long as what others would save is not worth the loads.
+    Of a pool that needs more than ``limit`` accelerators come as many hosts as they have room for
+    and one more: rates may ask for more hosts than memory can list.
     """
     order = np.argsort(arrays.slo_ms, kind="stable")
     pools = _cheapest(options, arrays, layouts, memory, order, standing)
@@ -132,9 +135,8 @@ def in_pools(
     patterns: Counter[Pattern] = Counter()
     for pool in pools:
         models = order[pool.first : pool.first + pool.models]
-        patterns[_pattern(options[pool.share_pct], arrays, np.sort(models), pool.hosts)] += (
-            pool.hosts
-        )
+        pattern = _pattern(options[pool.share_pct], arrays, np.sort(models), pool.hosts)
+        patterns[pattern] += min(pool.hosts, limit * _most(pool.share_pct, layouts) + 1)
     return joined(patterns, tuple(options), layouts, effort)
 
 
@@ -160,7 +162,8 @@ def _cheapest(
             continue
         price = 1.0 / _most(share_pct, layouts)
         enough = _ENOUGH_HOSTS if standing is None else _GROWN * _ENOUGH_HOSTS
-        needed = np.ceil(_PoolModels(one, arrays, memory, order).hosts(enough) - _ROUNDING)
+        needed = _PoolModels(one, arrays, memory, order).hosts(enough)
+        needed = np.maximum(np.ceil(needed - _ROUNDING), 1.0)
         priced = needed * price
         if standing is not None:
             priced += _LOAD * standing.loads(order, share_pct, needed)

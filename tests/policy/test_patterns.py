@@ -140,3 +140,18 @@ def test_many_models_are_packed_in_pools_like_few() -> None:
         assert gpu.legal([p.share_pct for p in large.partitions if p.gpu == gpu.id])
     bound = lower_bound(demand, GPU, known)
     assert bound.gpus <= _used(large) <= 3 * bound.gpus
+
+
+def test_a_rate_that_no_fleet_serves_costs_no_more_memory_than_the_fleet() -> None:
+    demand = _demand(le=1e13, ssd=30.0)
+    plan = Patterns(apart=0)(demand, uniform_fleet(GPU, 2), PROFILES, Plan())
+    assert len(plan.partitions) <= 10
+    assert plan.unserved_rows_per_s["le"] > 0.99e13
+    assert "the accelerators are full" in plan.reasons["le"]
+
+
+def test_a_model_that_is_almost_never_asked_for_has_a_place_in_a_pool() -> None:
+    demand = [Demand("le", 1e-149, 5.0), Demand("vgg", 0.0, MODELS["vgg"][0])]
+    plan = Patterns(apart=0)(demand, uniform_fleet(GPU, 1), PROFILES, Plan())
+    assert not plan.unserved_rows_per_s
+    assert {slot.model for part in plan.partitions for slot in part.slots} >= {"le"}

@@ -129,7 +129,8 @@ class Patterns:
             plan, left = self._packed(able, gpus, tables, current)
             return plan, [*left, *rest]
         found = program.best()
-        chosen = without_tiny_turns(found.patterns, [one.rows_per_s for one in demand])
+        packed = [max(one.rows_per_s, _LEAST_ROWS_PER_S * (one.rows_per_s > 0)) for one in demand]
+        chosen = without_tiny_turns(found.patterns, packed)
         homes, lost = place(
             chosen, gpus, found.layouts, PlacementInput(demand, tables.profiles, current)
         )
@@ -246,7 +247,8 @@ class _PatternProgram:
             return None
         options = {one.share_pct: one for one in self._options}
         arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
-        ask = partial(in_pools, options, arrays, self._layouts, self._memory, self._policy.effort)
+        effort, limit = self._policy.effort, self._limit
+        ask = partial(in_pools, options, arrays, self._layouts, self._memory, effort, limit)
         kept = ask(StandingPools.of(self._demand, self._current)) if self._current else None
         return kept if kept and kept.accelerators <= self._limit else ask()
 
