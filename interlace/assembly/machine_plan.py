@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore, SignatureStore
-
-_log = logging.getLogger(__name__)
+from interlace.repository.draft import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,12 @@ class MachinePlan:
     slots: tuple[PlannedSlot, ...]
     names: Mapping[str, str]
     memory: MemoryPlan | None = None  #: where a budget was given
+    left_out: tuple[str, ...] = ()  #: models that could not be planned for, and why
+
+    @property
+    def kept(self) -> bool:
+        """Whether every model of the folder is planned for, with all of its rate."""
+        return not (self.left_out or self.plan.unserved_rows_per_s)
 
     def to_dict(self) -> dict[str, object]:
         """The plan as plain values: units in the names."""
@@ -66,6 +70,7 @@ class MachinePlan:
             },
             "reasons": {self.names[k]: why for k, why in self.plan.reasons.items()},
             "memory": self.memory,
+            "left_out": self.left_out,
         }
 
     def save(self, path: Path) -> None:
@@ -116,22 +121,26 @@ def plan_machine(
     """Plan a folder of models for this machine's first accelerator, or its cores.
 
     A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
-    the whole machine is shared out in proportion. Folders that cannot be read are
-    logged and left out. With ``memory_bytes`` it also says what is kept of each, as it was tried.
+    the whole machine is shared out in proportion. Models whose folder cannot be read, and those
+    without a profile, are left out, and the plan says so. With ``memory_bytes`` it also says what
+    is kept of each, as it was tried.
 
     Raises:
-        UserError: a model has no profile yet or is not there; what to do. With ``memory_bytes``:
-            as ``layered_models``.
+        UserError: no model has a profile yet, or one that is named is not there; what to do. With
+            ``memory_bytes``: as ``layered_models``.
         RepositoryError: there is no such folder of models.
     """
     row = system_of(system)
     there = choose_accelerators(device, cpu_settings(cores), gpus)
     fleet = Fleet(there.with_weights(memory_bytes or 0).gpus[:1])
     gpu = fleet.gpus[0]
-    known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
+    folders = find_models(models, ())
     for name in (*rates_rps, *slos_ms):
-        if name not in {one.name for one in known}:
+        if name not in {one.name for one in folders}:
             raise InputError(f"{models} has no model '{name}'")
+    left_out: list[str] = []
+    store = ProfileStore(profiles or default_profiles())
+    known = _profiled(drafts(models, folders, left_out), models, store, gpu, left_out)
     demand = {one.demand.model: one.asked(rates_rps, slos_ms) for one in known}
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
@@ -144,14 +153,16 @@ def plan_machine(
         for slot in part.slots
     )
     tried = tried_memory(layered, fleet, made, row) if layered is not None else None
-    return MachinePlan(row.name, gpu, made, slots, names, tried)
+    return MachinePlan(row.name, gpu, made, slots, names, tried, tuple(left_out))
 
 
-def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:
+def _profiled(
+    found: Iterable[Draft], root: Path, store: ProfileStore, gpu: Gpu, left_out: list[str]
+) -> list[_ProfiledModel]:
+    """Those of the models that can be planned for; the others go to ``left_out``, in words."""
     known, opened, missing = [], [], []
     kept = SignatureStore(store.folder / "signatures")
-    failures: list[str] = []
-    for draft in drafts(root, find_models(root, ()), failures):
+    for draft in found:
         model = draft.provisional()
         said = kept.find(model)
         if said is not None:
@@ -167,18 +178,18 @@ def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]
         try:
             allowed = as_allowed(stored.profile, model.terms)
         except ValueError as error:
-            failures.append(f"{draft.settings.where('memory.max_mb')}: found {error}")
+            left_out.append(f"{draft.settings.where('memory.max_mb')}: found {error}")
             continue
         known.append(_ProfiledModel(draft.name, demand, allowed))
         opened.append(model)
-    for failure in failures:
-        _log.warning(failure)
     if missing:
-        raise UserError(
-            f"no profile of {', '.join(missing)} on this device; first: interlace profile {root}"
+        names = ", ".join(dict.fromkeys(missing))
+        left_out.append(
+            f"{names}: no profile on this device; `interlace profile {root}` measures it, or says "
+            "why it cannot"
         )
     if not known:
-        raise UserError(f"no model of {root} can be planned for")
+        raise UserError(f"no model of {root} can be planned for: {'; '.join(left_out)}")
     alone = {one.demand.model: one.profile for one in known}
     busy = NeighbourSlowdowns(store.folder, gpu.kind).busy(opened, alone)
     return [replace(one, profile=busy[one.demand.model]) for one in known]

@@ -47,4 +47,4 @@ def sentences(found: MachinePlan) -> list[str]:
     for key, rows_per_s in plan.unserved_rows_per_s.items():
         reason = plan.reasons.get(key, "no reason given")
         said.append(f"not served: {rows_per_s:.3g} requests/s of {found.names[key]}: {reason}")
-    return said
+    return [*said, *(f"left out: {why}" for why in found.left_out)]

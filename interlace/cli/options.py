@@ -55,6 +55,7 @@ Price = Annotated[
     list[str] | None,
     typer.Option(metavar="KIND=USD", help="What one accelerator of a kind costs an hour."),
 ]
+
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
 TlsCert = Annotated[
     Path | None,
@@ -108,6 +109,26 @@ def positive(values: Mapping[str, float | None]) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value < inf:
             raise InputError(f"{name} is {value:g}; expected a number above 0")
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """Make the folder of a file that will be written, before the work whose result it keeps.
+
+    Raises:
+        InputError: the file cannot be written there.
+    """
+    if path is None:
+        return
+    there = path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{option} {path}: found {error.strerror}; expected a file that can be written"
+        ) from error
 
 
 def size_bytes(option: str, text: str | None) -> int | None:

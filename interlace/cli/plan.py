@@ -19,6 +19,7 @@ from interlace.cli.options import (
     Price,
     Profiles,
     SystemName,
+    check_output,
     numbers,
     size_bytes,
 )
@@ -103,6 +104,7 @@ def plan(
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
     given a small part of the machine. With --memory it also says which weights stay in so much.
+    It ends with 3 if a model is left out, or not all of its rate is served.
 
     Given a folder, or a model's file, and --gpu it says how few GPUs of each kind do, without one:
     models without a stored profile are estimated, which --measured corrects by measured points.
@@ -168,6 +170,7 @@ def _plan_folder(
     if machine.measured:
         raise InputError("--measured corrects estimates: it takes --gpu KIND and a model folder")
     _only_for_scenarios(overrides.prices, outputs)
+    check_output("--save", outputs.save)
     show_logs(console(stderr=True))
     found = plan_machine(
         root,
@@ -187,7 +190,7 @@ def _plan_folder(
     if outputs.save is not None:
         found.save(outputs.save)
         typer.echo(f"kept: {outputs.save}", err=True)
-    if found.plan.unserved_rows_per_s:
+    if not found.kept:
         raise typer.Exit(NOT_KEPT)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from interlace.cli.memory_table import show_memory
-from interlace.cli.options import NOT_KEPT
+from interlace.cli.options import NOT_KEPT, check_output
 from interlace.cli.plan_tables import show, show_kinds, show_systems, show_what_ifs
 from interlace.cli.screen import console
 from interlace.core.figure_file import check_figure_path
@@ -89,6 +89,8 @@ def _check(outputs: PlanOutputs) -> None:
     """Refuse what cannot be drawn, and options that only one plan can fulfil."""
     for picture in outputs.draw:
         check_figure_path(picture)
+        check_output("--draw", picture)
+    check_output("--save", outputs.save)
     one_plan = {
         "--explain": bool(outputs.explain),
         "--save": outputs.save is not None,

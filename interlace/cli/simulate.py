@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.options import Json, SystemName, positive
+from interlace.cli.options import Json, SystemName, check_output, positive
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.simulate_tables import show, show_compared
@@ -132,6 +132,7 @@ def _played(
     count = len(systems) * len(runs)
     if log is not None and count > 1:
         raise InputError("--log keeps one run: one system, one load, one seed")
+    check_output("--log", log)
     with ProgressBar(console(stderr=True)) as bar:
         progress = _RunProgress(bar, count)
         return list(simulations(scenario, systems, runs, log, progress.begin, progress.advance))
@@ -160,6 +161,7 @@ def _pictures(texts: Sequence[str]) -> list[tuple[str, Path]]:
         if kind not in KINDS or not file:
             raise InputError(f"--plot {text}: expected KIND=FILE, KIND one of {', '.join(KINDS)}")
         check_figure_path(Path(file))
+        check_output("--plot", Path(file))
         found.append((kind, Path(file)))
     return found
 

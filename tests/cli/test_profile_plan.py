@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from interlace.cli import plan_scenario
 from interlace.cli.main import build
+from interlace.core.user_errors import InputError
 from tests.cli.planning import Question
 
 
@@ -78,10 +79,32 @@ def test_a_broken_model_is_named_and_keeps_no_other_from_being_measured(world: W
     assert "Traceback" not in errors
 
 
-def test_a_plan_needs_every_profile(world: World) -> None:
-    code, _, errors = world.command("plan", "--cores", "0")
-    assert code == 1
-    assert f"no profile of broken on this device; first: interlace profile {world.models}" in errors
+def test_a_model_without_a_profile_is_left_out_of_the_plan(world: World) -> None:
+    code, text, errors = world.command("plan", "--cores", "0", "--rate", "broken=3")
+    assert code == 3, errors
+    said = f"left out: broken: no profile on this device; `interlace profile {world.models}`"
+    assert said in text.replace("\n", " ") and "times as high" in text
+    code, text, _ = world.command("plan", "--cores", "0", "--json")
+    report = json.loads(text)
+    assert code == 3 and len(report["left_out"]) == 1
+    assert {slot["model"] for slot in report["slots"]} == {"twice", "again"}
+
+
+def test_a_folder_without_any_profile_is_told_what_comes_first(
+    world: World, tmp_path: Path
+) -> None:
+    words = ["plan", str(world.models), "--profiles", str(tmp_path), "--cores", "0"]
+    result = CliRunner().invoke(build(words), words)
+    assert result.exit_code == 1
+    assert f"`interlace profile {world.models}` measures it" in str(result.exception)
+
+
+@pytest.mark.parametrize("option", ["--save", "--draw"])
+def test_where_no_result_can_be_kept_nothing_is_planned(option: str) -> None:
+    words = ["plan", "examples/planning/nine.toml", option, "/proc/plan.svg"]
+    result = CliRunner().invoke(build(words), words)
+    assert isinstance(result.exception, InputError) and not result.stdout
+    assert f"{option} /proc/plan.svg: found No such file or directory" in str(result.exception)
 
 
 def test_a_plan_of_what_is_known(world: World, tmp_path: Path) -> None:
