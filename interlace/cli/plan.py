@@ -99,12 +99,11 @@ def plan(
 
     Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
     do, how each is cut, who was in time when the plan was tried, and below how many no scheduler
-    can go. No GPU is needed. It ends with 3 if demand is unserved or a promise is not kept.
+    can go. No GPU is needed. It ends with 3 if a model is left out or its promise is not kept.
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
     given a small part of the machine. With --memory it also says which weights stay in so much.
-    It ends with 3 if a model is left out, or not all of its rate is served.
 
     Given a folder, or a model's file, and --gpu it says how few GPUs of each kind do, without one:
     models without a stored profile are estimated, which --measured corrects by measured points.
