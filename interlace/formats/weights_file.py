@@ -49,7 +49,7 @@ class ExtentsLayout:
         self.uses = tuple(uses)
         self.use_of = {name: n for n, use in enumerate(uses) for name in use.weights}
         begins = [self.places[use.weights[0]].begin for use in uses]
-        ends = [*begins[1:], self.nbytes]
+        ends = [*begins, self.nbytes][1:]
         self.extents = tuple(
             Extent(begin, end - begin) for begin, end in zip(begins, ends, strict=True)
         )

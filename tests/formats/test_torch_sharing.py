@@ -136,6 +136,19 @@ def test_damaged_weights_are_laid_out_anew(
     assert caplog.messages == []
 
 
+def test_a_model_without_weights_is_laid_out_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = tmp_path / "weights"
+    folder = write_torchscript(tmp_path / "net", torch.nn.ReLU())
+    inodes = set()
+    for _ in range(2):
+        runner, output = opened("torchscript", str(folder), 16, str(weights))
+        assert runner.warnings == () and output.min() == 0
+        inodes.add(next(weights.iterdir()).stat().st_ino)
+    assert caplog.messages == [] and len(inodes) == 1
+
+
 @pytest.mark.parametrize("kind", ["factory", "onnx"])
 def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
     folder = make(kind, tmp_path / "net", 512)
