@@ -305,7 +305,8 @@ class LiveServer:
         return self.http.connections
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Give everything back, also of a start that failed: its ports can be had at once."""
+        await asyncio.gather(self.http.close(0.0), self.metrics.close(0.0))
         self.startup.close()
         self.assignments.close()
         self.wanted.close()

@@ -102,6 +102,16 @@ class ServerPorts(NamedTuple):
     grpc: int
     metrics: int
 
+    @classmethod
+    def asked(cls, http: int, grpc: int | None, metrics: int | None) -> ServerPorts:
+        """8001 and 8002 where none are asked for, or free ones where ``http`` is 0."""
+        usual = (8001, 8002) if http else (0, 0)
+        return cls(
+            http,
+            usual[0] if grpc is None else grpc,
+            usual[1] if metrics is None else metrics,
+        )
+
 
 #: Told once, when every model is loaded and requests are answered.
 OnReady = Callable[[Sequence[Model], EngineSnapshot], None]
@@ -132,7 +142,7 @@ class Server:
         """Serve in a thread; returns when every model is loaded.
 
         Raises:
-            ServeError, RepositoryError, UserError, OSError: it cannot begin: why.
+            ServeError, RepositoryError, UserError: it cannot begin: why.
         """
         ready: Future[None] = Future()
         self._stop, self._ended = asyncio.Event(), Future()
@@ -171,8 +181,8 @@ class Server:
         ``on_step`` hears of each point that is measured of models that are new.
 
         Raises:
-            ServeError, RepositoryError, UserError, OSError: it cannot begin, or requests were
-                unanswered at the end.
+            ServeError, RepositoryError, UserError: it cannot begin, or requests were unanswered
+                at the end.
         """
 
         async def serve() -> None:
@@ -226,9 +236,12 @@ class Server:
 
     async def _listen(self, server: LiveServer) -> ServerPorts:
         host, tls, keys = self._settings.host, self._settings.tls, self._settings.keys
-        http = await server.http.listen(host, self._asked.http, tls.listener(HTTP, mutual=True))
-        metrics = await server.metrics.listen(host, self._asked.metrics, tls.listener(HTTP))
-        grpc = await server.grpc.listen(host, self._asked.grpc, tls.listener(GRPC, mutual=True))
+        try:
+            http = await server.http.listen(host, self._asked.http, tls.listener(HTTP, mutual=True))
+            metrics = await server.metrics.listen(host, self._asked.metrics, tls.listener(HTTP))
+            grpc = await server.grpc.listen(host, self._asked.grpc, tls.listener(GRPC, mutual=True))
+        except OSError as error:
+            raise ServeError(Reason.NOT_READY, error.strerror or str(error)) from error
         if tls.cert is None and (keys.admin or keys.node) and not loopback(host):
             _LOG.warning(CLEAR_KEYS, host)
         server.assignments.node = self._options.node or f"{socket.gethostname()}:{http}"
@@ -292,8 +305,8 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    grpc_port: int = 8001,
-    metrics_port: int = 8002,
+    grpc_port: int | None = None,
+    metrics_port: int | None = None,
     device: str = "auto",
     gpu: str | None = None,
     gpus: str | None = None,
@@ -308,13 +321,13 @@ def serve(
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
 
     Without a folder, one that is assigned fetches its models from whoever tells it what to serve.
-    It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port`` (0: a free one).
-    ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
-    as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
-    are ``gpus`` (how many) of the kind ``gpu``, such as "h100". ``system`` plans and schedules,
-    unless a ``plan`` that was saved is followed. ``profiles`` is the folder where latencies are
-    kept. In ``memory_bytes`` of each accelerator weights come and go, if given; on cores the page
-    cache keeps ``host_memory_bytes`` of their files at most.
+    It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` (8001) and ``metrics_port`` (8002); 0
+    takes a free one, a ``port`` of 0 three. ``device`` is auto, cpu, green, mps or streams;
+    ``gpus`` such as "0,1" and ``cores`` such as "0-3,6" name some of them. With "simulated", which
+    computes nothing (docs/fleet.md), there are ``gpus`` (how many) of the kind ``gpu``, such as
+    "h100". ``system`` plans and schedules, or a saved ``plan`` is followed. ``profiles`` is the
+    folder where latencies are kept. In ``memory_bytes`` of each accelerator weights come and go, if
+    given; on cores the page cache keeps ``host_memory_bytes`` of their files at most.
 
     Example::
 
@@ -336,7 +349,7 @@ def serve(
         log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
         allow_missing=options.allow_missing, fetches=models is None, assigned=options.assigned,
     )  # fmt: skip
-    return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+    return Server(settings, ServerPorts.asked(port, grpc_port, metrics_port), options)
 
 
 def _tell_confinement(settings: ServeSettings) -> None:

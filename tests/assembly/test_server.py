@@ -10,12 +10,11 @@ import interlace
 from bench.attack.repository import write_model
 
 
-def served(tmp_path: Path, port: int = 0) -> interlace.Server:
+def served(tmp_path: Path, port: int = 0, grpc_port: int | None = None) -> interlace.Server:
     return interlace.serve(
         tmp_path / "models",
         port=port,
-        grpc_port=0,
-        metrics_port=0,
+        grpc_port=grpc_port,
         device="cpu",
         cores="0",
         profiles=tmp_path / "profiles",
@@ -27,7 +26,7 @@ def test_it_serves_while_it_is_entered(tmp_path: Path) -> None:
     server = served(tmp_path)
     with server:
         assert [model.name for model in server.models] == ["double"]
-        assert 0 not in server.ports
+        assert not {0, 8001, 8002} & {*server.ports}  # all are free ones where the first is
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
         body = json.dumps({"inputs": [tensor]}).encode()
         with urlopen(Request(f"{server.url}/v2/models/double/infer", body), timeout=30) as reply:
@@ -41,8 +40,8 @@ def test_it_serves_while_it_is_entered(tmp_path: Path) -> None:
 
 def test_what_keeps_it_from_beginning_is_raised(tmp_path: Path) -> None:
     write_model(tmp_path / "models", "double")
-    with served(tmp_path) as first, pytest.raises(OSError):
-        served(tmp_path, first.ports.http).__enter__()
+    with served(tmp_path) as first, pytest.raises(interlace.ServeError, match="already in use"):
+        served(tmp_path, grpc_port=first.ports.grpc).__enter__()
     with pytest.raises(interlace.InputError, match="unknown system"):
         interlace.serve(tmp_path / "models", system="none")
     with pytest.raises(interlace.UserError, match="expected one of"):

@@ -95,6 +95,7 @@ class HttpServer:
         self.drain()
         for listener in self._listeners:
             listener.close()
+        self._listeners.clear()
         ends_s = state.loop.time() + grace_s
         while state.connections and state.loop.time() < ends_s:
             for connection in tuple(state.connections):
