@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from interlace.profiling.cuda.process import reader_placements
 from interlace.profiling.cuda.task import GpuTask
 from interlace.profiling.extra_metrics import ExtraMetrics, side_by_side, with_parts, with_power
 from interlace.profiling.fill import FillResult, fill
-from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import THOROUGH
@@ -166,6 +167,7 @@ class ExtraProfiling:
             self.failures.append(f"{path}: cannot be written ({error.strerror})")
 
 
+_LOG = logging.getLogger(__name__)
 _ARENA_BYTES = 1 << 30  # address space; memory is taken as inputs are written
 
 
@@ -210,18 +212,20 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
     models: list[Model] = []
     failures: list[str] = []
     try:
-        for draft in drafts(task.root, found, failures):
-            try:
-                models.append(await preparation.open(draft, generation=0))
-            except (RepositoryError, ServeError) as error:
-                failures.append(f"{draft.name}: {error}")
-                continue
-            devices.register(models[-1])
+        async with telling(_LOG, lambda: f"opening models, {len(models)} are open"):
+            for draft in drafts(task.root, found, failures):
+                try:
+                    models.append(await preparation.open(draft, generation=0))
+                except (RepositoryError, ServeError) as error:
+                    failures.append(f"{draft.name}: {error}")
+                    continue
+                devices.register(models[-1])
         filled = await fill(rig, models, store, progress=on_step, force=task.force)
         further = ExtraProfiling(task.wanted, task.where, rig, store)
         for key in filled.guessed:
             del filled.profiles[key]
-        seen = await further.measure(models, filled.profiles)
+        async with telling(_LOG, lambda: "measuring layers, neighbours or power, as asked for"):
+            seen = await further.measure(models, filled.profiles)
         failures += [*further.failures, *filled.failures.values(), *filled.guessed.values()]
         return Findings(models, filled, seen, failures)
     finally:

@@ -1,11 +1,13 @@
-"""Progress of long work: a bar on a terminal, a line a step in a log."""
+"""Progress of long work: a bar on a terminal, a line at times in a log."""
 
 from __future__ import annotations
+
+import time
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from interlace.profiling.progress import SweepStep
+from interlace.profiling.progress import TELL_S, SweepStep
 
 
 class ProgressBar:
@@ -14,6 +16,7 @@ class ProgressBar:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last_line = self._model = ""
+        self._told_s = 0.0
         self._bar = Progress(
             TextColumn("{task.description:<40}"),
             BarColumn(),
@@ -47,9 +50,13 @@ class ProgressBar:
             self._console.print(line)
 
     def sweep_step(self, step: SweepStep) -> None:
-        """A point of a model's sweep is about to be measured; in a log, a line a model."""
+        """A point of a model's sweep is about to be measured; in a log, a line at times."""
         share = f"batch {step.batch} at {step.share_pct} %"
         done = f"{step.done} of {step.total} points done, about {step.left_s:.0f} s left"
-        line = "" if step.model == self._model else f"measuring {step.model} ({done})"
+        now_s = time.monotonic()
+        told = step.model == self._model and now_s - self._told_s < TELL_S
+        line = "" if told else f"measuring {step.model} ({done})"
         self._model = step.model
+        if line:
+            self._told_s = now_s
         self.update(f"measuring {step.model}: {share}", step.done, step.total, line)

@@ -21,7 +21,7 @@ from interlace.perf.latency import doubts
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.profile_file import values_text
-from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore, SignatureStore
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
@@ -206,7 +206,9 @@ class ModelPreparer:
         whole = [model for model in known if not found.profiles[model.key].layers]
         apart = one_of_each(whole)
         if apart:
-            await layers.measure(apart, found.profiles)
+            doing = f"measuring the layers of {', '.join(model.name for model in apart)}"
+            async with telling(_log, lambda: doing):
+                await layers.measure(apart, found.profiles)
         taken = {model.architecture: found.profiles[model.key].layers for model in apart}
         for model in whole:
             if model.architecture in taken and model.architecture:

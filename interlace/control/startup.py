@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from math import inf
@@ -20,9 +20,10 @@ from interlace.control.model_preparer import (
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
+from interlace.core.tables import counted
 from interlace.device.base import Registers
 from interlace.profiling.fill import FillResult
-from interlace.profiling.progress import OnSweepStep
+from interlace.profiling.progress import OnSweepStep, telling
 from interlace.repository import Draft
 
 _log = logging.getLogger(__name__)
@@ -31,8 +32,6 @@ _log = logging.getLogger(__name__)
 _SETTLE_S: Final = 60.0
 #: How long nothing else may have been opened before those that still open are no longer waited for.
 _PATIENCE_S: Final = 20.0
-#: While models are opened it is told this often how many are.
-_TELL_S: Final = 5.0
 #: So many models are open before the pace at which they are is looked at, and the same for a look.
 _STARTING: Final = 8
 #: Folders read at a time: more would only wait for storage.
@@ -114,7 +113,8 @@ class Startup:
         opened = await self._open_all(reading)
         filled = await self._preparation.profiles([one.model for one in opened], progress)
         serving = await self._bring_up(opened, filled)
-        await self._deployments.settled(_SETTLE_S)
+        async with telling(_log, lambda: "loading models in the other partitions"):
+            await self._deployments.settled(_SETTLE_S)
         return serving
 
     def close(self) -> None:
@@ -163,23 +163,20 @@ class Startup:
         """The models that could be opened, without those that take much longer than the others."""
         unread, opening = set(reading), set[_Opening]()
         total = 0
-        loop = asyncio.get_running_loop()
-        told_s, pace = loop.time(), _Pace()
-        while unread or opening:
-            done, _ = await asyncio.wait(
-                unread | opening, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done and len(opening) < total:
-                break
-            for folder in [one for one in unread if one in done]:
-                unread.discard(folder)
-                opening |= (found := set(folder.result()))
-                total += len(found)
-            opened, opening = opening & done, opening - done
-            text = pace.text(total - len(opening), total + len(unread), now_s := loop.time())
-            if opened and (unread or opening) and now_s - told_s > _TELL_S:
-                told_s = now_s
-                _log.info(text)
+        loop, pace, text = asyncio.get_running_loop(), _Pace(), "reading the models' folders"
+        async with telling(_log, lambda: text):
+            while unread or opening:
+                done, _ = await asyncio.wait(
+                    unread | opening, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done and len(opening) < total:
+                    break
+                for folder in [one for one in unread if one in done]:
+                    unread.discard(folder)
+                    opening |= (found := set(folder.result()))
+                    total += len(found)
+                opening -= done
+                text = pace.text(total - len(opening), total + len(unread), loop.time())
         for folder in unread:
             self._noted(asyncio.ensure_future(self._read_later(folder)))
         for task in opening:
@@ -220,7 +217,10 @@ class Startup:
 
     async def _bring_up(self, opened: list[_Opened], filled: FillResult) -> list[Model]:
         ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
-        failures = await self._deployments.try_bring_up(ready) if ready else {}
+        failures: Mapping[str, str] = {}
+        if ready:
+            async with telling(_log, lambda: f"loading {counted(len(ready), 'model')} as planned"):
+                failures = await self._deployments.try_bring_up(ready)
         serving: list[Model] = []
         for one in ready:
             model = one.model

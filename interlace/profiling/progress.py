@@ -1,10 +1,17 @@
-"""How far a sweep has come, and how long the rest may take."""
+"""How far long work has come, and how long the rest may take."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
+
+#: Long work says this often, at least, what it does.
+TELL_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,23 @@ class SweepStep:
     done: int
     total: int
     left_s: float
+
+
+@asynccontextmanager
+async def telling(log: logging.Logger, doing: Callable[[], str]) -> AsyncIterator[None]:
+    """Log what is done while the block runs, and for how long already, every ``TELL_S``."""
+    began_s = time.monotonic()
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TELL_S)
+            log.info("%s (%.0f s)", doing(), time.monotonic() - began_s)
+
+    task = asyncio.ensure_future(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 OnSweepStep = Callable[[SweepStep], None]
