@@ -41,7 +41,6 @@ MARKS = {
     "formats": "process",
     "assembly": "process",
     "cli/test_bench.py": "process",
-    "cli/test_extras.py": "process",
     "cli/test_further.py": "process",
     "cli/test_light_start.py": "process",
     "load/test_open_loop.py": "process",

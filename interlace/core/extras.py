@@ -16,6 +16,7 @@ _MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "fleet": frozenset({"ray"}),
         "plots": frozenset({"matplotlib"}),
         "testing": frozenset({"hypothesis"}),
+        "bench": frozenset({"grpc", "numba"}),
     }
 )
 

@@ -13,6 +13,11 @@ or all at once with ``check_system(SYSTEM)``. A law draws its cases with Hypothe
 'interlace[testing]'``) and fails with an ``AssertionError`` on the smallest case that breaks it.
 """
 
-from interlace.testing.law import Law, check_system, laws_of
+from interlace.core.extras import remedy
+
+try:
+    from interlace.testing.law import Law, check_system, laws_of
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(remedy(error) or str(error), name=error.name) from error
 
 __all__ = ["Law", "check_system", "laws_of"]

@@ -230,3 +230,17 @@ def test_wrong_usage_ends_with_2(
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "absent", "extra"),
+    [
+        ("import interlace.testing", "hypothesis", "testing"),
+        ("import bench.planning.promise", "numba", "bench"),
+    ],
+)
+def test_what_is_imported_says_which(code: str, absent: str, extra: str) -> None:
+    done = run(code, absent={absent})
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(f"pip install 'interlace[{extra}]'")
+    assert code.startswith("import interlace") or "Traceback" not in done.stderr
