@@ -12,6 +12,7 @@ from rich.text import Text
 from interlace.cli.fleet_table import node_state
 from interlace.cli.screen import table
 from interlace.core.node import NodeState
+from interlace.core.tables import counted
 from interlace.fleet.status import FleetStatus
 
 
@@ -46,7 +47,7 @@ def _frame(before: FleetStatus, now: FleetStatus, span_s: float) -> Group:
     who = f"term {now.term}" if now.term else "another controller commands"
     unserved = "".join(f", {m}: {rate:.1f} rows/s unserved" for m, rate in
                        sorted(now.unserved_rows_per_s.items()))  # fmt: skip
-    return Group(made, Text(f"{len(now.nodes)} nodes, {who}{unserved}"))
+    return Group(made, Text(f"{counted(len(now.nodes), 'node')}, {who}{unserved}"))
 
 
 def _lines(state: NodeState, was: NodeState | None, span_s: float) -> list[tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from rich.console import Console
 
 from interlace.assembly.machine_plan import MachinePlan
@@ -38,13 +40,14 @@ def show_machine_plan(out: Console, found: MachinePlan) -> None:
 def sentences(found: MachinePlan) -> list[str]:
     """What the table does not say."""
     said, plan = [], found.plan
-    if plan.headroom is not None and plan.headroom >= 1:
+    if plan.headroom is not None and 1 <= plan.headroom < inf:
         said.append(f"every rate could be {plan.headroom:.2f} times as high")
     elif plan.headroom is not None and plan.unserved_rows_per_s:
         said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
-    elif plan.headroom is not None:
+    elif plan.headroom is not None and plan.headroom < 1:
         said.append(f"all rates are planned; queues are known to bear {plan.headroom:.2%} of each")
     for key, rows_per_s in plan.unserved_rows_per_s.items():
         reason = plan.reasons.get(key, "no reason given")
-        said.append(f"not served: {rows_per_s:.3g} requests/s of {found.names[key]}: {reason}")
+        rate = f"{rows_per_s:.3g} requests/s of " if rows_per_s else ""
+        said.append(f"not served: {rate}{found.names[key]}: {reason}")
     return [*said, *(f"left out: {why}" for why in found.left_out)]

@@ -36,6 +36,7 @@ from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import LogLevel, console, show_logs, table
 from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
+from interlace.core.tables import counted
 from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.server.tls import TlsFiles
@@ -58,7 +59,7 @@ def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot)
     if made.row_count:  # else it waits to be told
         out.print(made)
     if len(serving) > _SHOWN:
-        out.print(f"and {len(serving) - _SHOWN} models more: interlace top shows all")
+        out.print(f"and {counted(len(serving) - _SHOWN, 'more model')}: interlace top shows all")
 
 
 def _line(model: Model, place: Placement, engine: EngineSnapshot) -> tuple[str, ...]:

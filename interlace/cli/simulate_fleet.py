@@ -14,6 +14,7 @@ from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
+from interlace.core.tables import counted
 from interlace.fleet.simulation import FleetReport, fleet_report, simulate_fleet
 from interlace.fleet.simulation.question import NodesAsked, fleet_simulation, parse_loss
 from interlace.planning.scenario import read_scenario
@@ -77,7 +78,8 @@ def simulate(
         typer.echo(json_text(found.plain()))
         return
     count = sum(len(node.gpus) for node in simulation.nodes)
-    _show(console(), found, f"{nodes} nodes, {count} GPUs, {routers} routers")
+    parts = counted(nodes, "node"), counted(count, "GPU"), counted(routers, "router")
+    _show(console(), found, ", ".join(parts))
 
 
 def _show(out: Console, found: FleetReport, what: str) -> None:
@@ -91,8 +93,9 @@ def _show(out: Console, found: FleetReport, what: str) -> None:
         f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms"
     )
     out.print(
-        f"the first plan stood after {found.settled_ms:.0f} ms; {found.plans} plans, "
-        f"{found.orders} orders, {found.cuts} partitions made, {found.moves} models loaded"
+        f"the first plan stood after {found.settled_ms:.0f} ms; {counted(found.plans, 'plan')}, "
+        f"{counted(found.orders, 'order')}, {counted(found.cuts, 'partition')} made, "
+        f"{counted(found.moves, 'model')} loaded"
     )
     if not found.losses:
         return

@@ -9,6 +9,7 @@ from typing import Final
 from rich.console import Console
 
 from interlace.cli.screen import table
+from interlace.core.tables import counted
 from interlace.planning.simulation import SimulationResult
 from interlace.sim.report import ModelReport, Report
 
@@ -68,7 +69,8 @@ def sentences(trial: SimulationResult) -> list[str]:
         f"{trial.system}: {found.goodput_rps:.1f} of {found.offered_rps:.1f} requests/s in time "
         f"({100 * found.attainment:.2f} %), the worst model {100 * found.worst_attainment:.2f} %",
         *cold,
-        f"{trial.gpus} GPUs in the plan, {found.mean_gpus:.2f} held on average; used: {used}",
+        f"{counted(trial.gpus, 'GPU')} in the plan, "
+        f"{found.mean_gpus:.2f} held on average; used: {used}",
         f"no scheduler needs fewer than {trial.bound.gpus} for these rates, or keeps every SLO on "
         f"{len(trial.fleet.gpus)} above {trial.highest_load:.2f} times the scenario's rates",
         f"Jain's index {found.jain_service:.3f} over GPU time, {found.jain_attainment:.3f} over "

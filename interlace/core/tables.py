@@ -54,6 +54,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """How many of a countable noun: ``1 GPU``, ``2 GPUs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def read_json(text: bytes, what: str) -> Any:
     """JSON as Python values; ``what`` the text is to be, for errors.
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from interlace.core.node import Node
+from interlace.core.tables import counted
 from interlace.fleet.node_keeper import NodeKeeper, NodeLaunch
 
 _HOST: Final = "127.0.0.1"
@@ -21,7 +22,7 @@ class LocalNodes:
         self._keepers = [NodeKeeper(launch, name, _HOST, name) for name in names]
 
     def __str__(self) -> str:
-        return f"{len(self._keepers)} nodes of this machine"
+        return f"{counted(len(self._keepers), 'node')} of this machine"
 
     async def watch(self) -> AsyncIterator[tuple[Node, ...]]:
         """Never ends. A node that has ended is none until it is started again."""

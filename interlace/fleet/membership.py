@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Final, Protocol
 
 from interlace.core.node import Node
+from interlace.core.tables import counted
 from interlace.core.user_errors import InputError
 
 _LOG: Final = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class ListedNodes:
         self._nodes = nodes
 
     def __str__(self) -> str:
-        return f"{len(self._nodes)} nodes"
+        return counted(len(self._nodes), "node")
 
     async def watch(self) -> AsyncIterator[tuple[Node, ...]]:
         """Once, for good."""

@@ -25,6 +25,7 @@ import numpy as np
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.core.tables import counted
 from interlace.packing.batch_options import (
     BatchOptions,
     DemandArrays,
@@ -98,8 +99,9 @@ class FluidPools:
         part = ((pace * filling.busy).sum(axis=0) / np.maximum(rates, _LEAST_ROWS_PER_S)).min()
         pools = sum(hosts > 0 for hosts in filling.hosts)
         said = (
-            f"{len(self.fleet.gpus)} accelerators in {pools} pools of alike partitions: "
-            f"without queues there is time for {part:.0%} of the rates"
+            f"{counted(len(self.fleet.gpus), 'accelerator')} in "
+            f"{counted(pools, 'pool')} of alike partitions: "
+            f"time for {part:.0%} of the rates, ignoring queueing"
         )
         made = partitions(homes, self.demand, rates, self.current)
         return Plan(made, notes=(said,), headroom=float(part))

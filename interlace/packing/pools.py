@@ -16,6 +16,7 @@ import numpy as np
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition
 from interlace.core.profile import Profiles
+from interlace.core.tables import counted
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.column_generation import PackingSolution, SearchLimits
 from interlace.packing.host_capacity import alone_rows_per_s
@@ -327,5 +328,5 @@ def joined(
     solution = solve(program, time_limit_s=effort.time_limit_s, nodes=effort.nodes)
     counts = np.rint(np.array(solution.values)).astype(int)
     cuts = tuple(one for one, times in zip(layouts, counts, strict=True) for _ in range(times))
-    said = f"{len(patterns)} pools of alike partitions"
+    said = f"{counted(len(patterns), 'pool')} of alike partitions"
     return PackingSolution(patterns, cuts, np.zeros(0), said)

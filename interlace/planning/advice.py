@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from interlace.core.plan import Demand
+from interlace.core.tables import counted
 from interlace.perf.latency import surface
 from interlace.planning.capacity_plan import CapacityPlan
 from interlace.planning.promise import kept_plan
@@ -89,7 +90,7 @@ def _rates(found: CapacityPlan, asked: Demand) -> Iterator[tuple[str, Scenario]]
 def _more(found: CapacityPlan) -> Iterator[tuple[str, Scenario]]:
     if found.gpus >= found.scenario.limit:
         more = found.scenario.limit + 1
-        yield f"on {more} GPUs", replace(found.scenario, limit=more)
+        yield f"on {counted(more, 'GPU')}", replace(found.scenario, limit=more)
 
 
 def _with(scenario: Scenario, asked: Demand, other: Demand) -> Scenario:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from interlace.core.plan import Demand, Partition, Slot
-from interlace.core.tables import did_you_mean
+from interlace.core.tables import counted, did_you_mean
 from interlace.core.user_errors import InputError
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
@@ -103,7 +103,7 @@ def _places(found: CapacityPlan, asked: Demand, latency: Surface) -> Iterator[st
             f"of up to {slot.batch} ({run_ms:.1f} ms){beside}"
         )
     if placed[_MOST_PLACES:]:
-        yield f"  and in {len(placed) - _MOST_PLACES} partitions more"
+        yield f"  and in {counted(len(placed) - _MOST_PLACES, 'more partition')}"
     if placed:
         part, slot = max(placed, key=lambda one: one[1].rows_per_s)
         yield f"  why batches of {slot.batch}: {_why_batch(asked, slot, part, latency)}"
@@ -137,7 +137,7 @@ def _why_here(found: CapacityPlan, part: Partition) -> str:
     shares = [p.share_pct for p in found.plan.partitions if p.gpu == part.gpu]
     busy = sum(found.busy(part, slot) for slot in part.slots)
     return (
-        f"of {part.gpu} {sum(shares)} % in {len(shares)} partitions are given out and "
+        f"of {part.gpu} {sum(shares)} % in {counted(len(shares), 'partition')} are given out and "
         f"{found.memory_bytes[part.gpu] / 1e9:.1f} of {gpu.memory_bytes / 1e9:.0f} GB held; "
         f"{part.id} is busy {100 * busy:.0f} % of the time, the rest is for uneven arrivals"
     )
@@ -171,7 +171,7 @@ def _alternatives(found: CapacityPlan, asked: Demand, system: System | str) -> I
     ):
         other = plan(replace(found.scenario, demand=demand), system=system)
         rest = "" if other.served else ", not all served"
-        yield f"  {words}: {other.gpus} GPUs instead of {found.gpus}{rest}"
+        yield f"  {words}: {counted(other.gpus, 'GPU')} instead of {found.gpus}{rest}"
 
 
 def _unserved(found: CapacityPlan, asked: Demand) -> Iterator[str]:

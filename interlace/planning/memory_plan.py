@@ -9,6 +9,7 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
+from interlace.core.tables import counted
 from interlace.core.user_errors import UserError
 from interlace.planning.memory_bound import MemoryBound, memory_bound
 from interlace.planning.memory_trial import ColdTrial, MemoryTrial, try_memory, with_memory
@@ -66,7 +67,7 @@ class MemoryPlan:
         said = [
             f"{self.memory_bytes / 1e6:.0f} MB: {self.residency.kept_bytes / 1e6:.0f} kept, "
             f"{self.room_bytes / 1e6:.0f} for a model that is being loaded",
-            f"{resident} of {len(self.models)} models stay whole; the others, "
+            f"{resident} of {counted(len(self.models), 'model')} stay whole; the others, "
             f"{cold:.3g} of {rate:.3g} requests/s, copy weights first unless they came lately",
             f"keeping spares requests and the link {saved:,.0f} ms a second, no choice more than "
             f"{bound:,.0f}; 1 GB more would spare {self.more_ms_per_s:,.0f}",

@@ -24,7 +24,7 @@ class PlanMoves(NamedTuple):
     def sentence(self) -> str:
         """The counts in words."""
         return (
-            f"from the current plan {self.stay} partitions stay, {self.move} move, "
+            f"partitions of the current plan: {self.stay} stay, {self.move} move, "
             f"{self.appear} appear, {self.go} go"
         )
 

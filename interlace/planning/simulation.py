@@ -12,7 +12,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.html_table import html_table
 from interlace.core.json_text import json_text
 from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
-from interlace.core.tables import TableError
+from interlace.core.tables import TableError, counted
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.device.simulated.device import device_factory
@@ -102,9 +102,9 @@ class SimulationResult:
     def __repr__(self) -> str:
         found = self.report
         return (
-            f"<SimulationResult: {self.system} on {self.gpus} GPUs, {found.requests} requests, "
-            f"{100 * found.attainment:.2f} % in time, worst model "
-            f"{100 * found.worst_attainment:.2f} %>"
+            f"<SimulationResult: {self.system} on {counted(self.gpus, 'GPU')}, "
+            f"{counted(found.requests, 'request')}, {100 * found.attainment:.2f} % in time, "
+            f"worst model {100 * found.worst_attainment:.2f} %>"
         )
 
     def _repr_html_(self) -> str:

@@ -31,7 +31,7 @@ def test_pools_replace_a_cut_that_falls_short_and_then_serve_every_model() -> No
     demand, known = _forty()
     fleet = uniform_fleet(GPU_KINDS["a100"], 2)
     plan = OURS.planner(demand, fleet, known, Plan())
-    assert "without queues" in plan.notes[0] and not plan.unserved_rows_per_s
+    assert "ignoring queueing" in plan.notes[0] and not plan.unserved_rows_per_s
     arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, d.cv) for d in demand}, 3.0, 1)
     record = simulate(Simulation(OURS, fleet, tuple(demand), known, known, arrivals, plan))
     assert report(record).worst_attainment > 0.99

@@ -14,6 +14,7 @@ import numpy as np
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.core.tables import counted
 from interlace.packing.batch_options import BatchOptions, batch_options, demand_arrays
 from interlace.packing.column_generation import (
     ColumnGeneration,
@@ -289,7 +290,9 @@ def _said(
 ) -> tuple[str, ...]:
     """How good the plan is known to be."""
     used = sum(bool(home.patterns) for home in homes)
-    said = [f"{used} accelerators by {found.said}"]
+    said = [f"{counted(used, 'accelerator')} by {found.said}"]
     if lost:
-        said.append(f"{len(lost)} partitions found no accelerator with the memory for them")
+        said.append(
+            f"{counted(len(lost), 'partition')} found no accelerator with the memory for them"
+        )
     return tuple(said)
