@@ -57,8 +57,9 @@ class MachinePlan:
 
     @property
     def kept(self) -> bool:
-        """Whether every model of the folder is planned for, with all of its rate."""
-        return not (self.left_out or self.plan.unserved_rows_per_s)
+        """Whether every model of the folder is planned for, with all of its rate and SLO."""
+        broken = self.memory is not None and self.memory.broken
+        return not (self.left_out or self.plan.unserved_rows_per_s or broken)
 
     def to_dict(self) -> dict[str, object]:
         """The plan as plain values: units in the names."""

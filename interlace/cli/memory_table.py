@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, isnan, nan
 from typing import Final
 
 from rich.console import Console
@@ -38,7 +38,7 @@ def _table(found: MemoryPlan) -> Table:
 
 def _row(one: ModelMemory) -> tuple[str, ...]:
     tried = one.trial
-    seen = tried is not None and isfinite(tried.p99_ms)
+    p99_ms = nan if tried is None else tried.p99_ms
     return (
         one.model,
         f"{one.rate_rps:.3g}",
@@ -49,5 +49,5 @@ def _row(one: ModelMemory) -> tuple[str, ...]:
         f"{one.kept.end_ms:.1f}",
         f"{one.whole_ms:.1f}",
         "-" if tried is None else f"{100 * tried.cold_rate:.1f}",
-        f"{tried.p99_ms:.1f}" if tried is not None and seen else "-",
+        "-" if isnan(p99_ms) else f"{p99_ms:.1f}" if isfinite(p99_ms) else "none",
     )

@@ -148,7 +148,7 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     if outputs.save is not None:
         found.save(outputs.save)
         _say(f"kept: {outputs.save}")
-    if not found.kept:
+    if not found.kept or (memory is not None and memory.broken):
         raise typer.Exit(NOT_KEPT)
 
 

@@ -13,6 +13,7 @@ from interlace.core.tables import counted
 from interlace.core.user_errors import UserError
 from interlace.planning.memory_bound import MemoryBound, memory_bound
 from interlace.planning.memory_trial import ColdTrial, MemoryTrial, try_memory, with_memory
+from interlace.planning.trial import ModelTrial
 from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve, ColdPoint
 from interlace.policy.cold_starts.frontier import lasting
@@ -32,12 +33,30 @@ class ModelMemory:
     warm_ms: float
     whole_ms: float
     kept: ColdPoint
+    promised: float  #: the part of its requests that is to be in time
     trial: ColdTrial | None = None
 
     @property
     def resident(self) -> bool:
         """Whether nothing is copied for a request."""
         return self.kept.copied_bytes == 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all weights stay: the others may be read in the host's memory."""
+        return self.kept.kept_bytes >= self.weights_bytes
+
+    def broken(self) -> str:
+        """How far the trial fell short of the promise, if it surely did."""
+        if self.trial is None:
+            return ""
+        low, high = ModelTrial(self.trial.sent, self.trial.in_time, 0.0).interval()
+        if high >= self.promised:
+            return ""
+        return (
+            f"not kept: {self.model}: {100 * self.trial.attainment:.2f} % in time "
+            f"({100 * low:.2f} to {100 * high:.2f}), {100 * self.promised:g} % promised"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +77,29 @@ class MemoryPlan:
     without_layers: tuple[str, ...] = ()  #: models that count as resident, beside this memory
     trials: tuple[MemoryTrial, ...] = ()
 
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Of each model that the trial surely kept less of than promised, by how much."""
+        return tuple(text for one in self.models if (text := one.broken()))
+
     def sentences(self) -> list[str]:
         """What the table does not say."""
-        resident = sum(one.resident for one in self.models)
+        whole = sum(one.whole for one in self.models)
+        in_place = sum(one.resident and not one.whole for one in self.models)
         cold = sum(one.rate_rps for one in self.models if not one.resident)
         rate = sum(one.rate_rps for one in self.models)
         saved, bound = self.residency.saved_ms_per_s, self.residency.bound_ms_per_s
         said = [
             f"{self.memory_bytes / 1e6:.0f} MB: {self.residency.kept_bytes / 1e6:.0f} kept, "
             f"{self.room_bytes / 1e6:.0f} for a model that is being loaded",
-            f"{resident} of {counted(len(self.models), 'model')} stay whole; the others, "
-            f"{cold:.3g} of {rate:.3g} requests/s, copy weights first unless they came lately",
+            f"{whole} of {counted(len(self.models), 'model')} stay whole"
+            + (f"; {in_place} read the other weights in the host's memory" if in_place else "")
+            + (
+                f"; {cold:.3g} of {rate:.3g} requests/s ask for models that copy weights first, "
+                "unless they came lately"
+                if cold
+                else ""
+            ),
             f"keeping spares requests and the link {saved:,.0f} ms a second, no choice more than "
             f"{bound:,.0f}; 1 GB more would spare {self.more_ms_per_s:,.0f}",
         ]
@@ -77,7 +108,8 @@ class MemoryPlan:
                 f"no layers are known of {', '.join(self.without_layers)} (interlace profile "
                 "--layers): resident, beside this memory"
             )
-        return [*said, *(one.sentence() for one in self.trials), self.bound.sentence()]
+        said += [one.sentence() for one in self.trials]
+        return [*said, *self.broken, self.bound.sentence()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +163,7 @@ def memory_plan(asked: LayeredModels, fleet: Fleet) -> MemoryPlan:
             curves[one.model][-1].end_ms,
             curves[one.model][0].end_ms,
             kept.kept[one.model],
+            one.attainment,
         )
         for one in demand
     )
