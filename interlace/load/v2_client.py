@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from ssl import SSLCertVerificationError
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
@@ -22,6 +22,8 @@ from interlace.server.tls import HTTP, TlsFiles
 _TIMEOUT_S = 5.0
 _ORDER_S = 120.0
 _BODY_BYTES_MAX = 64 << 20
+#: Where fleets answer and take orders.
+_FLEET: Final = "/v2/fleet"
 
 
 class V2Client:
@@ -84,13 +86,24 @@ class V2Client:
             body = reply.read(_BODY_BYTES_MAX).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
             unknown = isinstance(error, SSLCertVerificationError)
-            hint = "give --ca FILE" if unknown else "is `interlace serve` running there?"
+            command = "interlace fleet serve" if path.startswith(_FLEET) else "interlace serve"
+            hint = "give --ca FILE" if unknown else f"is `{command}` running there?"
             raise UserError(f"no answer from {self.url} ({error}); {hint}") from None
         finally:
             connection.close()
         if reply.status == 401:
             why = "the key is not the one it asks for" if self.headers else "it asks for a key"
-            raise UserError(f"{self.url}{path}: 401, {why}: give {self._key_option} FILE")
+            begun = (
+                ", the one that the fleet was begun with (without, it takes no orders)"
+                if path.startswith(_FLEET) and sent is not None
+                else ""
+            )
+            raise UserError(f"{self.url}{path}: 401, {why}: give {self._key_option} FILE{begun}")
+        if reply.status == 404 and path == _FLEET:
+            raise UserError(
+                f"{self.url}: no fleet is served there, but one server, or a router: give the "
+                "address of `interlace fleet serve`, or see `interlace top`"
+            )
         if reply.status != 200:
             raise UserError(f"{self.url}{path}: {reply.status} {_error_text(body)}")
         return body

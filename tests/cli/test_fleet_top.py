@@ -9,7 +9,11 @@ from interlace.cli import fleet_top
 from interlace.cli.fleet_top import FleetWatch
 from interlace.cli.screen import console
 from interlace.core.node import ModelOutlook, NodeState
+from interlace.core.user_errors import UserError
 from interlace.fleet.status import FleetStatus, NodeStatus
+from interlace.load.v2_client import V2Client
+
+from .fakeserver import FakeServer
 
 
 def status(arrived: int, began: int = 1) -> str:
@@ -32,3 +36,15 @@ def test_requests_are_counted_between_two_looks(
     assert row[-5 if rate else -4 :] == ["m", *([rate] if rate else []), "0", "3.2", "50"]
     assert any("runs version 0" in line for line in lines)
     assert "term 2" in lines[-1] and "k: 5.0 rows/s unserved" in lines[-1]
+
+
+def test_what_is_no_fleet_or_takes_no_orders_is_said() -> None:
+    with FakeServer() as fake:
+        with pytest.raises(UserError, match=r"no fleet is served there.*`interlace fleet serve`"):
+            V2Client(fake.url).text("/v2/fleet")
+        fake.key = "other"
+        orders = V2Client(fake.url, None, "--admin-key-file")
+        with pytest.raises(UserError, match="--admin-key-file FILE, the one that the fleet was"):
+            orders.post("/v2/fleet/plan", {})
+    with pytest.raises(UserError, match="is `interlace fleet serve` running there"):
+        V2Client(fake.url).text("/v2/fleet")
