@@ -198,6 +198,7 @@ _BEHAVIOURS: dict[str, Callable[[Inputs], Outputs]] = {
     "count": lambda inputs: {"y": np.full((len(inputs["x"]), 1), len(inputs["x"]), np.int64)},
     "reverse": lambda inputs: {"y": inputs["x"][:, ::-1]},
     "one-row": lambda inputs: {"y": inputs["x"][:1] * 1},
+    "tables": lambda inputs: {"y": np.arange(10, dtype=np.float32)[inputs["x"].astype(int)]},
     "nameless": lambda inputs: {"other": inputs["x"]},
     "wide": lambda inputs: {"y": np.zeros((len(inputs["x"]), 1 << 20), np.float32)},
     "writes": lambda inputs: {"y": np.multiply(inputs["x"], 2, out=inputs["x"])},

@@ -16,7 +16,7 @@ from interlace.device.cpu.execution import execute
 from interlace.device.cpu.inputs import BatchInputs
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.entry import function_named
-from interlace.device.process.error_text import error_text
+from interlace.device.process.error_text import error_text, values_error
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.sandbox import confine
 from interlace.device.process.wire import (
@@ -238,6 +238,8 @@ class CpuWorker:
         except (Exception, SystemExit) as error:
             if isinstance(error, ServeError) and error.reason is Reason.BAD_INPUT:
                 return Failed(error.detail, bad_input=True)
+            if wrong := values_error(error):
+                return Failed(f"model {run.model} cannot use these values: {wrong}", bad_input=True)
             return Failed(error_text(f"model {run.model} failed on batch {run.batch}", error))
 
     def _wait_for_memory(self) -> bool:

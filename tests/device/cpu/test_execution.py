@@ -20,7 +20,7 @@ from tests.device.models import model, tensor
 NAMES = ("double", "identity", "reverse", "both", "upper", "tail", "fail", "leave", "one-row")
 STRINGS = (TensorSpec("x", "BYTES", (-1,)),)
 KNOWN = {
-    **{name: model(name) for name in (*NAMES, "nameless", "wide", "writes")},
+    **{name: model(name) for name in (*NAMES, "nameless", "tables", "wide", "writes")},
     "both": model(
         "both",
         inputs=(tensor("x"), tensor("z")),
@@ -157,6 +157,13 @@ def test_what_a_model_does_wrong_fails_its_batch_alone(ready: Rig, name: str, wo
     assert words in finished.failure.detail
     assert finished.outputs == ()
     assert ready.values(ready.run(ready.floats(KNOWN["double"], [1]))) == [[[2]]]
+
+
+def test_an_index_beyond_a_models_table_is_its_clients_fault(ready: Rig) -> None:
+    failure = ready.run(ready.floats(KNOWN["tables"], [3, 10])).failure
+    assert failure is not None and failure.bad_input and not failure.fatal
+    assert "tables/1#0 cannot use these values: index 10 is out of bounds" in failure.detail
+    assert ready.values(ready.run(ready.floats(KNOWN["tables"], [3]))) == [[[3]]]
 
 
 def test_sizes_that_contradict_the_shape_fail_the_batch(ready: Rig) -> None:
