@@ -67,7 +67,7 @@ def share_weights(
     ``warnings``. One that is not whole, or is damaged, is written anew.
     """
     total = sum(tensor.nbytes for tensor in tensors.values())
-    if weights_dir is None:
+    if weights_dir is None or not total:
         return SharedWeights(total)
     path = _path_of(model, weights_dir)
     try:

@@ -136,17 +136,31 @@ def test_damaged_weights_are_laid_out_anew(
     assert caplog.messages == []
 
 
-def test_a_model_without_weights_is_laid_out_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+class Counts(torch.nn.Module):
+    """Writes to the only weight that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x.relu()
+
+
+@pytest.mark.parametrize(("module", "files"), [(torch.nn.ReLU(), 0), (Counts(), 1)])
+def test_a_model_without_weights_to_share_is_laid_out_once_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, module: torch.nn.Module, files: int
 ) -> None:
     weights = tmp_path / "weights"
-    folder = write_torchscript(tmp_path / "net", torch.nn.ReLU())
+    weights.mkdir()
+    folder = write_torchscript(tmp_path / "net", module)
     inodes = set()
     for _ in range(2):
         runner, output = opened("torchscript", str(folder), 16, str(weights))
         assert runner.warnings == () and output.min() == 0
-        inodes.add(next(weights.iterdir()).stat().st_ino)
-    assert caplog.messages == [] and len(inodes) == 1
+        inodes |= {file.stat().st_ino for file in weights.iterdir()}
+    assert caplog.messages == [] and len(inodes) == files
 
 
 @pytest.mark.parametrize("kind", ["factory", "onnx"])
