@@ -94,7 +94,11 @@ class GraphCache:
         return DefaultedProgram(program, frozenset(given), fills)
 
     def close(self) -> None:
-        """Destroy everything; nothing runs. The context stays."""
+        """Destroy everything; nothing runs. The context stays.
+
+        A batch is known to have ended by a word that its graph writes, a moment before the driver
+        has ended the graph: the lane's stream is waited for.
+        """
         with ExitStack() as steps:
             if self._inputs is not None:
                 steps.callback(self._inputs.close)
@@ -102,6 +106,8 @@ class GraphCache:
                 steps.callback(graph.close)
             for eager in self._eager.values():
                 steps.callback(eager.close)
+            context = self._context
+            steps.callback(context.backend.driver.synchronize, context.lane.stream)
         self.graphs, self._inputs = (), None
         self._eager.clear()
 

@@ -24,6 +24,8 @@ from tests.device.cuda.fake.streams import Event, Stream
 IMAGE: Final = b"fake cubin"
 _GRANULE_SMS: Final = 8
 _THREADS_MAX: Final = 1024
+#: The word that a graph writes last is seen so long before the driver has ended the graph.
+_TAIL_S: Final = 2e-3
 
 
 class Resource(NamedTuple):
@@ -298,6 +300,8 @@ class FakeDriver(Core):
             try:
                 self._replay(graph, latched)
             finally:
+                if self._streams.pace == "threads":
+                    time.sleep(_TAIL_S)
                 graph.end(stream)
 
         def ready() -> bool:
