@@ -22,7 +22,7 @@ from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError, UserError
 from interlace.core.work import ModelWork
 from interlace.formats import count_work
-from interlace.perf.estimate import Correction, estimated_profile, latency_ms, scaled
+from interlace.perf.estimate import EstimateCorrection, estimated_profile, latency_ms, scaled
 from interlace.perf.law_constants import INTERVALS, LAWS, TAIL
 from interlace.planning.scenario import Scenario
 from interlace.profiling.profile_csv import ProfileTableError, read_profiles
@@ -200,7 +200,7 @@ def _complete(profile: Profile, gpu: Gpu) -> bool:
     return len(batches) > 1 and set(gpu.shares_pct) <= shares
 
 
-def _correction(one: CountedModel, gpu: Gpu, measured: Mapping[str, Profile]) -> Correction:
+def _correction(one: CountedModel, gpu: Gpu, measured: Mapping[str, Profile]) -> EstimateCorrection:
     """What measured points say: the same kind's if there are some, else all others'."""
     law = LAWS["half" if one.half else "single"]
     here = {kind: profile for kind, profile in measured.items() if kind == gpu.kind}
@@ -211,12 +211,13 @@ def _correction(one: CountedModel, gpu: Gpu, measured: Mapping[str, Profile]) ->
     ]
     precision = "half" if one.half else "single"
     if not off:
-        return Correction(1.0, INTERVALS[precision, "graph"], "estimated from its graph alone")
+        known = INTERVALS[precision, "graph"]
+        return EstimateCorrection(1.0, known, "estimated from its graph alone")
     factor = exp(sum(off) / len(off))
     known = INTERVALS["any", "same_gpu"] if here else INTERVALS["half", "other_gpu"]
     where = ", ".join(here or measured)
     source = f"estimated, corrected by {factor:.2f} ({len(off)} points on {where})"
-    return Correction(factor, known, source)
+    return EstimateCorrection(factor, known, source)
 
 
 def save(found: Estimates, folder: Path) -> None:

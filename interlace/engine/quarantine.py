@@ -18,7 +18,7 @@ FIRST_QUARANTINE_MS: Final = 10_000.0
 LONGEST_QUARANTINE_MS: Final = 600_000.0
 
 
-class Waiting(Protocol):
+class WaitingRequests(Protocol):
     """The requests that wait."""
 
     def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
@@ -28,7 +28,7 @@ class Waiting(Protocol):
 class ModelQuarantine:
     """Counts crashes against models, and puts models into quarantine and out of it."""
 
-    def __init__(self, state: EngineState, waiting: Waiting) -> None:
+    def __init__(self, state: EngineState, waiting: WaitingRequests) -> None:
         self._state = state
         self._waiting = waiting
 

@@ -132,7 +132,7 @@ class ErrorInterval(msgspec.Struct, frozen=True):
     high: float
 
 
-class Correction(msgspec.Struct, frozen=True):
+class EstimateCorrection(msgspec.Struct, frozen=True):
     """What measured points say: a factor on the estimate, and the interval that is left."""
 
     factor: float
@@ -177,7 +177,7 @@ def estimated_profile(
     half: bool,
     max_batch: int,
     constants: LawConstants,
-    correction: Correction,
+    correction: EstimateCorrection,
     tail: float,
 ) -> Profile:
     """A profile over batch and share; its figures are corrected, its ``interval`` marks it.

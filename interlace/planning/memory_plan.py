@@ -13,7 +13,6 @@ from interlace.core.tables import counted
 from interlace.core.user_errors import UserError
 from interlace.planning.memory_bound import MemoryBound, memory_bound
 from interlace.planning.memory_trial import ColdTrial, MemoryTrial, try_memory, with_memory
-from interlace.planning.trial import ModelTrial
 from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve, ColdPoint
 from interlace.policy.cold_starts.frontier import lasting
@@ -50,7 +49,7 @@ class ModelMemory:
         """How far the trial fell short of the promise, if it surely did."""
         if self.trial is None:
             return ""
-        low, high = ModelTrial(self.trial.sent, self.trial.in_time, 0.0).interval()
+        low, high = self.trial.interval
         if high >= self.promised:
             return ""
         return (

@@ -58,6 +58,11 @@ class ColdTrial:
     def attainment(self) -> float:
         return self.in_time / self.sent if self.sent else 1.0
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's interval of the attainment, 95 %."""
+        return ModelTrial(self.sent, self.in_time, 0.0).interval()
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrial:

@@ -292,7 +292,5 @@ def _said(
     used = sum(bool(home.patterns) for home in homes)
     said = [f"{counted(used, 'accelerator')} by {found.said}"]
     if lost:
-        said.append(
-            f"{counted(len(lost), 'partition')} found no accelerator with the memory for them"
-        )
+        said.append("some partitions found no accelerator with the share and the memory for them")
     return tuple(said)
