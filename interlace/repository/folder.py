@@ -59,12 +59,28 @@ def scan(root: Path) -> list[ModelFolder]:
 
 
 def _check_no_model(root: Path, names: Sequence[str]) -> None:
+    """Refuse a model's folder, or a version's, where the repository is asked for."""
+    whole = root.absolute()
     for name in filter(_VERSION.fullmatch, names):
-        if any((root / name / file).exists() for file in (*MODEL_FILES.values(), _HF_FILE)) or (
-            (root / CONFIG_FILE).exists()
-        ):
+        if (root / CONFIG_FILE).exists() or _model_file(root / name):
             found = f"a model: version {name} is in it"
-            raise RepositoryError(str(root), found, f"its parent, {root.absolute().parent}")
+            raise RepositoryError(str(root), found, f"its parent, {whole.parent}")
+    file = _model_file(root)
+    if file and not any(_VERSION.fullmatch(path.name) for path in root.glob("*/*")):
+        version = _VERSION.fullmatch(whole.name)
+        parent = str(whole.parent.parent) if version else "with this as NAME/1 in it"
+        raise RepositoryError(str(root), f"{file} in it", f"the model repository, {parent}")
+
+
+def _model_file(folder: Path) -> str:
+    """What in a folder is a model, by its name; empty if nothing is."""
+    usual = (*MODEL_FILES.values(), _HF_FILE)
+    suffixes = (".onnx", ".pt", ".pt2")
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return ""
+    return next((name for name in names if name in usual or name.endswith(suffixes)), "")
 
 
 def folder_names(root: Path) -> list[str]:
@@ -157,9 +173,10 @@ def select_versions(folder: Path, config: ModelConfig) -> tuple[int, ...]:
         if _VERSION.fullmatch(entry.name) and entry.is_dir()
     )
     if not present:
-        raise RepositoryError(
-            str(folder), "no version folder", "one named 1, 2, ... with the model in it"
-        )
+        expected = "one named 1, 2, ... with the model in it"
+        if any(_VERSION.fullmatch(path.name) for path in folder.glob("*/*")):
+            expected += f" (a model repository of its own: serve {folder})"
+        raise RepositoryError(str(folder), "no version folder", expected)
     policy = config.values.get("version_policy", {})
     if "all" in policy:
         return tuple(present)

@@ -1,5 +1,6 @@
 """Repository folders: versions, policies, formats; a broken model keeps no other from serving."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,21 @@ def test_every_folder_is_found_and_the_broken_ones_say_why(tmp_path: Path) -> No
     assert "config.pbtxt:1: ModelConfig: found field 'nam'" in str(found["broken"].error)
     assert "found no version folder; expected one named 1, 2," in str(found["empty"].error)
     assert "found 'another'; expected 'other', as the folder" in str(found["other"].error)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("m", "found a model: version 1 is in it; expected its parent, {root}"),
+        ("m/1", "found net_fp32.onnx in it; expected the model repository, {root}"),
+    ],
+)
+def test_a_part_of_a_repository_is_no_repository(tmp_path: Path, asked: str, words: str) -> None:
+    add(tmp_path, "m", {"1/net_fp32.onnx": ""})
+    (above,) = (one for one in scan(tmp_path.parent) if one.name == tmp_path.name)
+    assert f"serve {tmp_path})" in str(above.error)
+    with pytest.raises(RepositoryError, match=re.escape(words.format(root=tmp_path))):
+        scan(tmp_path / asked)
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,18 @@ from interlace.formats.runner import WARM_RUNS, ModelRunner, TakesTurns
 OpenModel = Callable[[Model, int, str | None], ModelRunner]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResidentModel:
-    """``signature`` is what requests are served by; ``resident_bytes`` what the model holds."""
+    """``signature`` is what requests are served by; ``resident_bytes`` what the model holds.
+
+    ``answered`` once it has run on any values, made up or a client's.
+    """
 
     model: Model
     runner: ModelRunner
     signature: Signature
     resident_bytes: int
+    answered: bool = False
 
     @classmethod
     def taking_turns(cls, load: LoadModel, weights_dir: str, first: TakesTurns) -> ResidentModel:
@@ -51,15 +55,16 @@ class ResidentModel:
         runner = open_model(model, threads, weights_dir)
         stated = model.signature.inputs and model.signature.outputs
         signature = model.signature if stated else runner.signature
+        answered = False
         for rows in sorted(load.batches, reverse=True):
-            _warm_up(model, runner, signature, rows)
+            answered |= _warm_up(model, runner, signature, rows)
         grown = max(0, process_memory().anonymous_bytes - before)
         if load.cold and runner.cold is None:
             runner.close()
             raise ValueError(*runner.warnings or ("its weights cannot come and go",))
         whole = max(runner.resident_bytes, runner.shared_bytes + grown)
         held = grown if load.cold else whole
-        resident = cls(model, runner, signature, held)
+        resident = cls(model, runner, signature, held, answered)
         limit = model.terms.memory_limit_bytes
         if limit is not None and resident.resident_bytes > limit:
             resident.close()
@@ -75,9 +80,11 @@ class ResidentModel:
         release_free_memory()
 
 
-def _warm_up(model: Model, runner: ModelRunner, signature: Signature, rows: int) -> None:
+def _warm_up(model: Model, runner: ModelRunner, signature: Signature, rows: int) -> bool:
+    """Whether it runs on the sample values; those may be nonsense to it, requests will show."""
     inputs = sample_inputs(model, signature, rows)
-    # Made-up inputs may be nonsense to the model; requests will show.
     with contextlib.suppress(Exception):
         for _ in range(WARM_RUNS):
             runner.run(inputs)
+        return True
+    return False

@@ -11,12 +11,11 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from interlace.core.errors import Reason, ServeError
 from interlace.device.cpu.execution import execute
 from interlace.device.cpu.inputs import BatchInputs
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.entry import function_named
-from interlace.device.process.error_text import error_text, values_error
+from interlace.device.process.error_text import batch_failure, error_text
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.sandbox import confine
 from interlace.device.process.wire import (
@@ -234,13 +233,11 @@ class CpuWorker:
         if resident is None:
             return Failed(f"model {run.model} is not loaded here")
         try:
-            return execute(run, resident, self._intake, self._blocks)
+            result = execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:
-            if isinstance(error, ServeError) and error.reason is Reason.BAD_INPUT:
-                return Failed(error.detail, bad_input=True)
-            if wrong := values_error(error):
-                return Failed(f"model {run.model} cannot use these values: {wrong}", bad_input=True)
-            return Failed(error_text(f"model {run.model} failed on batch {run.batch}", error))
+            return batch_failure(run, error, resident.model.format, resident.answered)
+        resident.answered = True
+        return result
 
     def _wait_for_memory(self) -> bool:
         self._frames.send(Starved())

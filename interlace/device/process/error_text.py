@@ -5,13 +5,29 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from interlace.core.errors import RepositoryError
+from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.model import Format
+from interlace.device.process.wire import Failed, RunBatch
 
 _DETAIL_CHARS: Final = 2000
 #: What torch, ONNX Runtime and NumPy say of an index into a table that is not so long.
 _NO_SUCH_ROW: Final = re.compile(
     r"index out of range in self|ind(?:ex|ices)\b[^\n]{0,40} out of (?:data )?bounds[^\n]*"
 )
+#: What ONNX Runtime says of the operator that failed: its type, its name, and the reason.
+_ONNX_NODE: Final = re.compile(
+    r"while running (\w+) node\. Name:'([^']*)' Status Message: "
+    r"(?:\S+:\d+ )?(?:.* was false\. )?(.*)",
+    re.DOTALL,
+)
+#: The line of a traceback that says what was raised.
+_RAISED: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): ")
+#: What a request's values do not cause, or not alone.
+_NOT_OF_VALUES: Final = re.compile(
+    r"memory|alloc|\bCUDA|cuDNN|CUBLAS|driver|thread|not implemented|NOT_IMPLEMENTED", re.I
+)
+#: Formats that are a fixed graph: what they raise is of their operators, not of somebody's code.
+_GRAPHS: Final = (Format.ONNX, Format.TORCHSCRIPT, Format.EXPORTED)
 
 
 class ReadableError(Exception):
@@ -27,7 +43,31 @@ def error_text(what: str, error: BaseException) -> str:
     return f"{what}: {name}{error}"[:_DETAIL_CHARS]
 
 
-def values_error(error: BaseException) -> str:
-    """What is wrong with a request's values if a model says so: a token beyond its vocabulary."""
-    found = _NO_SUCH_ROW.search(str(error))
-    return found[0][:_DETAIL_CHARS] if found else ""
+def batch_failure(run: RunBatch, error: BaseException, format: Format, answered: bool) -> Failed:
+    """Why a batch failed: by a request's values, or by the model.
+
+    The values are at fault if a check says so, or if a graph fails that has ``answered`` others:
+    nothing else differs. Code is not believed so easily, nor is what speaks of memory or devices.
+    """
+    if isinstance(error, ServeError) and error.reason is Reason.BAD_INPUT:
+        return Failed(error.detail, bad_input=True)
+    text = str(error)
+    missing_row = _NO_SUCH_ROW.search(text)
+    operator = isinstance(error, RuntimeError | AssertionError) or _ONNX_NODE.search(text)
+    graph = operator and format in _GRAPHS
+    if missing_row or (graph and answered and not _NOT_OF_VALUES.search(text)):
+        why = missing_row[0] if missing_row else _reason(text)
+        detail = f"model {run.model} cannot use these values: {why}"
+        return Failed(detail[:_DETAIL_CHARS], bad_input=True)
+    return Failed(error_text(f"model {run.model} failed on batch {run.batch}", error))
+
+
+def _reason(text: str) -> str:
+    """The sentence that says what a graph's operator refused."""
+    node = _ONNX_NODE.search(text)
+    if node:
+        name = f" '{node[2]}'" if node[2] else ""
+        return f"{node[1]} node{name}: {node[3].strip()}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return _RAISED.sub("", (raised or lines or ["it says no more"])[-1 if raised else 0])

@@ -80,6 +80,7 @@ class LoadedModel:
         if cold and not self._memory:
             raise ValueError(f"{model.key}: this GPU has no budget for weights that come and go")
         self.model = model
+        self.answered = False  #: whether it was launched once without an error
         self.figures: Sequence[VariantResult] = ()
         self._context = context
         self._portable = open_portable(model, context.backend.torch_device, context.open_model)

@@ -11,7 +11,7 @@ from interlace.device.cuda.worker.context import GpuContext
 from interlace.device.cuda.worker.in_flight import InFlightBatch, OutputMemoryFull
 from interlace.device.cuda.worker.partition import DEPTH, GpuPartition, RefusedBatch, WaitingBatch
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest
-from interlace.device.process.error_text import error_text
+from interlace.device.process.error_text import batch_failure
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import Failed, RunBatch
 
@@ -128,16 +128,18 @@ class BatchRunner:
             except OutputMemoryFull as full:
                 if not self._waited(partition):
                     return
-                self._fail(partition, str(full))
+                self._fail(partition, Failed(str(full)))
                 continue
             except (Exception, SystemExit) as error:
                 if isinstance(error, CudaError) and error.sticky:
                     raise
-                run = waiting.run
+                served = waiting.served
                 self._fail(
-                    partition, error_text(f"model {run.model} failed on batch {run.batch}", error)
+                    partition,
+                    batch_failure(waiting.run, error, served.model.format, served.answered),
                 )
                 continue
+            waiting.served.answered = True
             partition.batches.popleft()
             partition.patient_until_s = None
         if not partition.batches:
@@ -181,14 +183,14 @@ class BatchRunner:
             for other in list(self._partitions.values()):
                 self.advance(other)
 
-    def _fail(self, partition: GpuPartition, detail: str) -> None:
+    def _fail(self, partition: GpuPartition, failed: Failed) -> None:
         waiting = partition.batches.popleft()
         partition.patient_until_s = None
         self._launching = ""
         if partition.flights:
-            partition.flights.append(RefusedBatch(waiting.asked, Failed(detail)))
+            partition.flights.append(RefusedBatch(waiting.asked, failed))
         else:
-            self._answer(waiting.asked.line, Failed(detail))
+            self._answer(waiting.asked.line, failed)
         if waiting.asked.alone:
             self._go_on(partition, waiting.asked)
 
