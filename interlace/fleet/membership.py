@@ -15,7 +15,6 @@ from interlace.core.user_errors import InputError
 
 _LOG: Final = logging.getLogger(__name__)
 _NAMED: Final = "dns:"
-_IPV6: Final = frozenset("0123456789abcdefABCDEF:.")
 _FORMS: Final = "[NAME=]HOST:PORT, such as 10.0.0.7:8000, or dns:NAME:PORT"
 
 #: Addresses of a host's name; raises OSError where nobody knows.
@@ -119,9 +118,12 @@ def _host_port(address: str, text: str) -> tuple[str, int]:
     if wrong or not colon or not port.isdecimal() or not 0 < int(port) < 65535:
         more = "; a service's name stands alone" if named else ""
         raise InputError(f"node '{text}': expected {_FORMS}{more}")
-    if ":" in host and set(host) <= _IPV6:  # which of its colons begins the port?
+    bare = host.removeprefix("[").removesuffix("]")
+    paired = (":" in bare) == (len(host) == len(bare) + 2) and not set(bare) & set("[]")
+    if not paired and host.isprintable():
+        # Which of its colons begins the port?
         raise InputError(f"node '{text}': an IPv6 address stands in brackets, as in [::1]:8000")
-    return host.strip("[]"), int(port)
+    return bare, int(port)
 
 
 def _node(address: str, port: int, service: str) -> Node:

@@ -99,6 +99,8 @@ def test_on_a_command_line_nodes_are_a_list_or_one_name() -> None:
         (["dns:nodes:8000", "a:8000"], "a service's name stands alone"),
         (["a=b:1", "a=c:1"], "node 'a' is named twice"),
         (["::1:8000"], r"stands in brackets, as in \[::1\]:8000"),
+        (["a=[::1"], r"stands in brackets, as in"),
+        (["[::1:8000"], r"stands in brackets, as in"),
         (["=10.0.0.7:80"], r"node '': '' must have 1 to 253"),
         (["..=10.0.0.7:80"], r"node '\.\.': '\.\.' must have 1 to 253"),
         (["a\r\nX-Admin: 1=10.0.0.7:80"], r"must have 1 to 253"),
