@@ -33,6 +33,7 @@ from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.model import Model
 from interlace.core.node import Assignment, NodeDescription, Revision
+from interlace.core.tables import counted
 from interlace.core.trust import TrustedModels
 from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
@@ -278,7 +279,8 @@ class LiveServer:
             return []
         await self.at_hand.survey(on_step)
         await self.wanted.look()
-        _LOG.info("an assignment is waited for; %d models are at hand", len(self.at_hand.found))
+        known = counted(len(self.at_hand.found), "model")
+        _LOG.info("an assignment is waited for; at hand: %s", known)
         return []
 
     async def _have_changed(self, new: Collection[str], gone: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from interlace.assembly.accelerators import Accelerators, choose_accelerators
+from interlace.assembly.accelerators import NAMES, Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles, fetched_models, find_models
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
@@ -24,6 +24,7 @@ from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
+from interlace.core.tables import counted
 from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError
 from interlace.device.process.sandbox import why_unconfined
@@ -276,7 +277,8 @@ class Server:
 
     async def _end(self, server: LiveServer) -> None:
         grace_s = self._options.exit_timeout_s
-        _LOG.info("stopping: %d requests in flight are answered first", server.plane.in_flight)
+        in_flight = counted(server.plane.in_flight, "request")
+        _LOG.info("stopping: %s in flight, answered first", in_flight)
         transports = [
             server.http.close(grace_s),
             server.grpc.drain(grace_s),
@@ -385,6 +387,8 @@ def _accelerators(
 ) -> Accelerators | SimulatedAccelerators:
     if device == SIMULATED:
         return simulated_accelerators(gpu, gpus, folder)
+    if device not in NAMES:
+        raise InputError(f"--device {device}: expected one of {', '.join((*NAMES, SIMULATED))}")
     if gpu is not None:
         raise InputError(f"--gpu {gpu} with --device {device}: it says what --device simulated is")
     return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights", root), gpus)

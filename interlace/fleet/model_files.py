@@ -13,6 +13,7 @@ import msgspec
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import ModelFiles
+from interlace.core.tables import counted
 from interlace.repository.digest import Digests
 from interlace.repository.fetching import BLOCK_BYTES, models_in
 from interlace.server.api_keys import Access
@@ -51,7 +52,7 @@ class FleetFiles:
             for name, one in found.items()
             for path, (_, digest) in one.files.items()
         }
-        _LOG.info("%s has %d models", self._root, len(found))
+        _LOG.info("%s has %s", self._root, counted(len(found), "model"))
 
     def _tell(self, failures: Mapping[str, RepositoryError]) -> None:
         broken = "; ".join(str(failures[name]) for name in sorted(failures))
