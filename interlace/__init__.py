@@ -22,7 +22,7 @@ from interlace.core.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from interlace.assembly.server import ServeOptions, Server, serve
-    from interlace.core.errors import RepositoryError, ServeError
+    from interlace.core.errors import RepositoryError, ServeError, bad_input
     from interlace.core.gpu_kinds import GPU_KINDS
     from interlace.core.hardware import Gpu
     from interlace.core.plan import Demand
@@ -47,6 +47,7 @@ __all__ = [
     "SimulationResult",
     "UserError",
     "__version__",
+    "bad_input",
     "plan",
     "read_scenario",
     "serve",
@@ -57,7 +58,7 @@ __all__ = [
 _HOMES = MappingProxyType(
     {
         "interlace.assembly.server": ("Server", "ServeOptions", "serve"),
-        "interlace.core.errors": ("RepositoryError", "ServeError"),
+        "interlace.core.errors": ("RepositoryError", "ServeError", "bad_input"),
         "interlace.core.gpu_kinds": ("GPU_KINDS",),
         "interlace.core.hardware": ("Gpu",),
         "interlace.core.plan": ("Demand",),

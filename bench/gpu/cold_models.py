@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+import torch
 
 from bench.gpu.bench import Bench
 from bench.gpu.devices import lacking
@@ -23,10 +24,10 @@ from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.lane_model import LaneModel
 from interlace.device.cuda.models.loaded import LoadContext, LoadedModel
-from interlace.device.cuda.models.samples import sample_dims, sample_inputs
 from interlace.device.cuda.streams import StreamLanes
 from interlace.device.cuda.worker.context import stopwatch_of
 from interlace.formats import open_torch
+from interlace.formats.arrays import sample_inputs
 
 #: An input of this name is drawn, so that different rows of its table are looked up.
 _TOKENS: Final = "input_ids"
@@ -176,8 +177,10 @@ class ColdRun:
 
     def _prepare(self, kept: ExitStack) -> None:
         served, mapped = self.served, self._stand.mapped
-        dims = sample_dims(served.model, served.signature)
-        values = sample_inputs(served.signature, dims, 1, "cpu")
+        values = {
+            name: torch.from_numpy(array)
+            for name, array in sample_inputs(served.model, served.signature, 1).items()
+        }
         if _TOKENS in values:
             shape = values[_TOKENS].shape
             drawn = np.random.default_rng(0).integers(1, _DRAWN_BELOW, tuple(shape))

@@ -77,13 +77,15 @@ class Description(msgspec.Struct, frozen=True):
 class SampleValue(msgspec.Struct, frozen=True):
     """The value of one input that profiling, warm-up and trials use: JSON text, a file, or zeros.
 
-    ``shape`` is empty where only the file tells it; ``stamp`` changes with the file.
+    ``shape`` is empty where only the file tells it; ``stamp`` changes with the file, whose NumPy
+    ``dtype`` is empty if it is not NumPy's.
     """
 
     text: str = ""
     file: str = ""  #: .npz (by the input's name), .npy, or bytes in the v2 binary form
     shape: tuple[int, ...] = ()
     stamp: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

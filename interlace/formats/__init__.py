@@ -114,6 +114,9 @@ def _in_words(model: Model) -> Iterator[None]:
     except (RepositoryError, MemoryError):
         raise
     except Exception as error:  # libraries raise anything on a broken file
+        if model.source.is_file() and not model.source.stat().st_size:
+            expected = f"a model of {model.format.value}"
+            raise RepositoryError(str(model.source), "an empty file", expected) from error
         lines = str(error).strip().splitlines() or [""]
         raise RepositoryError(
             model.path,

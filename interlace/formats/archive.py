@@ -25,7 +25,9 @@ def check_unpacked(path: Path) -> None:
             unpacked_bytes = sum(entry.file_size for entry in archive.infolist())
         most_bytes = max(_ALWAYS_BYTES, _MOST_TIMES * path.stat().st_size)
     except (zipfile.BadZipFile, OSError) as error:
-        raise RepositoryError(str(path), f"{error}", "an archive that torch wrote") from error
+        empty = path.is_file() and not path.stat().st_size
+        found = "an empty file" if empty else str(error)
+        raise RepositoryError(str(path), found, "an archive that torch wrote") from error
     if unpacked_bytes > most_bytes:
         raise RepositoryError(
             str(path),

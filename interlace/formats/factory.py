@@ -70,6 +70,12 @@ def _folded(module: nn.Module) -> nn.Module:
     return traced.eval()
 
 
+def _batched(code: types.ModuleType, model: Model) -> bool:
+    """As the file says; else as its settings do; else it is."""
+    refused = not model.signature.batched and model.signature.max_batch == 1
+    return bool(getattr(code, "BATCHED", not refused))
+
+
 def _foldable(node: fx.Node, parts: Mapping[str, nn.Module], uses: Counter[Any]) -> fx.Node | None:
     """The convolution that a batch-norm node can be folded into, if it is one that can."""
     if node.op != "call_module" or not isinstance(parts[str(node.target)], nn.BatchNorm2d):
@@ -111,9 +117,9 @@ def open_call(model: Model) -> OpenedModel:
 
     The file is the operator's own code and runs as such. It may declare ``INPUTS`` and
     ``OUTPUTS``, each a dict of name to (datatype, dims without the rows), and ``BATCHED = False``
-    if its tensors have no rows. Convolutions are made faster where that changes results by
-    rounding only; ``OPTIMISE = False`` keeps the module as it is. The first worker's weights are
-    the ones all workers use, so random weights need no seed.
+    if its tensors have no rows, as ``max_batch = 0`` says, too. Convolutions are made faster where
+    that changes results by rounding only; ``OPTIMISE = False`` keeps the module as it is. The first
+    worker's weights are the ones all workers use, so random weights need no seed.
 
     Raises:
         RepositoryError: no ``create_model``, no module from it, or a malformed declaration.
@@ -128,7 +134,7 @@ def open_call(model: Model) -> OpenedModel:
         str(source),
         inputs,
         _declared(code, "OUTPUTS", source),
-        None if inputs is None else bool(getattr(code, "BATCHED", True)),
+        None if inputs is None else _batched(code, model),
         hint=f"{_EXAMPLE} in it, or input [ ... ] in config.pbtxt",
     )
     specs = inputs or model.signature.inputs

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
-from interlace.formats.arrays import given_array, sample_shape
+from interlace.formats.arrays import given_array, hinted, sample_shape
 from interlace.formats.torch_values import to_torch
 
 #: Rows of the first and the second sample of a model that takes batches.
@@ -40,7 +40,11 @@ def sample_values(
     """New tensors (object arrays for ``BYTES``) of those shapes by input name."""
     shapes = sample_shapes(specs, model, batched, attempt)
     arrays = {
-        spec.name: given_array(spec, shapes[spec.name], model.values.get(spec.name))
+        spec.name: given_array(
+            spec,
+            shapes[spec.name],
+            model.values.get(spec.name) or hinted(spec, shapes[spec.name], model, model.signature),
+        )
         for spec in specs
     }
     return {spec.name: to_torch(arrays[spec.name], spec.datatype) for spec in specs}

@@ -44,9 +44,11 @@ class TrialResult:
 def try_out(run: RunModel, model: Model, spoken: DeclaredSignature) -> TrialResult:
     """Run a model on sample inputs: twice if its file does not say what comes out, else once.
 
+    A model that fails on them is as it is described, if its outputs are: requests will show.
+
     Raises:
-        RepositoryError: the inputs are unknown; or the model fails on them, or gives something
-            else than is described.
+        RepositoryError: the inputs are unknown; or the model fails on them and no outputs are
+            described; or it gives something else than is described.
     """
     inputs = spoken.inputs or model.signature.inputs
     if not inputs:
@@ -58,17 +60,30 @@ def try_out(run: RunModel, model: Model, spoken: DeclaredSignature) -> TrialResu
         if spoken.outputs is None:
             second, _ = _execute(run, sample_values(inputs, model, batched, 1))
     except Exception as error:
-        shapes = sample_shapes(inputs, model, batched, 0)
-        raise RepositoryError(
-            spoken.source,
-            f"a model that failed on sample inputs of shape {shapes} ({error})",
-            "a model that runs; sizes of free dims can be given under [sample] in interlace.toml",
-        ) from error
-    outputs = spoken.outputs
-    if outputs is None:
-        outputs = _named_as_declared(_learn(first, second, batched, spoken.source), model, spoken)
+        described = spoken.outputs or model.signature.outputs
+        if not described:
+            raise _failed(error, spoken, sample_shapes(inputs, model, batched, 0)) from error
+        first, wrote = {}, True
     own = tuple(spec.own for spec in inputs)
+    outputs = spoken.outputs
+    if outputs is None and first:
+        outputs = _as_declared(_learn(first, second, batched, spoken.source), model, spoken)
+    elif outputs is None:
+        outputs = tuple(spec.own for spec in model.signature.outputs)
     return TrialResult(Signature(own, outputs, batched, spoken.max_batch), wrote)
+
+
+def _failed(
+    error: Exception, spoken: DeclaredSignature, shapes: Mapping[str, tuple[int, ...]]
+) -> RepositoryError:
+    lines = str(error).strip().splitlines() or [""]
+    return RepositoryError(
+        spoken.source,
+        f"a model that failed on sample inputs of shape {shapes} ({lines[-1]})",
+        "what it takes: in interlace.toml, [sample] with sizes (NAME = [...]) or values "
+        "(NAME = { value = ... } or { file = ... }); or output [ { name data_type dims } ] in "
+        "config.pbtxt, and it is tried by requests",
+    )
 
 
 def _execute(run: RunModel, values: ValuesByName) -> tuple[ValuesByName, bool]:
@@ -102,17 +117,27 @@ def _learn(
     return tuple(specs)
 
 
-def _named_as_declared(
+def _as_declared(
     learnt: tuple[TensorSpec, ...], model: Model, spoken: DeclaredSignature
 ) -> tuple[TensorSpec, ...]:
-    """The outputs under the names they are described by, where order is all that relates them."""
-    declared = [spec.name for spec in model.signature.outputs]
+    """The outputs under the names they are described by, where order is all that relates them.
+
+    A dim that is described as free is: two runs of one size do not show what values may do.
+    """
+    declared = {spec.name: spec.own.dims for spec in model.signature.outputs}
     found = [spec.name for spec in learnt]
-    if set(declared) <= set(found):
-        return learnt
-    if len(declared) != len(found):
-        raise RepositoryError(spoken.source, f"{len(found)} outputs: {found}", f"{declared}")
+    if not declared.keys() <= set(found):
+        if len(declared) != len(found):
+            expected = f"{list(declared)}"
+            raise RepositoryError(spoken.source, f"{len(found)} outputs: {found}", expected)
+        found = list(declared)
     return tuple(
-        TensorSpec(name, spec.datatype, spec.dims)
-        for name, spec in zip(declared, learnt, strict=True)
+        TensorSpec(name, spec.datatype, _freed(spec.dims, declared.get(name, ())))
+        for name, spec in zip(found, learnt, strict=True)
     )
+
+
+def _freed(found: tuple[int, ...], declared: tuple[int, ...]) -> tuple[int, ...]:
+    if len(found) != len(declared):
+        return found
+    return tuple(-1 if free < 0 else size for size, free in zip(found, declared, strict=True))

@@ -157,7 +157,7 @@ class _Sweep:
         for index, batch in enumerate(sizes):
             self._show(share_pct, batch)
             try:
-                measured = await self._point(partition, batch, inputs)
+                measured = await self._point_of_any(partition, batch, inputs)
             except MeasureError as error:
                 lost = isinstance(error, PartitionLostError)
                 self._choked = not lost and not self._notes.points
@@ -172,6 +172,17 @@ class _Sweep:
     def _skip(self, points: int) -> None:
         self._left -= points
         self._pace.skip(points)
+
+    async def _point_of_any(self, partition: str, batch: int, inputs: SampleInputs) -> LatencyPoint:
+        """A point on varied values, or on plain ones if the model cannot use those."""
+        try:
+            return await self._point(partition, batch, inputs)
+        except PartitionLostError:
+            raise
+        except MeasureError:
+            if not inputs.be_plain():
+                raise
+            return await self._point(partition, batch, inputs)
 
     async def _point(self, partition: str, batch: int, inputs: SampleInputs) -> LatencyPoint:
         await self._warm_up(partition, batch, inputs)

@@ -66,6 +66,7 @@ class SampleInputs:
         self._arena = arena
         self._offsets: list[int] = []
         self._rows: list[tuple[Tensor, ...]] = []
+        self._plain = False
         wanted = model.signature.max_batch if model.signature.batched else 1
         for seed in range(wanted):
             row = self._row(seed)
@@ -89,6 +90,16 @@ class SampleInputs:
             for index in range(rows)
         )
         return Batch(batch_id, key, requests, rows)
+
+    def be_plain(self) -> bool:
+        """Have all requests bring one row of ones instead; false if they do already."""
+        if self._plain:
+            return False
+        self._plain = True
+        self.release()
+        row = self._row(0)
+        self._rows.extend(() if row is None else (row,))
+        return bool(self._rows)
 
     def release(self) -> None:
         """Give the memory back."""
@@ -118,7 +129,7 @@ class SampleInputs:
     def _content(self, spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
         value = self._model.values.get(spec.name)
         value = value or hinted(spec, shape, self._model, self._model.signature)
-        if value is None:
+        if value is None and not self._plain:
             return content(spec, shape, seed)
         array = given_array(spec, shape, value)
         if spec.datatype != BYTES:

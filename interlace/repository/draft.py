@@ -242,16 +242,16 @@ def read(
 
 
 def declared_signature(config: ModelConfig, asked_batch: int | None) -> Signature:
-    """The tensors that a config describes in full.
+    """The tensors that a config describes in full; ``max_batch`` 0 if it says nothing of batches.
 
     Raises:
         RepositoryError: a batch or a dim that cannot be.
     """
     if asked_batch is not None and not 0 <= asked_batch <= MAX_BATCH_LIMIT:
         raise config.error("max_batch_size", str(asked_batch), f"0 to {MAX_BATCH_LIMIT}")
-    return Signature(
-        _declared(config, "input"), _declared(config, "output"), bool(asked_batch), asked_batch or 0
-    )
+    most = 1 if asked_batch == 0 else asked_batch or 0
+    inputs, outputs = _declared(config, "input"), _declared(config, "output")
+    return Signature(inputs, outputs, bool(asked_batch), most)
 
 
 def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:

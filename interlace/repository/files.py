@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
 
 _KINDS: Final = {
     stat.S_IFIFO: "a FIFO",
@@ -16,6 +18,21 @@ _KINDS: Final = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+
+
+_POINTER: Final = b"version https://git-lfs"
+_ZIP: Final = "a zip archive, as torch writes them"
+#: How files begin that are taken for models, by what they are.
+_CONTENTS: Final[Mapping[str, tuple[bytes, ...]]] = {
+    "a web page": (b"<!doctype html", b"<html"),
+    "an XML document": (b"<?xml",),
+    "JSON text": (b"{", b"["),
+    "a gzip file": (b"\x1f\x8b",),
+    "an HDF5 file": (b"\x89hdf",),
+    _ZIP: (b"pk\x03\x04",),
+    "a pickle, as torch.save wrote them before 2020": (b"\x80\x02", b"\x80\x03", b"\x80\x04"),
+}
+_OWN: Final = {Format.TORCHSCRIPT: (_ZIP,), Format.EXPORTED: (_ZIP,)}
 
 
 def open_regular(file: Path) -> BinaryIO:
@@ -34,6 +51,32 @@ def open_regular(file: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+def check_content(file: Path, format: Format | None = None) -> None:
+    """Refuse what is plainly something else than a file of that format: a pointer, a web page.
+
+    Raises:
+        RepositoryError: what it is.
+        OSError: it cannot be read.
+    """
+    with open_regular(file) as opened:
+        head = opened.read(512)
+    if head.startswith(_POINTER):
+        expected = "the file itself: run git lfs pull in the repository"
+        raise RepositoryError(str(file), "a Git LFS pointer", expected)
+    if format is None:
+        return
+    own = _OWN.get(format, ())
+    text = head.lstrip().lower()
+    found = ""
+    for what, begins in _CONTENTS.items():
+        if what not in own and any(text.startswith(one) for one in begins):
+            found = what
+    if head[8:10] == b'{"' and format is not Format.HUGGINGFACE:
+        found = "a safetensors file"
+    if found:
+        raise RepositoryError(str(file), found, f"a model of {format.value}")
+
+
 def read_text(file: Path, limit_bytes: int) -> str:
     """The text of a regular file.
 
@@ -41,6 +84,7 @@ def read_text(file: Path, limit_bytes: int) -> str:
         RepositoryError: it is none, larger than that, or not UTF-8.
         OSError: it cannot be read.
     """
+    check_content(file)
     with open_regular(file) as opened:
         data = opened.read(limit_bytes + 1)
     if len(data) > limit_bytes:

@@ -11,17 +11,17 @@ from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import MODEL_FILES, Format
-from interlace.repository.files import open_regular, read_text
+from interlace.repository.files import check_content, read_text
 from interlace.repository.model_config import ModelConfig, parse_pbtxt
 
 CONFIG_FILE: Final = "config.pbtxt"
+SETTINGS_FILE: Final = "interlace.toml"
 #: The largest ``config.pbtxt`` or ``interlace.toml`` that is read.
 CONFIG_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
 #: How the small file begins that Git LFS leaves in place of a large one.
-_POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _POINTER_BYTES: Final = 1024
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
 _HF_FILE: Final = "config.json"
@@ -61,8 +61,9 @@ def scan(root: Path) -> list[ModelFolder]:
 def _check_no_model(root: Path, names: Sequence[str]) -> None:
     """Refuse a model's folder, or a version's, where the repository is asked for."""
     whole = root.absolute()
+    described = any((root / name).exists() for name in (CONFIG_FILE, SETTINGS_FILE))
     for name in filter(_VERSION.fullmatch, names):
-        if (root / CONFIG_FILE).exists() or _model_file(root / name):
+        if described or _model_file(root / name):
             found = f"a model: version {name} is in it"
             raise RepositoryError(str(root), found, f"its parent, {whole.parent}")
     file = _model_file(root)
@@ -208,7 +209,7 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
         RepositoryError: no model, several, one of an unsupported kind, or not the stated backend's.
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    _check_no_pointers(folder, names)
+    _check_no_pointers(folder)
     asked = config.values.get("default_model_filename", "")
     files = dict(MODEL_FILES)
     if asked:
@@ -224,7 +225,13 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     allowed = _allowed(config)
     fitting = [format for format in formats if allowed is None or format in allowed]
     if len(fitting) == 1:
-        return fitting[0], _file(folder, fitting[0], files.get(fitting[0], ""))
+        file = _file(folder, fitting[0], files.get(fitting[0], ""))
+        weights = [name for name in names if name.endswith(".safetensors")]
+        binary = fitting[0] in (Format.ONNX, Format.TORCHSCRIPT, Format.EXPORTED)
+        own = [file or MODEL_FILES[fitting[0]]] if binary else []
+        for one in weights if fitting[0] is Format.HUGGINGFACE else own:
+            check_content(folder / one, fitting[0])
+        return fitting[0], file
     if formats and not fitting:
         key = "backend" if config.values.get("backend") else "platform"
         known = " or ".join(format.value for format in allowed or ())
@@ -237,13 +244,10 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     raise RepositoryError(str(folder), _what_lies_there(names), _WANTED)
 
 
-def _check_no_pointers(folder: Path, names: Sequence[str]) -> None:
-    for path in (folder / name for name in names):
+def _check_no_pointers(folder: Path) -> None:
+    for path in sorted((*folder.glob("*"), *folder.glob("*/*"))):
         if path.is_file() and path.stat().st_size < _POINTER_BYTES:
-            with open_regular(path) as file:
-                if file.read(len(_POINTER)) == _POINTER:
-                    expected = "the file itself: run git lfs pull in the repository"
-                    raise RepositoryError(str(path), "a Git LFS pointer", expected)
+            check_content(path)
 
 
 def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from interlace.core.tensor import FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
+from interlace.repository.sample_values import check_value
 
 
 def complete(draft: Draft, described: Signature | None, generation: int) -> Model:
@@ -27,8 +28,7 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     said = described or _from_files(draft)
     batched = _is_batched(draft, said)
     own_inputs = _as_batched(draft, said.inputs, said.batched, batched)
-    if not batched:
-        own_inputs += said.overridable
+    own_inputs += _overridable(draft, said, batched)
     inputs = _join(draft, "input", own_inputs, batched)
     outputs = _join(
         draft, "output", _as_batched(draft, said.outputs, said.batched, batched), batched
@@ -45,6 +45,33 @@ def _from_files(draft: Draft) -> Signature:
             found = f"no full description of every {kind}"
             raise draft.config.error(kind, found, f"{kind} [ {{ name data_type dims }} ]")
     return declared
+
+
+def _overridable(draft: Draft, said: Signature, batched: bool) -> tuple[TensorSpec, ...]:
+    """Initializers that requests may give: those that the config lists, all if it lists no input.
+
+    Of a model that takes batches they need rows, as every input does.
+    """
+    given = draft.config.values.get("input", ())
+    if not given:
+        return () if batched else said.overridable
+    found = []
+    for place, tensor in enumerate(given):
+        spec = next((spec for spec in said.overridable if spec.name == tensor["name"]), None)
+        if spec is None:
+            continue
+        if batched and spec.dims[:1] != (-1,):
+            raise draft.config.error(
+                f"input[{place}].name",
+                f"'{spec.name}', an initializer without rows, of a model that takes batches",
+                "max_batch_size: 0, or a config without it",
+            )
+        dims, names = (
+            (spec.dims[1:], spec.free_names[1:]) if batched else (spec.dims, spec.free_names)
+        )
+        optional = bool(tensor.get("optional"))
+        found.append(TensorSpec(spec.name, spec.datatype, dims, optional, None, names))
+    return tuple(found)
 
 
 def _is_batched(draft: Draft, said: Signature) -> bool:
@@ -131,8 +158,8 @@ def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) ->
     if "dims" not in tensor:
         return said
     dims, reshape = tuple(tensor["dims"]), reshape_of(tensor)
-    if dims == (1,) and said.own.dims == () and reshape is None:
-        reshape = ()  # a scalar, as Triton has it
+    if dims in ((), (1,)) and said.own.dims == () and reshape is None:
+        dims, reshape = (1,), ()  # a scalar, as Triton has it
     own = dims if reshape is None else reshape
     fits = len(own) == len(said.own.dims) and all(
         model in (-1, size) for size, model in zip(own, said.own.dims, strict=True)
@@ -166,6 +193,7 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
         if name not in names:
             where = settings.where(f"sample.{name}")
             raise RepositoryError(where, f"input '{name}'", _known(name, names))
+    _check_values(draft, names)
     sample = {}
     named: dict[str, int] = {}
     # Sizes that are given come first: dims of one name have one size.
@@ -182,6 +210,24 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
             sample[spec.name] = sizes
             _keep_sizes(named, zip(spec.free_names, sizes, strict=False), spec.name, settings)
     return sample
+
+
+def _check_values(draft: Draft, inputs: Mapping[str, TensorSpec]) -> None:
+    warm = draft.config.values.get("model_warmup", ())
+    given = warm[0].get("inputs", {}) if warm else {}
+    for name, stated in given.items():
+        kind = DATA_TYPES.get(stated.get("data_type", ""))
+        path = "model_warmup"
+        if name not in inputs:
+            raise draft.config.error(path, f"input '{name}'", _known(name, inputs))
+        if kind is not None and kind != inputs[name].datatype:
+            found, expected = f"'{name}' of {stated['data_type']}", f"TYPE_{inputs[name].datatype}"
+            raise draft.config.error(path, found, expected.replace("BYTES", "STRING"))
+    for name, value in draft.values.items():
+        if name in draft.settings.values:
+            check_value(value, inputs[name], draft.settings.where(f"sample.{name}"))
+        else:
+            check_value(value, inputs[name], draft.config.where("model_warmup"))
 
 
 def _keep_sizes(

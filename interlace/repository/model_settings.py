@@ -16,10 +16,9 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Precision
 from interlace.core.tables import TableError, read_table
 from interlace.repository.files import read_text
-from interlace.repository.folder import CONFIG_BYTES
+from interlace.repository.folder import CONFIG_BYTES, SETTINGS_FILE
 from interlace.repository.model_config import ModelConfig
 
-FILE: Final = "interlace.toml"
 #: The promise for a model whose operator states none.
 DEFAULT_SLO_MS: Final = 100.0
 #: The largest batch for a model that sets no bound and whose operator states none.
@@ -102,7 +101,7 @@ _PARAMETERS: Final = frozenset(field.encode_name for field in structs.fields(Set
 class ModelSettings(SettingsTable, frozen=True, kw_only=True):
     """What the operator asks for, with the file that says so and the lines of its keys."""
 
-    source: str = FILE
+    source: str = SETTINGS_FILE
     lines: Mapping[str, int] = {}
     values: Mapping[str, dict[str, Any]] = {}  #: of ``[sample]``, those that are tables
 
@@ -119,7 +118,7 @@ def read_settings(folder: Path, config: ModelConfig) -> ModelSettings:
         RepositoryError: not TOML, an unknown key, or a value that does not fit its key.
     """
     fallback = _from_parameters(config)
-    file = folder / FILE
+    file = folder / SETTINGS_FILE
     if not file.exists():
         return fallback
     try:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import os
+import zipfile
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import IO, Any, BinaryIO, Final
 
 import numpy as np
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import SampleValue
+from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.repository.files import open_regular
 from interlace.repository.model_config import ModelConfig
 from interlace.repository.model_settings import ModelSettings
 
 _TEXT_CHARS: Final = 16_384  #: values travel in frames between processes
 _FILE_BYTES: Final = 256 << 20
+_RANGES: Final = {
+    kind.upper(): (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+}
+_LARGEST: Final = {"FP16": 65504.0, "FP32": float(np.finfo(np.float32).max)}
 
 
 def given_values(folder: Path, settings: ModelSettings) -> dict[str, SampleValue]:
@@ -55,7 +63,9 @@ def warmup_values(folder: Path, config: ModelConfig) -> dict[str, SampleValue]:
         if file:
             where = config.where("model_warmup")
             read = _in_file(folder, f"warmup/{file}", name, where)
-            found[name] = SampleValue(file=read.file, shape=shape, stamp=read.stamp)
+            found[name] = SampleValue(
+                file=read.file, shape=shape, stamp=read.stamp, dtype=read.dtype
+            )
         elif given.get("zero_data"):
             found[name] = SampleValue(shape=shape)
     return found
@@ -78,23 +88,88 @@ def _in_file(folder: Path, name: str, tensor: str, where: str) -> SampleValue:
         raise RepositoryError(where, f"'{name}'", "a file in the model's own folder")
     file = folder.absolute() / path
     try:
-        with open_regular(file):
-            status = file.stat()
-        if status.st_size > _FILE_BYTES:
-            raise RepositoryError(where, f"{status.st_size} bytes", f"at most {_FILE_BYTES}")
-        shape = _shape(file, tensor)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        with open_regular(file) as opened:
+            status = os.fstat(opened.fileno())
+            shape, dtype, size_bytes = _array_of(opened, file.suffix, tensor, status.st_size)
+    except RepositoryError:
+        raise
+    except Exception as error:  # of broken files NumPy and zipfile raise anything
         found = f"{file} ({error})"
         raise RepositoryError(where, found, f"an array for '{tensor}'") from error
+    if size_bytes > _FILE_BYTES:
+        raise RepositoryError(where, f"{file} of {size_bytes} bytes", f"at most {_FILE_BYTES}")
     stamp = f"{status.st_size} {status.st_mtime_ns}"
-    return SampleValue(file=str(file), shape=shape, stamp=stamp)
+    return SampleValue(file=str(file), shape=shape, stamp=stamp, dtype=dtype)
 
 
-def _shape(file: Path, tensor: str) -> tuple[int, ...]:
-    """The shape of a NumPy file's array; of other files it is not known."""
-    if file.suffix == ".npy":
-        return tuple(np.load(file, mmap_mode="r", allow_pickle=False).shape)
-    if file.suffix == ".npz":
-        archive: Mapping[str, Any] = np.load(file, allow_pickle=False)
-        return tuple(archive[tensor].shape)
-    return ()
+def _array_of(
+    file: BinaryIO, suffix: str, tensor: str, size_bytes: int
+) -> tuple[tuple[int, ...], str, int]:
+    """Shape, dtype and bytes of a NumPy file's array, from its header alone; others say no shape.
+
+    What an archive holds is unpacked by workers, if it is not too large.
+    """
+    if suffix == ".npz":
+        with zipfile.ZipFile(file) as archive, archive.open(f"{tensor}.npy") as member:
+            shape, dtype = _header(member)
+            size_bytes = archive.getinfo(f"{tensor}.npy").file_size
+    elif suffix == ".npy":
+        shape, dtype = _header(file)
+    else:
+        return (), "", size_bytes
+    if dtype.hasobject:
+        raise ValueError("an array of objects: those are pickled, and never read")
+    return shape, dtype.str, max(size_bytes, math.prod(shape) * dtype.itemsize)
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return tuple(shape), dtype
+
+
+def check_value(value: SampleValue, spec: TensorSpec, where: str) -> None:
+    """That a value is one of the input's datatype.
+
+    Raises:
+        RepositoryError: it is of another, or out of its range.
+    """
+    wanted, found = spec.datatype, ""
+    if value.text:
+        array = np.asarray(json.loads(value.text))
+        found = _misfit(array.dtype, wanted)
+        if not array.size:
+            found = "no value"
+        elif not found and wanted in _RANGES and array.dtype.kind in "iu":
+            least, most = _RANGES[wanted]
+            beyond = [int(one) for one in (array.min(), array.max()) if not least <= one <= most]
+            found = f"{beyond[0]}, which it does not hold" if beyond else ""
+        elif (
+            not found
+            and wanted in _LARGEST
+            and np.abs(array.astype(float)).max() > _LARGEST[wanted]
+        ):
+            found = f"{np.abs(array.astype(float)).max():g}, which it does not hold"
+    elif value.dtype:
+        found = _misfit(np.dtype(value.dtype), wanted)
+    elif value.file and wanted != BYTES:
+        size_bytes = Path(value.file).stat().st_size
+        if not size_bytes or size_bytes % ITEM_BYTES[wanted]:
+            found = f"a file of {size_bytes} bytes: a value has {ITEM_BYTES[wanted]}"
+    if found:
+        raise RepositoryError(where, found, f"values of {wanted} for '{spec.name}'")
+
+
+def _misfit(dtype: np.dtype[Any], wanted: str) -> str:
+    """What an array has that an input of that datatype does not take; empty if it fits."""
+    kinds = {BYTES: "USu", "BOOL": "biu"}.get(
+        wanted, "biuf" if "FP" in wanted or wanted == "BF16" else "biu"
+    )
+    if dtype.kind in kinds:
+        return ""
+    return {"U": "texts", "S": "texts", "f": "fractions", "b": "booleans"}.get(
+        dtype.kind, f"numbers of {dtype.name}"
+    )

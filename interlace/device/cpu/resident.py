@@ -21,14 +21,15 @@ OpenModel = Callable[[Model, int, str | None], ModelRunner]
 class ResidentModel:
     """``signature`` is what requests are served by; ``resident_bytes`` what the model holds.
 
-    ``answered`` once it has run on any values, made up or a client's.
+    ``answered`` tells whether it has run on any values, a client's or the sample's; ``None`` if
+    none were tried.
     """
 
     model: Model
     runner: ModelRunner
     signature: Signature
     resident_bytes: int
-    answered: bool = False
+    answered: bool | None = None
 
     @classmethod
     def taking_turns(cls, load: LoadModel, weights_dir: str, first: TakesTurns) -> ResidentModel:
@@ -55,9 +56,9 @@ class ResidentModel:
         runner = open_model(model, threads, weights_dir)
         stated = model.signature.inputs and model.signature.outputs
         signature = model.signature if stated else runner.signature
-        answered = False
+        answered = None
         for rows in sorted(load.batches, reverse=True):
-            answered |= _warm_up(model, runner, signature, rows)
+            answered = _runs(model, runner, signature, rows, WARM_RUNS) or answered
         grown = max(0, process_memory().anonymous_bytes - before)
         if load.cold and runner.cold is None:
             runner.close()
@@ -74,17 +75,23 @@ class ResidentModel:
             )
         return resident
 
+    def runs(self) -> bool:
+        """Whether it runs at all: as it has, or else on its sample values."""
+        if self.answered is None:
+            self.answered = _runs(self.model, self.runner, self.signature, 1, 1)
+        return self.answered
+
     def close(self) -> None:
         """Let go of the model and give its memory back to the system."""
         self.runner.close()
         release_free_memory()
 
 
-def _warm_up(model: Model, runner: ModelRunner, signature: Signature, rows: int) -> bool:
-    """Whether it runs on the sample values; those may be nonsense to it, requests will show."""
+def _runs(model: Model, runner: ModelRunner, signature: Signature, rows: int, times: int) -> bool:
+    """Run it on the sample values; those may be nonsense to it, requests will show."""
     inputs = sample_inputs(model, signature, rows)
     with contextlib.suppress(Exception):
-        for _ in range(WARM_RUNS):
+        for _ in range(times):
             runner.run(inputs)
         return True
     return False

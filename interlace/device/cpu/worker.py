@@ -235,7 +235,7 @@ class CpuWorker:
         try:
             result = execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:
-            return batch_failure(run, error, resident.model.format, resident.answered)
+            return batch_failure(run, error, resident.model.format, resident.runs)
         resident.answered = True
         return result
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class OutputTooLargeError(MemoryError):
+    """An output that the worker's arena can never hold."""
+
+
 class MemoryLimitError(Exception):
     """A model needs more memory than its operator allows."""
 

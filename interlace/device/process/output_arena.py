@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from interlace.device.process.memory import OutputTooLargeError
 from interlace.device.process.wire import FreeBatches
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -24,7 +25,8 @@ class OutputBlocks:
         """Offset of a block of ``nbytes``.
 
         Raises:
-            MemoryError: it can never fit, or nothing was freed in time.
+            OutputTooLargeError: it can never fit.
+            MemoryError: nothing was freed in time.
         """
         offset = self.take_now(nbytes)
         while offset is None:
@@ -37,11 +39,11 @@ class OutputBlocks:
         """Offset of a block of ``nbytes``; ``None`` if there is none before others are freed.
 
         Raises:
-            MemoryError: it can never fit.
+            OutputTooLargeError: it can never fit.
         """
         offset = self.arena.alloc(nbytes)
         if offset is None and nbytes > self.arena.size_bytes:
-            raise MemoryError(
+            raise OutputTooLargeError(
                 f"a tensor of {nbytes} bytes for a whole batch does not fit the worker's "
                 f"arena of {self.arena.size_bytes} bytes; allow smaller batches"
             )

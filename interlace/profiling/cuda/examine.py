@@ -47,7 +47,7 @@ class PlacedModel:
         """One execution of a batch of made-up inputs, on torch's current stream."""
         dims = sample_dims(self.described, self.model.signature)
         with on_stream(self.backend, self.lane.stream):
-            values = sample_inputs(self.model.signature, dims, rows, self.model.device)
+            values = sample_inputs(self.model, dims, rows)
         return lambda: self.model.outputs(values)
 
 

@@ -162,7 +162,7 @@ def test_what_a_model_does_wrong_fails_its_batch_alone(ready: Rig, name: str, wo
 def test_an_index_beyond_a_models_table_is_its_clients_fault(ready: Rig) -> None:
     failure = ready.run(ready.floats(KNOWN["tables"], [3, 10])).failure
     assert failure is not None and failure.bad_input and not failure.fatal
-    assert "tables/1#0 cannot use these values: index 10 is out of bounds" in failure.detail
+    assert "'tables' cannot use these values: index 10 is out of bounds" in failure.detail
     assert ready.values(ready.run(ready.floats(KNOWN["tables"], [3]))) == [[[3]]]
 
 

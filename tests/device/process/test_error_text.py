@@ -54,9 +54,9 @@ def _script_view() -> object:
     return view(torch.zeros(6), [2, 4])
 
 
-def _failed(error: BaseException, format: Format, answered: bool) -> Failed:
+def _failed(error: BaseException, format: Format, runs: bool) -> Failed:
     run = RunBatch(3, "m/1#0", (1,), (), (), ())
-    return batch_failure(run, error, format, answered)
+    return batch_failure(run, error, format, lambda: runs)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def _failed(error: BaseException, format: Format, answered: bool) -> Failed:
 def test_an_index_beyond_a_table(call: Callable[[], object]) -> None:
     with pytest.raises((IndexError, RuntimeError, InvalidArgument)) as error:
         call()
-    failed = _failed(error.value, Format.FACTORY, answered=False)
-    assert failed.bad_input and "m/1#0 cannot use these values: " in failed.detail
+    failed = _failed(error.value, Format.FACTORY, runs=False)
+    assert failed.bad_input and "model 'm' cannot use these values: " in failed.detail
     assert "out of" in failed.detail and "\n" not in failed.detail
 
 
@@ -92,10 +92,10 @@ def test_an_operator_that_refuses(call: Callable[[], object], format: Format, wo
     """Of a graph that has answered others it is the values; else nobody knows."""
     with pytest.raises((RuntimeError, Fail)) as error:
         call()
-    failed = _failed(error.value, format, answered=True)
+    failed = _failed(error.value, format, runs=True)
     assert failed.bad_input and f"cannot use these values: {words}" in failed.detail
-    assert not _failed(error.value, format, answered=False).bad_input
-    assert not _failed(error.value, Format.FACTORY, answered=True).bad_input
+    assert not _failed(error.value, format, runs=False).bad_input
+    assert not _failed(error.value, Format.FACTORY, runs=True).bad_input
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_operator_that_refuses(call: Callable[[], object], format: Format, wo
     ["CUDA error: an illegal memory access", "[enforce fail] not enough memory: 1 GB"],
 )
 def test_what_no_values_cause(text: str) -> None:
-    failed = _failed(RuntimeError(text), Format.TORCHSCRIPT, answered=True)
+    failed = _failed(RuntimeError(text), Format.TORCHSCRIPT, runs=True)
     assert not failed.bad_input and text in failed.detail
 
 
@@ -114,4 +114,4 @@ def test_what_no_values_cause(text: str) -> None:
 def test_a_fault_of_the_model_itself(call: Callable[[], object]) -> None:
     with pytest.raises((IndexError, KeyError, RuntimeError)) as error:
         call()
-    assert not _failed(error.value, Format.FACTORY, answered=True).bad_input
+    assert not _failed(error.value, Format.FACTORY, runs=True).bad_input

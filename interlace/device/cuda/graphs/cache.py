@@ -125,7 +125,7 @@ class GraphCache:
         inputs = StaticInputs(backend.driver, slots, rows, model.defaults)
         self._inputs = inputs
         with on_stream(backend, stream):
-            sample = sample_inputs(signature, self._dims, rows, model.device)
+            sample = sample_inputs(model, self._dims, rows)
             inputs.write(sample, rows if signature.batched else None, model.device)
         backend.driver.synchronize(stream)
         return inputs

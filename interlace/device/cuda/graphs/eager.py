@@ -119,7 +119,7 @@ def output_slots(
     if not any(-1 in spec.dims for spec in signature.outputs):
         return tuple(slot(spec.name, spec.datatype, spec.dims) for spec in signature.outputs)
     with on_stream(backend, stream), torch.inference_mode():
-        values = sample_inputs(signature, dims, rows, model.device)
+        values = sample_inputs(model, dims, rows)
         return output_layout(signature, model.outputs(values))
 
 

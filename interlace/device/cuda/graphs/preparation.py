@@ -56,14 +56,19 @@ class GraphPreparation:
 
     def run_eagerly(
         self, cache: GraphCache, buckets: Sequence[int], known: Collection[int]
-    ) -> None:
-        """What comes first costs most, also on a stream: a cache without memory, a new session."""
+    ) -> bool:
+        """What comes first costs most, also on a stream: a cache without memory, a new session.
+
+        False if the model fails on the sample values.
+        """
         try:
             self._warm(cache.model, cache.lane.stream, buckets, known)
         except Exception as error:  # made-up inputs may be nonsense to it; requests will show
             if is_sticky(error) or is_out_of_memory(error):
                 raise
             self._note(f"{self._key} fails on made-up inputs: {first_line(error)}")
+            return False
+        return bool(buckets)
 
     def _warm(
         self, model: RunnableModel, stream: int, buckets: Sequence[int], known: Collection[int]
@@ -84,7 +89,7 @@ class GraphPreparation:
         cache.capture_stream.rehearse(lambda: model.outputs(values))
 
     def _sample(self, model: RunnableModel, rows: int) -> dict[str, torch.Tensor]:
-        return sample_inputs(model.signature, self._dims, rows, model.device)
+        return sample_inputs(model, self._dims, rows)
 
 
 def is_capture_error(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 import torch
 
+from interlace.core.model import Model
 from interlace.core.tensor import Signature, element_count
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import TORCH_TYPES, tensor_at
@@ -87,6 +88,7 @@ class RunnableModel(Protocol):
     """A model on one lane. It reads rows from so many ``tables``, whose addresses follow those of
     the outputs at each launch."""
 
+    described: Model
     signature: Signature
     device: str
     defaults: Mapping[str, int]

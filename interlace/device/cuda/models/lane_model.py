@@ -27,7 +27,7 @@ class LaneModel:
             CudaError: there is no memory for the window.
         """
         model = weights.model
-        self.signature, self.device = model.signature, model.device
+        self.described, self.signature, self.device = model.described, model.signature, model.device
         self.defaults: Mapping[str, int] = model.defaults
         self.tables = len(weights.tables)
         self._weights = weights

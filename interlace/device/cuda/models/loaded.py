@@ -80,7 +80,7 @@ class LoadedModel:
         if cold and not self._memory:
             raise ValueError(f"{model.key}: this GPU has no budget for weights that come and go")
         self.model = model
-        self.answered = False  #: whether it was launched once without an error
+        self._runs = False
         self.figures: Sequence[VariantResult] = ()
         self._context = context
         self._portable = open_portable(model, context.backend.torch_device, context.open_model)
@@ -96,6 +96,14 @@ class LoadedModel:
     @property
     def signature(self) -> Signature:
         return self._portable.signature
+
+    def runs(self) -> bool:
+        """Whether it has run on any values, a client's or the sample's."""
+        return self._runs
+
+    def answered(self) -> None:
+        """It was launched for a client without an error."""
+        self._runs = True
 
     @property
     def weights_bytes(self) -> int:
@@ -258,10 +266,12 @@ class LoadedModel:
         buckets = self._buckets(batches)
         known = frozenset(rows for one in self._caches.values() for rows in one.buckets)
         if self.eager_because:
-            self._preparation.run_eagerly(cache, buckets, known)
+            self._runs |= self._preparation.run_eagerly(cache, buckets, known)
             return cache, ()
         try:
-            return cache, self._preparation.graphs(cache, buckets, known, undo)
+            graphs = self._preparation.graphs(cache, buckets, known, undo)
+            self._runs |= bool(graphs)
+            return cache, graphs
         except Exception as error:
             if not is_capture_error(error):
                 raise
@@ -270,7 +280,7 @@ class LoadedModel:
             self.eager_because = first_line(error)
             if self._caches:
                 self._context.note(f"{self.model.key} runs eagerly: {self.eager_because}")
-        self._preparation.run_eagerly(cache, buckets, known)
+        self._runs |= self._preparation.run_eagerly(cache, buckets, known)
         return cache, ()
 
     def _close_caches(self, caches: Sequence[GraphCache]) -> None:

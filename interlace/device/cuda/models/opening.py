@@ -31,7 +31,10 @@ class PortableModel:
 
     tables = 0
 
-    def __init__(self, opened: OpenedModel, signature: Signature, device: str) -> None:
+    def __init__(
+        self, described: Model, opened: OpenedModel, signature: Signature, device: str
+    ) -> None:
+        self.described = described
         self.signature = signature
         self.device = device
         self.defaults: Mapping[str, int] = dict(opened.defaults)
@@ -155,4 +158,4 @@ def open_portable(model: Model, device: str, open_model: OpenTorch = open_torch)
                 f"tensor '{spec.name}' of type BYTES",
                 "tensors of numbers on a GPU; such a model can be served on cores",
             )
-    return PortableModel(opened, signature, device)
+    return PortableModel(model, opened, signature, device)

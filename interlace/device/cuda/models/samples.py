@@ -10,7 +10,8 @@ import torch
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.formats.arrays import sample_array, sample_shape
+from interlace.device.cuda.graphs.program import RunnableModel
+from interlace.formats.arrays import given_array, hinted, sample_shape
 from interlace.formats.torch_values import to_torch
 
 _UNBOUNDED_ROWS: Final = 32
@@ -27,19 +28,24 @@ def sample_dims(model: Model, signature: Signature) -> dict[str, tuple[int, ...]
 
 
 def sample_inputs(
-    signature: Signature, dims: Mapping[str, tuple[int, ...]], rows: int, device: str, seed: int = 0
+    model: RunnableModel, dims: Mapping[str, tuple[int, ...]], rows: int, seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """One batch of the inputs that ``dims`` names.
+    """One batch of the inputs that ``dims`` names: the operator's values, or as their names hint.
 
-    Integers are ones; floats lie in 0..1, or are normally distributed if the seed is odd.
+    Else integers are ones; floats lie in 0..1, or are normally distributed if the seed is odd.
+
+    Raises:
+        ValueError, OSError: the operator's value cannot be read, or is of another datatype.
     """
     values = {}
     random = np.random.default_rng(seed)
+    signature, described = model.signature, model.described
     for spec in (one for one in signature.inputs if one.name in dims):
         shape = (rows, *dims[spec.name]) if signature.batched else dims[spec.name]
-        array = sample_array(spec, shape)
-        if array.dtype.kind == "f":
+        value = described.values.get(spec.name) or hinted(spec, shape, described, signature)
+        array = given_array(spec, shape, value)
+        if value is None and array.dtype.kind == "f":
             drawn = random.standard_normal(shape) if seed % 2 else random.random(shape)
             array = np.asarray(drawn, dtype=array.dtype)
-        values[spec.name] = to_torch(array, spec.datatype).to(device)
+        values[spec.name] = to_torch(array, spec.datatype).to(model.device)
     return values

@@ -90,7 +90,7 @@ def swapped_weights(
     placed = place_weights(model, variant._replace(compiled=False), backend, stream)
     try:
         with on_stream(backend, stream):
-            one = sample_inputs(model.signature, dims, 1, model.device)
+            one = sample_inputs(model, dims, 1)
         return SwappedWeights(model, placed, memory, backend, stream, lambda: model.outputs(one))
     finally:
         placed.close()
@@ -186,5 +186,4 @@ class VariantChooser:
             return math.inf
 
     def _sample(self, seed: int) -> dict[str, torch.Tensor]:
-        model = self._model
-        return sample_inputs(model.signature, self._dims, self._rows, model.device, seed)
+        return sample_inputs(self._model, self._dims, self._rows, seed)

@@ -133,13 +133,11 @@ class BatchRunner:
             except (Exception, SystemExit) as error:
                 if isinstance(error, CudaError) and error.sticky:
                     raise
-                served = waiting.served
-                self._fail(
-                    partition,
-                    batch_failure(waiting.run, error, served.model.format, served.answered),
-                )
+                format, runs = waiting.served.model.format, waiting.served.runs
+                failed = batch_failure(waiting.run, error, format, runs)
+                self._fail(partition, failed)
                 continue
-            waiting.served.answered = True
+            waiting.served.answered()
             partition.batches.popleft()
             partition.patient_until_s = None
         if not partition.batches:
