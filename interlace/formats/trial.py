@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,6 +16,8 @@ from interlace.formats.torch_values import named_values, value_datatype
 
 RunModel = Callable[[Mapping[str, Any]], Any]
 ValuesByName = dict[str, Any]
+#: What TorchScript says where no values will do: inputs are of other types than it takes.
+_OTHER_SIGNATURE: Final = "Expected a value of type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def try_out(run: RunModel, model: Model, spoken: DeclaredSignature) -> TrialResu
             second, _ = _execute(run, sample_values(inputs, model, batched, 1))
     except Exception as error:
         described = spoken.outputs or model.signature.outputs
-        if not described:
+        if not described or _OTHER_SIGNATURE in str(error):
             raise _failed(error, spoken, sample_shapes(inputs, model, batched, 0)) from error
         first, wrote = {}, True
     own = tuple(spec.own for spec in inputs)
@@ -77,9 +79,10 @@ def _failed(
     error: Exception, spoken: DeclaredSignature, shapes: Mapping[str, tuple[int, ...]]
 ) -> RepositoryError:
     lines = str(error).strip().splitlines() or [""]
+    said = lines[0] if _OTHER_SIGNATURE in lines[0] else lines[-1]
     return RepositoryError(
         spoken.source,
-        f"a model that failed on sample inputs of shape {shapes} ({lines[-1]})",
+        f"a model that failed on sample inputs of shape {shapes} ({said})",
         "what it takes: in interlace.toml, [sample] with sizes (NAME = [...]) or values "
         "(NAME = { value = ... } or { file = ... }); or output [ { name data_type dims } ] in "
         "config.pbtxt, and it is tried by requests",

@@ -1,5 +1,6 @@
 """TorchScript models: arguments by name or order, what must be described, shared weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.model import Format
+from interlace.core.model import Format, SampleValue
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.models.opening import open_portable
 from interlace.formats import open_model
@@ -143,3 +144,42 @@ def test_a_wrong_datatype_is_found_when_opened(tmp_path: Path) -> None:
     signature = Signature((TensorSpec("x", "INT64", (8,)), MASK), (), True, 8)
     with pytest.raises(RepositoryError, match="a model that failed on sample inputs of shape"):
         open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)
+
+
+class Found(torch.nn.Module):
+    """As many boxes as there are values above a half; none of what is negative."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x < 0).any()):
+            raise ValueError("x must be positive")
+        return torch.ones(int((x > 0.5).sum().item()), 4)
+
+
+@pytest.mark.parametrize("declared", [(), (TensorSpec("boxes", "FP32", (-1, 4)),)])
+def test_values_decide_how_large_an_output_is(
+    tmp_path: Path, declared: tuple[TensorSpec, ...]
+) -> None:
+    """A dim declared free stays free; of others two trial runs show one size, and it may change."""
+    folder = write_torchscript(tmp_path / "found", Found())
+    described = Signature((TensorSpec("x", "FP32", (8,)),), declared, False, 1)
+    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, described), 1, None).signature
+    assert learnt.outputs == declared or not declared
+    runner = open_model(a_model(Format.TORCHSCRIPT, folder, learnt), 1, None)
+    for high in range(3):
+        x = np.array([0.9] * high + [0.1] * (8 - high), np.float32)
+        (boxes,) = runner.run({"x": x}).values()
+        assert boxes.shape == (high, 4)
+
+
+def test_a_model_that_fails_on_sample_values_is_as_it_is_described(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "found", Found())
+    inputs, outputs = (TensorSpec("x", "FP32", (8,)),), (TensorSpec("boxes", "FP32", (-1, 4)),)
+    bad = {"x": SampleValue("[-1]")}
+    model = a_model(Format.TORCHSCRIPT, folder, Signature(inputs, outputs, False, 1))
+    runner = open_model(replace(model, values=bad), 1, None)
+    assert runner.signature.outputs == outputs
+    assert runner.run({"x": np.ones(8, np.float32)})["boxes"].shape == (8, 4)
+    unknown = a_model(Format.TORCHSCRIPT, folder, Signature(inputs, (), False, 1))
+    with pytest.raises(RepositoryError, match="x must be positive") as told:
+        open_model(replace(unknown, values=bad), 1, None)
+    assert "{ value = ... }" in str(told.value) and "output [ {" in str(told.value)

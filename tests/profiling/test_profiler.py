@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from interlace.core.messages import CreatePartition, Failure, Load, ReleasePartition, Run, Work
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.tensor import Signature, TensorSpec
 from interlace.perf.latency import doubtful
 from interlace.profiling.profiler import MeasuredModel, profile_all
 from interlace.profiling.progress import SweepStep
@@ -160,6 +162,23 @@ def test_a_model_that_fails_is_named_and_the_next_is_measured(stand: Stand, fata
     assert good.profile is not None
     assert len(good.profile.points) == 6
     assert not stand.arena.blocks
+
+
+def test_values_that_break_a_model_are_replaced_by_plain_ones(stand: Stand) -> None:
+    """Integers are 0 or 1 in a row of a sample; whoever divides by them needs ones."""
+    spec = TensorSpec("x", "INT64", (3,))
+    signature = Signature((spec,), (spec,), batched=True, max_batch=4)
+
+    def by_zero(work: Work) -> Failure | None:
+        if not isinstance(work, Run):
+            return None
+        blocks = [one.inputs[0].span for one in work.batch.requests]
+        rows = [np.frombuffer(stand.arena.view(b.offset, b.nbytes), np.int64) for b in blocks]
+        return None if all(row.all() for row in rows) else Failure("division by zero")
+
+    stand.device.fail = by_zero
+    found = stand.profile(replace(make_model(), signature=signature, sample={}))
+    assert len(found.points) == 6 and not stand.arena.blocks
 
 
 def test_a_hung_run_is_given_up_with_its_partition(stand: Stand) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
-from interlace.repository.folder import ModelFolder, check_name, find_model, scan
+from interlace.repository.folder import ModelFolder, check_name, find_model, read_config, scan
 from interlace.repository.model_config import ModelConfig
 from tests.repository.folders import add
 
@@ -40,6 +40,33 @@ def test_a_part_of_a_repository_is_no_repository(tmp_path: Path, asked: str, wor
     assert f"serve {tmp_path})" in str(above.error)
     with pytest.raises(RepositoryError, match=re.escape(words.format(root=tmp_path))):
         scan(tmp_path / asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        (
+            "1/model.onnx",
+            b"\n <!DOCTYPE html><html>",
+            "model.onnx: found a web page; expected a mod",
+        ),
+        ("1/model.onnx", b'{"error": "no access"}', "found JSON text"),
+        ("1/model.onnx", b"\x1f\x8b\x08\0", "found a gzip file"),
+        ("1/model.onnx", b"PK\x03\x04data.pkl", "found a zip archive, as torch writes them"),
+        ("1/model.onnx", b'\x10\0\0\0\0\0\0\0{"w":{}}', "found a safetensors file"),
+        ("1/model.pt", b"\x80\x02\x8a\nl\xfc", "found a pickle, as torch.save wrote them before"),
+        ("1/model.onnx/w.bin", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        ("config.pbtxt", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+    ],
+)
+def test_what_is_plainly_another_file_is_called_so(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    file = tmp_path / "m" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(data)
+    with pytest.raises(RepositoryError, match=words):
+        find_model(tmp_path / "m/1", read_config(tmp_path / "m"))
 
 
 @pytest.mark.parametrize(

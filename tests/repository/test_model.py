@@ -364,3 +364,42 @@ def test_another_precision_is_another_digest(tmp_path: Path) -> None:
         assert drafted.terms.compiled is ("compile" in toml)
     assert digests[0] == digests[1]  # as the model came
     assert len(set(digests[1:])) == 3
+
+
+_W, _V = TensorSpec("w", "FP32", (-1, 2), optional=True), TensorSpec("v", "FP32", (2,), True)
+_X = TensorSpec("x", "FP32", (2,))
+_OVERRIDABLE = Signature((_X,), (TensorSpec("y", "FP32", (2,)),), True, 0, (_W, _V))
+
+
+@pytest.mark.parametrize(
+    ("largest", "listed", "wanted"),
+    [
+        (4, {"x": "", "w": "optional: true"}, {"x": False, "w": True}),
+        (4, {"x": "", "w": ""}, {"x": False, "w": False}),
+        (0, {"x": "", "v": "optional: true"}, {"x": False, "v": True}),
+        (0, {"x": ""}, {"x": False}),
+        (0, {}, {"x": False, "w": True, "v": True}),
+        (4, {}, {"x": False}),
+    ],
+)
+def test_a_config_says_which_initializers_may_be_given(
+    tmp_path: Path, largest: int, listed: dict[str, str], wanted: dict[str, bool]
+) -> None:
+    tensors = " ".join(f'input {{ name: "{name}" {more} }}' for name, more in listed.items())
+    made = draft(tmp_path, f"max_batch_size: {largest} {tensors}")
+    inputs = complete(made, _OVERRIDABLE, 0).signature.inputs
+    assert {spec.name: spec.optional for spec in inputs} == wanted
+
+
+def test_an_initializer_without_rows_needs_a_model_without(tmp_path: Path) -> None:
+    config = 'max_batch_size: 4 input { name: "v" optional: true }'
+    with pytest.raises(RepositoryError, match="'v', an initializer without rows, of a model that"):
+        complete(draft(tmp_path, config), _OVERRIDABLE, 0)
+
+
+@pytest.mark.parametrize("dims", ["[ ]", "[ 1 ]"])
+def test_a_scalar_is_one_number_to_clients(tmp_path: Path, dims: str) -> None:
+    scalar = Signature((TensorSpec("x", "FP32", ()),), (TensorSpec("y", "FP32", ()),), False, 1)
+    made = draft(tmp_path, f'max_batch_size: 0 input {{ name: "x" dims: {dims} }}')
+    (spec,) = complete(made, scalar, 0).signature.inputs
+    assert (spec.dims, spec.own.dims) == ((1,), ())

@@ -1,12 +1,15 @@
 """Sample values: where they come from, and that profiling and trials use them."""
 
+import io
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from interlace.core.errors import RepositoryError
+from interlace.core.model import SampleValue
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.formats.arrays import given_array
 from interlace.repository import complete, read
@@ -58,6 +61,53 @@ def test_warm_up_data_gives_values(tmp_path: Path) -> None:
     assert values(tmp_path, "[sample]\nsize = { value = [1] }", entry.format(told)) == [1]
 
 
+def _write_odd_files(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "odd.bin").write_bytes(b"abc")
+    np.save(folder / "floats.npy", np.array([0.5]))
+    np.savez(folder / "whole.npz", size=np.array([1, 2]))
+    (folder / "cut.npz").write_bytes((folder / "whole.npz").read_bytes()[:-30])
+    np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    header = io.BytesIO()
+    told = {"descr": "<i8", "fortran_order": False, "shape": (100_663_296,)}
+    np.lib.format.write_array_header_1_0(header, told)
+    archive = zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED)
+    with archive, archive.open("size.npy", "w") as member:
+        member.write(header.getvalue())
+        for _ in range(12):
+            member.write(bytes(64 << 20))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('key: "sizes" value: { data_type: TYPE_INT64 dims: [ 2 ]', "input 'sizes'"),
+        ('key: "size" value: { data_type: TYPE_FP32 dims: [ 2 ]', "'size' of TYPE_FP32"),
+    ],
+)
+def test_warm_up_data_is_of_an_input(tmp_path: Path, config: str, reason: str) -> None:
+    entry = f'model_warmup [ {{ name: "w" inputs {{ {config} zero_data: true }} }} }} ]'
+    with pytest.raises(RepositoryError, match=reason):
+        values(tmp_path, config=entry)
+
+
+@pytest.mark.parametrize(
+    ("data", "elements"),
+    [
+        (b"\x89PNG\r\n rest", [b"\x89PNG\r\n rest"]),
+        (b"\x02\0\0\0ab\x01\0\0\0c", [b"ab", b"c"]),
+        (b"", [b""]),
+    ],
+)
+def test_bytes_without_lengths_are_one_element(
+    tmp_path: Path, data: bytes, elements: list[bytes]
+) -> None:
+    (tmp_path / "x").write_bytes(data)
+    spec = TensorSpec("image", "BYTES", (len(elements),))
+    value = SampleValue(file=str(tmp_path / "x"))
+    assert given_array(spec, (len(elements),), value).tolist() == elements
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -65,9 +115,19 @@ def test_warm_up_data_gives_values(tmp_path: Path) -> None:
         ('{ file = "gone.npy" }', "an array for 'size'"),
         ("{ values = [1] }", "keys values"),
         ("{ value = [[1], [2, 3]] }", "no value"),
+        ('{ value = ["a"] }', "found texts; expected values of INT64 for 'size'"),
+        ("{ value = [2.7] }", "found fractions; expected values of INT64"),
+        ("{ value = [9_223_372_036_854_775_808] }", "9223372036854775808, which it does not hold"),
+        ("{ value = [] }", "no value"),
+        ('{ file = "odd.bin" }', "a file of 3 bytes: a value has 8"),
+        ('{ file = "floats.npy" }', "found fractions"),
+        ('{ file = "cut.npz" }', "an array for 'size'"),
+        ('{ file = "objects.npy" }', "an array of objects"),
+        ('{ file = "bomb.npz" }', "of 805306496 bytes; expected at most 268435456"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_key(tmp_path: Path, given: str, reason: str) -> None:
+    _write_odd_files(tmp_path / "m")
     with pytest.raises(RepositoryError, match=reason) as told:
         values(tmp_path, f"[sample]\nsize = {given}")
     assert "interlace.toml:2: sample.size" in str(told.value)

@@ -66,6 +66,8 @@ def batch_failure(
         why = missing_row[0] if missing_row else _reason(text)
         detail = f"model '{run.model.rpartition('/')[0]}' cannot use these values: {why}"
         return Failed(_ADDRESS.sub("", detail)[:_DETAIL_CHARS], bad_input=True)
+    if format is Format.TORCHSCRIPT and "TorchScript interpreter" in text:
+        error = ReadableError(_reason(text))  # without its traceback
     return Failed(error_text(f"model {run.model} failed on batch {run.batch}", error))
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.core.model import Format, Model
+from interlace.core.model import Format, Model, SampleValue
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.program import GraphProgram
@@ -429,3 +429,23 @@ def test_a_graph_is_timed_by_its_replays() -> None:
         assert run_ms > 0
         assert len(calls) == 1 + 3 + 20  # captured, warmed up, timed
         loaded.close()
+
+
+def test_a_model_is_warmed_on_the_operators_values() -> None:
+    """As on cores: a model that made-up values break is captured on those that it is for."""
+    seen: list[float] = []
+
+    def picky(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        seen.append(float(x.min()))
+        if x.min() < 5:
+            raise ValueError("too small")
+        return plain(x, weight)
+
+    values = {"x": SampleValue("[7]")}
+    with gpu_with(picky) as stand:
+        lane = stand.carve("a")
+        with closing(stand.load(replace(model(), values=values), lane, batches=(1,))) as loaded:
+            assert set(seen) == {7.0} and loaded.runs()
+        with closing(stand.load(model(), lane, batches=(1,))) as other:
+            assert not other.runs()
+        assert any("too small" in note for note in stand.notes)
