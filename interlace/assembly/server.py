@@ -24,6 +24,7 @@ from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
+from interlace.core.node import check_node_name
 from interlace.core.tables import counted
 from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError
@@ -90,6 +91,12 @@ class ServeOptions:
                 "--assigned: whoever reaches this port could say what is served; "
                 "--node-key-file says who may"
             )
+        try:
+            check_node_name(self.node or "none")
+        except ValueError as error:
+            raise InputError(f"--node: {error}") from None
+        if not self.zone.isprintable():
+            raise InputError(f"--zone {self.zone!r}: expected text that can be printed")
 
     def trusted(self, models: Path | str | None) -> TrustedModels:
         """The models that may be code, of that folder or of those that are fetched."""

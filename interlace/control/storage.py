@@ -31,6 +31,7 @@ class StorageReader:
     def __init__(self, limit_s: float = _LIMIT_S) -> None:
         self._limit_s = limit_s
         self._free = _AT_ONCE
+        self._steps = 0  #: times that a read was seen to go on
         self._freed = asyncio.Event()
         self._reads: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._threads = 0
@@ -81,16 +82,19 @@ class StorageReader:
     async def _place(self, what: str) -> None:
         while not self._free:
             self._freed.clear()
+            before = self._steps
             try:
-                await asyncio.wait_for(self._freed.wait(), self._limit_s)
+                await asyncio.wait_for(self._freed.wait(), 2.0 * self._limit_s)
             except TimeoutError:
-                raise _stalled(what, self._limit_s) from None
+                if self._steps == before:  # storage hangs; else others are large
+                    raise _stalled(what, 2.0 * self._limit_s) from None
         self._free -= 1
 
     async def _watched(self, what: str, done: asyncio.Future[T], steps: Callable[[], int]) -> T:
         before = -1
         while not done.done() and before != (now := steps()):
             before = now
+            self._steps += 1
             await asyncio.wait([done], timeout=self._limit_s)
         if not done.done():
             done.cancel()

@@ -16,6 +16,17 @@ from interlace.core.profile import Profile
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.:%@\[\]-]{1,253}")
 
 
+def check_node_name(name: str, other: str = "") -> None:
+    """Refuse what cannot be a node's name, or ``other`` that belongs to it.
+
+    Raises:
+        ValueError: it has other characters than ``_NAME``.
+    """
+    text = other or name
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"node {name!r}: {text!r} must have 1 to 253 letters, digits and _.:%@[]-")
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """Where a node listens, by its name in the fleet.
@@ -33,11 +44,9 @@ class Node:
     service: str = ""
 
     def __post_init__(self) -> None:
-        for text in (self.name, self.host, self.service or self.host):
-            if not _NAME.fullmatch(text):
-                raise ValueError(
-                    f"node {self.name!r}: {text!r} must have 1 to 253 letters, digits and _.:%@[]-"
-                )
+        check_node_name(self.name)
+        for text in (self.host, self.service):
+            check_node_name(self.name, text)
 
     @property
     def tls_name(self) -> str:
@@ -46,6 +55,8 @@ class Node:
 
 
 #: Numbers of peers: what is larger is no count, and some of it no file name or float.
+#: Accelerators of one node: sixteen GPUs of seven slices, twice. Plans take time for each.
+GPUS_MAX: Final = 256
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Duration = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]  #: in ms
 
@@ -119,7 +130,7 @@ class NodeDescription:
     began: Number
     version: str
     assigned: bool
-    gpus: tuple[Gpu, ...]
+    gpus: Annotated[tuple[Gpu, ...], msgspec.Meta(max_length=GPUS_MAX)]
     emulated: bool = False
 
 

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 _PREFIX: Final = "term-"
 _RELEASED: Final = b"\n"
+
+
+#: A term that is later than most nodes' by more is nobody's: each controller takes the next one.
+_PLAUSIBLE: Final = 1 << 20
+
+
+def next_term(terms: Iterable[int], begins: bool) -> int:
+    """The term after those that nodes have seen, each saying its own; 1 if there are none.
+
+    Whoever ``begins`` to command takes a later one than any node has seen, within reason. Whoever
+    commands goes on until more than half of the nodes have seen a later one: no node alone ends it.
+    """
+    latest_first = sorted(terms, reverse=True)
+    if not latest_first:
+        return 1
+    of_most = latest_first[len(latest_first) // 2]
+    if not begins:
+        return of_most + 1
+    return max(term for term in latest_first if term <= of_most + _PLAUSIBLE) + 1
 
 
 class Lease(Protocol):

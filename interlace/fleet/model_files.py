@@ -23,6 +23,10 @@ from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 _LOG: Final = logging.getLogger(__name__)
 
 
+#: Nobody waits longer without a line.
+_LINE_S: Final = 5.0
+
+
 class FleetFiles:
     """What a folder of models holds, looked at when asked to; a file is given block by block."""
 
@@ -37,8 +41,14 @@ class FleetFiles:
     async def look(self) -> None:
         """Read what is there. A model that cannot be read stays as it was, and is told of once."""
         failures: dict[str, RepositoryError] = {}
+        found: dict[str, ModelFiles] = {}
+        reading = asyncio.ensure_future(
+            asyncio.to_thread(models_in, self._root, self._digests, failures, found)
+        )
+        while not (await asyncio.wait([reading], timeout=_LINE_S))[0]:
+            _LOG.info("reading %s: %s so far", self._root, counted(len(found), "model"))
         try:
-            found = await asyncio.to_thread(models_in, self._root, self._digests, failures)
+            await reading
         except RepositoryError as error:
             return self._tell({"": error})
         self._tell(failures)

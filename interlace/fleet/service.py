@@ -27,7 +27,7 @@ from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
 from interlace.fleet.controller import Controller
 from interlace.fleet.fit_nodes import clock_remark, read_description, unfit
-from interlace.fleet.lease import Lease
+from interlace.fleet.lease import Lease, next_term
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
@@ -259,8 +259,8 @@ class FleetService:
         loop = asyncio.get_running_loop()
         plans_s = 0.0
         while True:
-            seen = max((s.revision[0] for s in self._states.values()), default=0)
-            term = self._renewed(seen + 1)
+            terms = [state.revision[0] for state in self._states.values()]
+            term = self._renewed(next_term(terms, begins=not self.term))
             if term and term != self.term:
                 _LOG.info("this controller commands: term %d", term)
                 self.on_term()

@@ -179,6 +179,10 @@ def _load(folder: Path, bare: bool) -> Any:
             within(index, name)
     if (folder / _ADAPTER).exists():  # it names another model, wherever that lies
         raise RepositoryError(str(folder / _ADAPTER), "an adapter", "the merged model")
+    attention = str(config.get("_attn_implementation") or config.get("attn_implementation") or "")
+    if "/" in attention or ":" in attention:  # code of a hub
+        found = f"_attn_implementation '{attention[:80]}'"
+        raise RepositoryError(str(folder / "config.json"), found, "one of transformers' own")
     named = (config.get("architectures") or [None])[0]
     kind = None if bare else getattr(transformers, str(named), None)
     loader = kind or transformers.AutoModel

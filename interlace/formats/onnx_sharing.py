@@ -10,7 +10,9 @@ from typing import Any, Final, NoReturn
 import msgspec
 import onnxruntime as ort
 
+from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
+from interlace.core.regular_file import open_regular
 from interlace.formats.extents_file import Extent
 from interlace.formats.machine import machine_key
 from interlace.formats.onnx_layout import lay_out
@@ -99,12 +101,13 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
 
 def _is_whole(folder: Path) -> bool:
     try:
-        wanted = msgspec.json.decode((folder / _CHECKSUMS).read_bytes(), type=dict[str, int])
+        with open_regular(folder / _CHECKSUMS) as file:
+            wanted = msgspec.json.decode(file.read(), type=dict[str, int])
         if _checksums(folder) == wanted and GRAPH in wanted:
             return True
     except FileNotFoundError:
         return False
-    except ValueError:
+    except (ValueError, RepositoryError):
         pass
     tell_damaged(folder)
     return False

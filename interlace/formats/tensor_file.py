@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from interlace.core.regular_file import open_regular
 from interlace.formats.page_cache import LARGE_PAGE_BYTES
 from interlace.formats.weights_folder import checksum
 
@@ -91,9 +92,10 @@ def is_undamaged(path: Path) -> bool:
 
     Raises:
         OSError: the file cannot be read.
+        RepositoryError: it is a FIFO or the like.
         ValueError: it is too short to be one of tensors.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         nbytes = os.fstat(file.fileno()).st_size - CHECKSUM_BYTES
         wanted = os.pread(file.fileno(), CHECKSUM_BYTES, max(0, nbytes))
     return checksum(path, nbytes) == int.from_bytes(wanted, "little")

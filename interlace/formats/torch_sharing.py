@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.extents_file import WeightUse
@@ -157,7 +158,7 @@ def _is_whole(path: Path) -> bool:
             return True
     except FileNotFoundError:
         return False
-    except ValueError:
+    except (ValueError, RepositoryError):
         pass
     tell_damaged(path)
     return False

@@ -13,11 +13,12 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from interlace.core.regular_file import open_regular
 from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_pages, map_file
 
 _LOG = logging.getLogger(__name__)
@@ -39,8 +40,9 @@ def publish(path: Path, write: Callable[[Path], None]) -> None:
     _sweep(path.parent)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=path.parent) as aside:
         draft = Path(aside) / path.name
-        write(draft)
-        _place(draft, path)
+        with _locked(draft.parent):
+            write(draft)
+            _place(draft, path)
 
 
 def discard_broken(path: Path, is_whole: Callable[[Path], bool]) -> None:
@@ -50,14 +52,13 @@ def discard_broken(path: Path, is_whole: Callable[[Path], bool]) -> None:
     """
     if not path.exists():
         return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        if not is_whole(path):
+    with _locked(path.parent, fcntl.LOCK_EX):
+        if is_whole(path):
+            return
+        if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(folder)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def checksum(path: Path, nbytes: int) -> int:
@@ -65,10 +66,11 @@ def checksum(path: Path, nbytes: int) -> int:
 
     Raises:
         OSError: the file cannot be read.
+        RepositoryError: it is a FIFO or the like.
         ValueError: it is empty.
     """
     found = 0
-    with path.open("rb", buffering=0) as file, map_file(file) as mapped:
+    with open_regular(path) as file, map_file(file) as mapped:
         pieces = [
             (begin, min(LARGE_PAGE_BYTES, nbytes - begin))
             for begin in range(0, nbytes, LARGE_PAGE_BYTES)
@@ -109,4 +111,26 @@ def _sweep(folder: Path) -> None:
     with suppress(OSError):
         for entry in folder.glob(f"{_PREFIX}*"):
             if time.time() - entry.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(entry, ignore_errors=True)
+                with _locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
+                    if free:  # nobody writes to it: its writer's lock ended with the process
+                        shutil.rmtree(entry, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path, kind: int = fcntl.LOCK_SH) -> Iterator[bool]:
+    """Whether the lock could be had; true on a file system without locks."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(held, kind)
+    finally:
+        os.close(held)
+
+
+def _lock(held: int, kind: int) -> bool:
+    try:
+        fcntl.flock(held, kind)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
+from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, possible
+from interlace.core.regular_file import open_regular
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
@@ -108,9 +110,16 @@ def unknown_models(system: System, names: Collection[str]) -> list[str]:
     return sorted(planned - set(names))
 
 
+_FILE_BYTES: Final = 64 << 20
+
+
 def _read(path: Path) -> PlanFile:
     try:
-        table = read_json(path.read_bytes(), "a plan that interlace plan --save kept")
+        with open_regular(path) as file:
+            text = file.read(_FILE_BYTES + 1)
+        if len(text) > _FILE_BYTES:
+            raise InputError(f"plan file {path}: larger than {_FILE_BYTES} bytes")
+        table = read_json(text, "a plan that interlace plan --save kept")
         schema = table.get("schema") if isinstance(table, dict) else None
         if isinstance(schema, int) and schema != _SCHEMA:
             raise InputError(
@@ -119,6 +128,8 @@ def _read(path: Path) -> PlanFile:
         kept = read_table(table, PlanFile)
     except OSError as error:
         raise InputError(f"plan file {path}: {error.strerror}") from None
+    except RepositoryError as error:
+        raise InputError(f"plan file {error}") from None
     except TableError as error:
         raise InputError(f"plan file {path}: not a plan file: {error}") from None
     if not any(part.slots for part in kept.partitions):

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.errors import RepositoryError
-from interlace.repository.files import open_regular
+from interlace.core.regular_file import open_regular
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000
 #: Of all files of a model, holes included.
 _MODEL_BYTES: Final = 1 << 40
+#: Larger files of which the disk holds a part as small are no weights: reading holes takes as long.
+_SPARSE_FROM_BYTES: Final = 1 << 30
+_SPARSE_TIMES: Final = 64
 Stamp = tuple[int, int, int]
 _IGNORED_SUFFIXES: Final = (".md", ".pyc", ".lock")
 _IGNORED_NAMES: Final = ("__pycache__",)
@@ -91,6 +94,12 @@ class Digests:
                     f"{status.st_size} bytes",
                     f"a model of at most {_MODEL_BYTES} bytes in all",
                 )
+            if held := _held_if_sparse(file.fileno(), status):
+                raise RepositoryError(
+                    str(path),
+                    f"{status.st_size} bytes, of which the disk holds {held}",
+                    "a file that is all there, and not holes",
+                )
             self.steps += 1
             if known is not None and known[0] == stamp:
                 return known
@@ -105,6 +114,27 @@ class Digests:
                 content.update(block)
                 self.steps += 1
         return stamp, content.digest()
+
+
+def _held_if_sparse(fd: int, status: os.stat_result) -> str:
+    """How much of a file is data, if nearly all of it is holes; empty for others.
+
+    File systems that know no holes, or tell no blocks, say that there are none.
+    """
+    held_bytes = status.st_blocks * 512
+    if status.st_size < _SPARSE_FROM_BYTES or held_bytes > status.st_size // _SPARSE_TIMES:
+        return ""
+    hole = os.lseek(fd, 0, os.SEEK_HOLE)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return str(held_bytes) if hole < status.st_size else ""
+
+
+def size_bytes(folder: Path) -> int:
+    """How much there is to read of a model folder; 0 if it cannot be told."""
+    try:
+        return sum(path.stat().st_size for path in _files(folder))
+    except (OSError, RepositoryError):
+        return 0
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,24 +1,15 @@
-"""Files of a repository opened with care: regular ones only, and no more than is bearable."""
+"""Files of a repository read with care: of the kind that they are to be, and of bearable size."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
-
-_KINDS: Final = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
-
+from interlace.core.regular_file import open_regular
 
 _POINTER: Final = b"version https://git-lfs"
 _ZIP: Final = "a zip archive, as torch writes them"
@@ -33,22 +24,6 @@ _CONTENTS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "a pickle, as torch.save wrote them before 2020": (b"\x80\x02", b"\x80\x03", b"\x80\x04"),
 }
 _OWN: Final = {Format.TORCHSCRIPT: (_ZIP,), Format.EXPORTED: (_ZIP,)}
-
-
-def open_regular(file: Path) -> BinaryIO:
-    """A regular file, or a link to one, open for reading. Others may have no end, or never begin.
-
-    Raises:
-        RepositoryError: it is none.
-        OSError: it cannot be opened.
-    """
-    # Without O_NONBLOCK, opening a FIFO waits until it has a writer.
-    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    kind = stat.S_IFMT(os.fstat(fd).st_mode)
-    if kind != stat.S_IFREG:
-        os.close(fd)
-        raise RepositoryError(str(file), _KINDS.get(kind, "no file"), "a regular file")
-    return os.fdopen(fd, "rb")
 
 
 def check_content(file: Path, format: Format | None = None) -> None:

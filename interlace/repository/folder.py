@@ -112,7 +112,7 @@ def scan_folder(root: Path, name: str) -> ModelFolder | None:
     except RepositoryError as error:
         if "/" in name or name in ("", ".", "..") or not os.path.isdir(folder):
             raise
-        return ModelFolder(name, (), str(error))
+        return ModelFolder(_printable(name), (), str(error))
     if not os.path.isdir(folder):
         return None
     try:
@@ -123,14 +123,21 @@ def scan_folder(root: Path, name: str) -> ModelFolder | None:
         return ModelFolder(name, (), str(error))
 
 
+def _printable(name: str) -> str:
+    """A name as logs, metrics and clients may see it."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
 def check_name(name: str) -> None:
     """Refuse names that are no folder's, or would lead out of the repository.
 
     Raises:
-        RepositoryError: the name begins with a dot, or has a slash or control character in it.
+        RepositoryError: the name begins with a dot, has a slash or control character in it, or is
+            no UTF-8.
     """
-    if not _NAME.fullmatch(name):
-        expected = "1 to 200 characters, no slash, no '#', no control character, no dot first"
+    text = name.encode(errors="replace").decode() == name  # else it is no UTF-8
+    if not text or not _NAME.fullmatch(name):
+        expected = "UTF-8, 1 to 200 characters, no slash, '#' or control character, no dot first"
         raise RepositoryError("model name", repr(name[:200]), expected)
 
 

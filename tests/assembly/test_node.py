@@ -323,3 +323,9 @@ def test_a_node_that_plans_for_itself_takes_no_plan(tmp_path: Path) -> None:
 def test_who_may_assign_must_be_said() -> None:
     with pytest.raises(interlace.InputError, match="--node-key-file"):
         ServeOptions(assigned=True)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a\r\nX: y", "a/b", "\x1b[2J", "x" * 300])
+def test_a_node_has_a_name_that_logs_and_paths_may_have(name: str) -> None:
+    with pytest.raises(interlace.InputError, match=r"--node: node .* must have 1 to 253 letters"):
+        ServeOptions(admin_key=KEY, assigned=True, node=name)

@@ -61,3 +61,17 @@ def test_storage_that_hangs_holds_a_few_threads_and_no_more() -> None:
         assert await reads.read("well again", lambda: 1, lambda: 0) == 1
 
     asyncio.run(play())
+
+
+def test_reads_that_get_on_keep_no_others_from_their_turn() -> None:
+    async def play() -> None:
+        reads = StorageReader(limit_s=0.1)
+        steps = count()
+        large = [
+            asyncio.ensure_future(reads.read("large", lambda: time.sleep(1.0), lambda: next(steps)))
+            for _ in range(storage._AT_ONCE)
+        ]
+        assert await reads.read("small", lambda: 1, lambda: 0) == 1
+        await asyncio.gather(*large)
+
+    asyncio.run(play())

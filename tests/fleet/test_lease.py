@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.fleet.lease import FileLease, LatestLease
+from interlace.fleet.lease import FileLease, LatestLease, next_term
 
 
 class Hands:
@@ -92,3 +92,20 @@ def test_no_term_has_two_holders(
                 assert term >= newest
                 newest = term
         hands.pass_ms(120.0)
+
+
+@pytest.mark.parametrize(
+    ("terms", "begins", "wanted"),
+    [
+        ([], True, 1),
+        ([3, 3, 4], True, 5),  # of an honest node that alone heard of a later one
+        ([3, 3, 2**62], True, 4),
+        ([0, 2**63 - 1], True, 1),
+        ([3, 3, 9], False, 4),  # one node alone ends no command
+        ([3, 9], False, 4),
+        ([9, 9, 3], False, 10),  # most have another controller
+        ([9], False, 10),
+    ],
+)
+def test_no_node_alone_moves_the_term(terms: list[int], begins: bool, wanted: int) -> None:
+    assert next_term(terms, begins) == wanted

@@ -387,6 +387,7 @@ def test_a_node_of_odd_accelerators_is_told_of_and_the_others_serve(
         b"{",
         b"[]",
         b"null",
+        msgspec.json.encode(described("n", gpus=257)),
         b'{"gpus": 3}',
         b'{"gpus": [3]}',
         b'{"gpus": [{"links": 3}]}',

@@ -126,6 +126,17 @@ def test_code_beside_a_model_is_not_run(bert: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+def test_kernels_of_a_hub_are_not_named(bert: Path, tmp_path: Path, key: str) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to(bert / "model.safetensors")
+    config = json.loads((bert / "config.json").read_text()) | {key: "evil/evil"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RepositoryError, match="evil/evil'; expected one of transformers' own"):
+        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+
+
 def test_weights_and_pooling_are_not_taken_from_outside_the_folder(
     bert: Path, tmp_path: Path
 ) -> None:

@@ -134,6 +134,12 @@ def test_damaged_weights_are_laid_out_anew(
             caplog.clear()
     assert opened(kind, str(folder), 256, str(weights))[1].tolist() == right.tolist()
     assert caplog.messages == []
+    for file in files:
+        file.unlink()
+        os.mkfifo(file)  # whoever opens it waits for ever
+        assert opened(kind, str(folder), 256, str(weights))[1].tolist() == right.tolist()
+        assert file.is_file()
+    caplog.clear()
 
 
 class Counts(torch.nn.Module):

@@ -49,6 +49,16 @@ def test_what_killed_processes_left_goes_in_time(tmp_path: Path) -> None:
     assert fresh.exists()
 
 
+def test_what_is_being_written_stays_however_long_it_takes(tmp_path: Path) -> None:
+    def slow(draft: Path) -> None:
+        os.utime(draft.parent, (time.time() - 3600,) * 2)
+        publish(tmp_path / "other", lambda theirs: theirs.write_text("y") and None)
+        draft.write_text("x")
+
+    publish(tmp_path / "entry", slow)
+    assert [(tmp_path / name).read_text() for name in ("entry", "other")] == ["x", "y"]
+
+
 def test_who_finds_an_entry_broken_late_leaves_what_others_made_anew(tmp_path: Path) -> None:
     entry, looks, on = tmp_path / "entry", Event(), Event()
     entry.mkdir()

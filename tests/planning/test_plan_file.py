@@ -1,6 +1,7 @@
 """A plan kept in a file, and followed by `serve --plan`."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,3 +135,15 @@ def test_plan_of_the_command_is_kept(tmp_path: Path) -> None:
     found = json.loads(path.read_text())
     assert found["gpu_kind"] == "2080ti"
     assert found["partitions"] == said["partitions"]
+
+
+def test_what_has_no_end_is_no_plan_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+    (tmp_path / "zeros.json").symlink_to("/dev/zero")
+    for name, words in (("plan.json", "a FIFO"), ("zeros.json", "a device")):
+        with pytest.raises(InputError, match=f"{name}: found {words}; expected a regular file"):
+            load_plan(tmp_path / name, GPU, "interlace")
+    with (tmp_path / "sparse.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match="larger than 67108864 bytes"):
+        load_plan(tmp_path / "sparse.json", GPU, "interlace")

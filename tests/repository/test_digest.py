@@ -79,3 +79,19 @@ def test_a_file_without_a_size_that_has_contents_is_refused(tmp_path: Path) -> N
     (tmp_path / "x").symlink_to("/proc/self/maps")
     with pytest.raises(RepositoryError, match="more than its 0 bytes"):
         Digests().of(tmp_path)
+
+
+@pytest.mark.parametrize("data_bytes", [0, 1 << 20])
+def test_a_file_of_holes_is_not_read(tmp_path: Path, data_bytes: int) -> None:
+    with (tmp_path / "w.data").open("wb") as file:
+        file.write(bytes(data_bytes))
+        file.truncate(900 << 30)
+    with pytest.raises(RepositoryError, match="966367641600 bytes, of which the disk holds"):
+        Digests().of(tmp_path)
+
+
+def test_a_file_with_some_holes_is(tmp_path: Path) -> None:
+    with (tmp_path / "w.data").open("wb") as file:
+        file.write(b"data")
+        file.truncate(64 << 20)
+    assert Digests().of(tmp_path)

@@ -1,5 +1,6 @@
 """Repository folders: versions, policies, formats; a broken model keeps no other from serving."""
 
+import os
 import re
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_what_is_plainly_another_file_is_called_so(
     file.write_bytes(data)
     with pytest.raises(RepositoryError, match=words):
         find_model(tmp_path / "m/1", read_config(tmp_path / "m"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(b"bad\xff", "bad\\\\udcff"), (b"cr\r\nX: y", "cr\\\\r\\\\nX: y")]
+)
+def test_a_folder_with_an_odd_name_is_named_in_printable_text(
+    tmp_path: Path, name: bytes, told: str
+) -> None:
+    (tmp_path / os.fsdecode(name) / "1").mkdir(parents=True)
+    (found,) = scan(tmp_path)
+    assert found.name == told.replace("\\\\", "\\")
+    assert "no slash, '#' or control character" in str(found.error)
+    assert found.name.encode().isascii()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from interlace.device.simulated.physics import Physics
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.runtime.log import write
 from interlace.runtime.log.codec import digest, encode
-from interlace.runtime.log.read import LENGTH, LogError, LogFile, LogHeader, open_log
+from interlace.runtime.log.read import LENGTH, MAGIC, LogError, LogFile, LogHeader, frame, open_log
 from interlace.runtime.log.replay import Replay
 from interlace.runtime.log.write import LogWriter, previous_file, restore
 from tests.builders import World, line_profile
@@ -137,6 +138,42 @@ def test_a_damaged_entry_is_told_with_its_place(tmp_path: Path) -> None:
     path.write_bytes(broken)
     with pytest.raises(LogError, match="event 0"):
         list(Replay(open_log(path), resolve("interlace")).steps())
+
+
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        b"\x80\x04\x95" + b"\xff" * 8,  # a frame longer than the file
+        b"\x80\x04cinterlace.engine.engine\nEngine\n.",  # no tuple of two
+        b"\x80\x04\x82\x01.",
+        b"\x80\x04h\x05.",
+        b"\x80\x04\x8c\x02\xff\xff.",
+        b"\x80\x05\x96" + (20 << 30).to_bytes(8, "little"),
+    ],
+)
+def test_a_damaged_checkpoint_is_told(tmp_path: Path, checkpoint: bytes) -> None:
+    path = tmp_path / "run.log"
+    logged(path, "interlace")
+    log = open_log(path)
+    header = msgspec.structs.replace(log.header, checkpoint=checkpoint)
+    path.write_bytes(MAGIC + frame(msgspec.msgpack.encode(header)))
+    with pytest.raises(LogError, match="cannot take over"):
+        list(Replay(open_log(path), resolve("interlace")).steps())
+
+
+def test_an_event_nested_without_end_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    logged(path, "interlace")
+    log = open_log(path)
+    path.write_bytes(path.read_bytes()[: log.begins] + frame(b"\x91" * 100_000))
+    with pytest.raises(LogError, match="event 0"):
+        list(Replay(open_log(path), resolve("interlace")).steps())
+
+
+def test_a_fifo_is_no_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.log")
+    with pytest.raises(LogError, match="a FIFO; expected a regular file"):
+        open_log(tmp_path / "run.log")
 
 
 def test_a_checkpoint_holds_no_code() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import stat
 import struct
 import sys
 import tempfile
@@ -12,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from interlace.core.model import MODEL_FILES
 from interlace.core.trust import CODE_SUFFIXES
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every processor
@@ -37,6 +40,9 @@ _SYSTEM: Final = (
     "/etc/ssl", "/etc/mime.types", "/etc/os-release",
 )  # fmt: skip
 _WRITTEN: Final = ("/dev/null", "/dev/zero")
+_VERSION: Final = re.compile("[1-9][0-9]*")
+#: Keys are smaller; so are few weights.
+_KEY_BYTES: Final = 64 << 10
 SystemCall = Callable[..., int]
 
 
@@ -121,15 +127,35 @@ def _python_folders() -> Iterator[str]:
 
 
 def _model_folders(models: Path) -> Iterator[str]:
-    """The repository, and what links in it lead to: of data to any file, of code to folders."""
+    """The repository, and what links in it lead to, if it is models: folders of them, their data.
+
+    A link that lies beside code leads nowhere, nor does one to what may be a key.
+    """
     yield str(models)
     for name in _entries(models):
-        versions = _entries(Path(name))
-        yield from (folder for folder in (name, *versions) if os.path.islink(folder))
-        for version in versions:
-            files = _entries(Path(version))
-            if not any(file.endswith(CODE_SUFFIXES) for file in files):
-                yield from (file for file in files if os.path.islink(file))
+        if os.path.islink(name) and os.path.isdir(name):
+            yield name
+        inside = _entries(Path(name))
+        versions = [entry for entry in inside if _VERSION.fullmatch(os.path.basename(entry))]
+        files = [file for entry in (name, *versions) for file in _entries(Path(entry))]
+        yield from (one for one in versions if os.path.islink(one) and _holds_model(one))
+        if not any(file.endswith(CODE_SUFFIXES) for file in files):
+            yield from (file for file in files if os.path.islink(file) and not _may_be_key(file))
+
+
+def _holds_model(folder: str) -> bool:
+    known = (*MODEL_FILES.values(), "config.json")
+    return any(os.path.isfile(os.path.join(folder, file)) for file in known)
+
+
+def _may_be_key(file: str) -> bool:
+    """A folder, or a small file that its owner alone can read."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return True
+    private = not status.st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    return not stat.S_ISREG(status.st_mode) or (private and status.st_size < _KEY_BYTES)
 
 
 def _entries(folder: Path) -> list[str]:

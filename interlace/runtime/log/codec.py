@@ -136,7 +136,7 @@ def glance(entry: bytes) -> tuple[float, Event | None]:
         if kind in (_RAN, _STAGED, _WORKED):
             return now_ms, None
         return now_ms, _event(kind, fields, {})
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"no entry of an event log: {error}") from None
 
 

@@ -9,8 +9,10 @@ from typing import IO, Final
 
 import msgspec
 
+from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.profile import Profile
+from interlace.core.regular_file import open_regular
 
 MAGIC: Final = b"interlace event log 1\n"
 LENGTH: Final = 4  #: bytes of a frame's length
@@ -85,7 +87,11 @@ def open_log(path: Path) -> LogFile:
         LogError: it is none.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    try:
+        file = open_regular(path)
+    except RepositoryError as error:
+        raise LogError(str(error)) from None
+    with file:
         if file.read(len(MAGIC)) != MAGIC:
             raise LogError(f"{path}: not an event log (interlace serve --log writes them)")
         body, _ = _frame(file)
@@ -94,7 +100,7 @@ def open_log(path: Path) -> LogFile:
         raise LogError(f"{path}: it ends within its header")
     try:
         return LogFile(path, _DECODER.decode(body), begins)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise LogError(f"{path}: its header is of another version: {error}") from None
 
 

@@ -41,6 +41,11 @@ trials = {
     "linked data": lambda: (folder / "models/m/1/linked").read_text(),
     "linked model": lambda: (folder / "models/elsewhere/1/model.onnx").read_text(),
     "linked by code": lambda: (folder / "models/code/1/linked").read_text(),
+    "linked version": lambda: (folder / "models/m/2/model.onnx").read_text(),
+    "key beside code": lambda: (folder / "models/code/k").read_text(),
+    "key's folder beside code": lambda: (folder / "models/code/all/key").read_text(),
+    "key's folder as a version": lambda: (folder / "models/code/3/key").read_text(),
+    "key beside data": lambda: (folder / "models/m/1/k").read_text(),
     "temp": lambda: Path(tempfile.mkstemp()[1]).write_text("x"),
     "others' temp": lambda: (folder / "other").write_text("x"),
     "weights": lambda: (folder / "weights/a").write_text("x"),
@@ -67,6 +72,12 @@ def repository(folder: Path) -> None:
     (folder / "models/elsewhere").symlink_to(folder / "far")
     (folder / "models/m/1/linked").symlink_to(folder / "data")
     (folder / "models/code/1/linked").symlink_to(folder / "secret")
+    (folder / "key").chmod(0o600)
+    for link in ("models/code/k", "models/m/1/k"):
+        (folder / link).symlink_to(folder / "key")
+    (folder / "models/m/2").symlink_to(folder / "far/1")
+    for link in ("models/code/all", "models/code/3"):
+        (folder / link).symlink_to(folder)
 
 
 @needs_landlock
@@ -77,7 +88,8 @@ def test_a_confined_process_reaches_models_and_libraries_alone(tmp_path: Path) -
     refused = json.loads(ran.stdout)
     assert set(refused) == {
         "key", "listing", "environment", "descriptors", "memory", "signal", "changed model",
-        "linked by code", "others' temp",
+        "linked by code", "others' temp", "key beside code", "key's folder beside code",
+        "key's folder as a version", "key beside data",
     }  # fmt: skip
     assert set(refused.values()) == {"PermissionError"}
 
