@@ -1,4 +1,4 @@
-"""Deaths of workers, logged: which worker, what it was doing, and when it is back."""
+"""Workers that do not start or die, logged: which one, what it was doing, and when it is back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.messages import (
     Command,
+    CreatePartition,
     Event,
     GpuLeft,
     Load,
@@ -41,6 +42,7 @@ class WorkerDeathObserver:
 
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
+        self._told = ""  #: why the last partition could not be begun
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         if type(event) is WorkFinished:
@@ -61,6 +63,11 @@ class WorkerDeathObserver:
 
     def _failed(self, event: WorkFinished) -> None:
         failure, work = event.failure, event.work
+        if failure is not None and isinstance(work, CreatePartition):
+            if failure.detail != self._told:  # it is tried again and again
+                why = failure.detail
+                _log.error("partition %s of %s cannot be begun: %s", work.partition, work.gpu, why)
+            self._told = failure.detail
         if failure is None or not failure.fatal or not isinstance(work, Run | Load):
             return
         worker = self._of(work.partition)

@@ -13,9 +13,9 @@ from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, possible
-from interlace.core.regular_file import open_regular
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.user_errors import InputError
+from interlace.formats.regular_file import open_regular
 from interlace.planning.follower import PlanFollower
 from interlace.policy.base import System
 

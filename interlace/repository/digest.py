@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.errors import RepositoryError
-from interlace.core.regular_file import open_regular
+from interlace.formats.regular_file import open_regular
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000

@@ -9,7 +9,7 @@ from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
-from interlace.core.regular_file import open_regular
+from interlace.formats.regular_file import open_regular
 
 _POINTER: Final = b"version https://git-lfs"
 _ZIP: Final = "a zip archive, as torch writes them"

@@ -12,7 +12,7 @@ import msgspec
 from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.profile import Profile
-from interlace.core.regular_file import open_regular
+from interlace.formats.regular_file import open_regular
 
 MAGIC: Final = b"interlace event log 1\n"
 LENGTH: Final = 4  #: bytes of a frame's length
