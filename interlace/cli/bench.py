@@ -10,6 +10,7 @@ import typer
 from interlace.cli.options import CallCa, Json, KeyFile, numbers, pairs, positive, read_key
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
+from interlace.core.model import SampleValue
 from interlace.core.user_errors import InputError
 from interlace.load.open_loop import ArrivalProcess, load_test, send_times
 from interlace.load.result import LAG_OF_SLO_MAX, ModelLoadReport
@@ -109,6 +110,13 @@ def bench(
         list[str] | None,
         typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
     ] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL/INPUT=VALUE",
+            help="JSON, or @FILE as under [sample], instead of made-up values.",
+        ),
+    ] = None,
     api_key_file: KeyFile = None,
     ca: CallCa = None,
     as_json: Json = False,
@@ -125,13 +133,15 @@ def bench(
       interlace bench http://127.0.0.1:8000 cnn_small --rate 200 --seconds 20
       interlace bench localhost:8000 cnn_small=200 embedder=30 --slo-ms 100
       interlace bench localhost:8000 detector --shape detector/x=1,3,320,320 --json
+      interlace bench localhost:8000 crop --value crop/image=@cat.jpg
     """
     counts = {"--rate": rate, "--seconds": seconds, "--connections": connections}
     positive({**counts, "--slo-ms": slo_ms})
     server = V2Client(url, read_key(api_key_file), ca=ca)
     shapes = {key: _sizes(key, text) for key, text in pairs("--shape", shape or []).items()}
     rates = _rates(models, rate)
-    calls = [make_call(server, model, shapes, slo_ms) for model in rates]
+    values = {key: _value(text) for key, text in pairs("--value", value or []).items()}
+    calls = [make_call(server, model, shapes, slo_ms, values) for model in rates]
     seeds = enumerate(rates.values(), seed)
     times_s = [send_times(process, rate_rps, seconds, one) for one, rate_rps in seeds]
     reports = load_test(calls, times_s, connections, seconds)
@@ -145,6 +155,10 @@ def _rates(models: Sequence[str], rate_rps: float) -> dict[str, float]:
     with_rate = numbers("rate of", [text for text in models if "=" in text])
     names = (text.partition("=")[0] for text in models)
     return {name: with_rate.get(name, rate_rps) for name in names}
+
+
+def _value(text: str) -> SampleValue:
+    return SampleValue(file=text[1:]) if text.startswith("@") else SampleValue(text)
 
 
 def _sizes(key: str, text: str) -> tuple[int, ...]:

@@ -57,6 +57,8 @@ class Node:
 #: Numbers of peers: what is larger is no count, and some of it no file name or float.
 #: Accelerators of one node: sixteen GPUs of seven slices, twice. Plans take time for each.
 GPUS_MAX: Final = 256
+#: Models of one node: routers read of each, many times a second.
+MODELS_MAX: Final = 4096
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Duration = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]  #: in ms
 
@@ -109,7 +111,7 @@ class NodeState:
 
     began: Number
     number: Number
-    models: dict[str, ModelOutlook]
+    models: Annotated[dict[str, ModelOutlook], msgspec.Meta(max_length=MODELS_MAX)]
     revision: Revision = UNASSIGNED
     files: str = ""
     accepting: bool = True

@@ -108,6 +108,13 @@ def given_array(spec: TensorSpec, shape: tuple[int, ...], value: SampleValue | N
     return np.resize(array.ravel(), shape)
 
 
+def wire_bytes(array: Array) -> bytes:
+    """An array in the v2 binary form; elements of ``BYTES`` have their length before them."""
+    if array.dtype != np.object_:
+        return array.tobytes()
+    return b"".join(len(one).to_bytes(4, "little") + one for one in array.ravel())
+
+
 def hinted(
     spec: TensorSpec, shape: tuple[int, ...], model: Model, signature: Signature
 ) -> SampleValue | None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from ssl import SSLCertVerificationError
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from interlace.core.model import SampleValue
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.core.user_errors import InputError, UserError
-from interlace.formats.arrays import sample_shape
+from interlace.formats.arrays import given_array, sample_shape, wire_bytes
 from interlace.load.call import Call, EncodedCall, pack
 from interlace.profiling.samples import content
 from interlace.server.api_keys import shown_key
@@ -141,17 +143,27 @@ class LoadCall:
 
 
 def make_call(
-    server: V2Client, model: str, shapes: Mapping[str, Sequence[int]], slo_ms: float | None
+    server: V2Client,
+    model: str,
+    shapes: Mapping[str, Sequence[int]],
+    slo_ms: float | None,
+    values: Mapping[str, SampleValue] = MappingProxyType({}),
 ) -> LoadCall:
     """Ask the server what the model takes, and build one call of one row.
 
-    ``shapes`` gives full shapes by "MODEL/INPUT" for inputs with free dims. An ``slo_ms`` is sent
-    along and judged by; without one the server's own SLO counts.
+    ``shapes`` gives full shapes by "MODEL/INPUT" for inputs with free dims, ``values`` what is sent
+    instead of made-up values. An ``slo_ms`` is sent along and judged by; without one the server's
+    own SLO counts.
 
     Raises:
-        UserError: the server does not answer or does not serve the model.
+        UserError: the server does not answer or does not serve the model; or a value is not what
+            an input takes.
     """
     metadata, config = server.metadata(model), server.config(model)
+    names = {declared["name"] for declared in metadata["inputs"]}
+    for key in values:
+        if key.startswith(f"{model}/") and key.removeprefix(f"{model}/") not in names:
+            raise UserError(f"--value {key}: {model} takes {', '.join(sorted(names))}")
     notes: list[str] = []
     inputs, bodies = [], []
     for index, declared in enumerate(metadata["inputs"]):
@@ -161,7 +173,7 @@ def make_call(
         spec = TensorSpec(declared["name"], declared["datatype"], shape)
         if spec.datatype not in ITEM_BYTES and spec.datatype != BYTES:
             raise UserError(f"{model}: input {spec.name} has the unknown type {spec.datatype}")
-        body = content(spec, shape, seed=index)
+        body = _content(spec, shape, values.get(f"{model}/{spec.name}"), index)
         bodies.append(body)
         inputs.append(
             {
@@ -190,6 +202,17 @@ def make_call(
     )
     judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
     return LoadCall(model, pack(call), judged_ms, tuple(notes))
+
+
+def _content(
+    spec: TensorSpec, shape: tuple[int, ...], value: SampleValue | None, seed: int
+) -> bytes:
+    if value is None:
+        return content(spec, shape, seed)
+    try:
+        return wire_bytes(given_array(spec, shape, value))
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        raise UserError(f"--value {spec.name}: {error}; the model takes {spec.datatype}") from None
 
 
 def server_slo_ms(config: Mapping[str, Any]) -> float | None:

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from interlace.core.model import Model
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count
-from interlace.formats.arrays import NUMPY_TYPES, WORD, given_array, hinted, sample_shape
+from interlace.formats.arrays import (
+    NUMPY_TYPES,
+    WORD,
+    given_array,
+    hinted,
+    sample_shape,
+    wire_bytes,
+)
 from interlace.shm.arena import Arena
 
 
@@ -131,10 +138,7 @@ class SampleInputs:
         value = value or hinted(spec, shape, self._model, self._model.signature)
         if value is None and not self._plain:
             return content(spec, shape, seed)
-        array = given_array(spec, shape, value)
-        if spec.datatype != BYTES:
-            return array.tobytes()
-        return b"".join(len(one).to_bytes(4, "little") + one for one in array.ravel())
+        return wire_bytes(given_array(spec, shape, value))
 
     def _give_up(self, tensors: Sequence[Tensor]) -> None:
         # Half a row is of no use to anybody.

@@ -41,6 +41,7 @@ _NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 _STRING_OR_NON_FINITE: Final = re.compile(
     rb'"[^"\\]*(?:\\.[^"\\]*)*"?|-?(?:NaN|Infinity)', re.DOTALL
 )
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
 Decoded = TypeVar("Decoded")
 
 
@@ -58,7 +59,21 @@ def decoded(decoder: msgspec.json.Decoder[Decoded], body: bytes | memoryview) ->
         text = bytes(body)
         if b"NaN" not in text and b"Infinity" not in text:
             raise
+    try:
         return decoder.decode(_STRING_OR_NON_FINITE.sub(_as_string, text))
+    except msgspec.DecodeError as error:
+        told = _BYTE.sub(lambda found: f"(byte {_as_sent(text, int(found[1]))})", str(error))
+        raise type(error)(told) from None
+
+
+def _as_sent(text: bytes, place: int) -> int:
+    """Where that byte lay before quotes were put around what is no number."""
+    added = 0
+    for found in _STRING_OR_NON_FINITE.finditer(text):
+        if found.start() + added >= place:
+            break
+        added += 0 if found[0].startswith(b'"') else 2
+    return place - added
 
 
 def _as_string(found: re.Match[bytes]) -> bytes:

@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from interlace.cli.bench import lateness, remarks
 from interlace.cli.main import build
+from interlace.core.model import SampleValue
 from interlace.core.user_errors import UserError
 from interlace.load.open_loop import ArrivalProcess, load_test, send_times
 from interlace.load.result import UNANSWERED, CallSample, ModelLoadReport, report
@@ -128,6 +130,22 @@ def test_a_shape_can_be_stated_and_is_checked() -> None:
         assert b'"shape":[1,5]' in ask.encoded.payload
         with pytest.raises(UserError, match=r"--shape echo/ids: 3 sizes given"):
             make_call(server, "echo", {"echo/ids": (1, 5, 2)}, None)
+
+
+def test_values_can_be_stated_and_are_checked(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.array([7, 8]))
+    with FakeServer() as fake:
+        server = V2Client(fake.url)
+        for value in (SampleValue("[7, 8]"), SampleValue(file=str(tmp_path / "ids.npy"))):
+            ask = make_call(server, "echo", {"echo/ids": (1, 3)}, None, {"echo/ids": value})
+            assert ask.encoded.payload.endswith(np.array([7, 8, 7], np.int64).tobytes())
+        for key, text, words in (
+            ("echo/idz", "[1]", "--value echo/idz: echo takes"),
+            ("echo/ids", '["a"]', "--value ids: .*; the model takes INT64"),
+            ("echo/ids", "[1", "--value ids: "),
+        ):
+            with pytest.raises(UserError, match=words):
+                make_call(server, "echo", {}, None, {key: SampleValue(text)})
 
 
 def command(*arguments: str) -> tuple[int, str]:

@@ -93,6 +93,19 @@ def test_numbers_that_json_has_not_are_read_as_they_are_written() -> None:
         assert to_bytes("x", datatype, (4,), text) == bytes(view)
 
 
+@pytest.mark.parametrize("text", [b'{"a": ,}', b'{"a": [NaN, NaN, -Infinity,]}', b'[NaN,"NaN",]'])
+def test_an_error_names_the_byte_that_was_sent(text: bytes) -> None:
+    told = msgspec.json.Decoder()
+    plain = (
+        text.replace(b"-Infinity", b"123456789").replace(b"NaN", b"123").replace(b'"123"', b'"abc"')
+    )
+    with pytest.raises(msgspec.DecodeError) as wanted:
+        told.decode(plain)
+    with pytest.raises(msgspec.DecodeError) as found:
+        decoded(told, text)
+    assert str(found.value) == str(wanted.value)
+
+
 def test_a_text_that_names_them_stays_a_text() -> None:
     told = msgspec.json.Decoder(dict[str, str | float])
     text = b'{"a": "NaN \\" -Infinity", "b": -Infinity, "c": "NaN"}'
