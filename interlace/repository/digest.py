@@ -16,7 +16,7 @@ _FILES_LIMIT: Final = 10_000
 #: Of all files of a model, holes included.
 _MODEL_BYTES: Final = 1 << 40
 #: Larger files of which the disk holds a part as small are no weights: reading holes takes as long.
-_SPARSE_FROM_BYTES: Final = 1 << 30
+_SPARSE_FROM_BYTES: Final = 4 << 30
 _SPARSE_TIMES: Final = 64
 Stamp = tuple[int, int, int]
 _IGNORED_SUFFIXES: Final = (".md", ".pyc", ".lock")
