@@ -46,6 +46,8 @@ _GATHER_S: Final = 3.0
 _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
 
+#: What a node with all accelerators that it may have says that it is.
+_DESCRIPTION_BYTES: Final = 1 << 20
 #: Makes a controller of a term, for the nodes that are there, and what they were told before.
 MakeController = Callable[
     [int, Mapping[str, NodeDescription], Mapping[str, Assignment]], Controller
@@ -369,7 +371,7 @@ class FleetService:
     async def _describe(self, node: str) -> None:
         asked_s = time.time()
         try:
-            answer = await self._reader.ask(node, "GET", "/v2/node")
+            answer = await self._reader.ask(node, "GET", "/v2/node", most_bytes=_DESCRIPTION_BYTES)
             found, clock_s = read_description(answer.body)
         except (ServeError, msgspec.MsgspecError) as error:
             self._orders.complain(node, f"does not say what it is: {error}")

@@ -21,7 +21,7 @@ _STATE: Final = msgspec.json.Decoder(NodeState)
 _PATH: Final = "/v2/node/state"
 _PATIENCE_S: Final = 0.5
 #: Over 100 bytes a model and partition; it is decoded on the event loop, many times a second.
-_STATE_BYTES: Final = 4 << 20
+_STATE_BYTES: Final = 2 << 20
 #: After what part of the time between two questions an answered request brings the next one.
 _SOON: Final = 0.8
 #: The timer that all nodes share comes no sooner than that after it came.

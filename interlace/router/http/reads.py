@@ -23,7 +23,8 @@ _ANSWER_BYTES: Final = 64 << 20
 class _Taker:
     """A reply as a future."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self.future: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
 
     def replied(
@@ -45,7 +46,7 @@ class _Taker:
         return False
 
     def most_bytes(self) -> int:
-        return _ANSWER_BYTES
+        return self._most_bytes
 
 
 class NodeReader:
@@ -88,14 +89,21 @@ class NodeReader:
         )
         return connections, start + body
 
-    async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
+    async def ask(
+        self,
+        node: str,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        most_bytes: int = _ANSWER_BYTES,
+    ) -> HttpResponse:
         """What that node answers.
 
         Raises:
-            ServeError: it did not answer.
+            ServeError: it did not answer, or with more than ``most_bytes``.
         """
         connections, request = self.request(node, method, path, body)
-        taker = _Taker()
+        taker = _Taker(most_bytes)
         pending = connections.send((request,), taker)
         try:
             async with asyncio.timeout(self._patience_s):
