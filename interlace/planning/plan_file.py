@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,7 +140,10 @@ def _read(path: Path) -> PlanFile:
 
 
 def _check(path: Path, partitions: Sequence[Partition]) -> None:
-    """Figures that a person may have edited are still possible."""
+    """Figures that a person may have edited are still possible, and no partition is there twice."""
+    twice = [name for name, count in Counter(part.id for part in partitions).items() if count > 1]
+    if twice:
+        raise InputError(f"plan file {path}: partition {twice[0]} twice; expected each once")
     for part in partitions:
         if not possible(part):
             raise InputError(

@@ -147,3 +147,8 @@ def test_what_has_no_end_is_no_plan_file(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(InputError, match="larger than 67108864 bytes"):
         load_plan(tmp_path / "sparse.json", GPU, "interlace")
+
+
+def test_a_partition_is_in_a_plan_file_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="partition p0 twice; expected each once"):
+        load_plan(kept(tmp_path, parts=(PARTS[0], PARTS[0])), GPU, "interlace")
