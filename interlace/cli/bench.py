@@ -91,6 +91,19 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+_Shapes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
+]
+_Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODEL/INPUT=VALUE",
+        help="JSON, or @FILE as under [sample], instead of made-up values.",
+    ),
+]
+
+
 def bench(
     url: Annotated[str, typer.Argument(help="The server, such as http://127.0.0.1:8000.")],
     models: Annotated[
@@ -106,17 +119,8 @@ def bench(
     ] = ArrivalProcess.POISSON,
     connections: Annotated[int, typer.Option(help="Connections to spread requests over.")] = 64,
     seed: Annotated[int, typer.Option(help="Same seed, same send times.")] = 1,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
-    ] = None,
-    value: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODEL/INPUT=VALUE",
-            help="JSON, or @FILE as under [sample], instead of made-up values.",
-        ),
-    ] = None,
+    shape: _Shapes = None,
+    value: _Values = None,
     api_key_file: KeyFile = None,
     ca: CallCa = None,
     as_json: Json = False,

@@ -183,15 +183,23 @@ def make_call(
                 "parameters": {"binary_data_size": len(body)},
             }
         )
+    judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
+    call = _call(server, model, inputs, b"".join(bodies), slo_ms)
+    return LoadCall(model, pack(call), judged_ms, tuple(notes))
+
+
+def _call(
+    server: V2Client, model: str, inputs: Sequence[object], bodies: bytes, slo_ms: float | None
+) -> Call:
     parameters: dict[str, Any] = {"binary_data_output": True}
     if slo_ms is not None:
         parameters["slo_ms"] = slo_ms
     header = json.dumps({"parameters": parameters, "inputs": inputs}, separators=(",", ":"))
-    call = Call(
+    return Call(
         "http",
         server.port,
         f"/v2/models/{quote(model, safe='')}/infer",
-        header.encode() + b"".join(bodies),
+        header.encode() + bodies,
         {
             **server.headers,
             "Content-Type": "application/octet-stream",
@@ -200,8 +208,6 @@ def make_call(
         server.host,
         server.tls,
     )
-    judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
-    return LoadCall(model, pack(call), judged_ms, tuple(notes))
 
 
 def _content(
