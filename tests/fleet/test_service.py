@@ -79,7 +79,9 @@ class FakeNodes:
     def now_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1000.0
 
-    async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
+    async def ask(
+        self, node: str, method: str, path: str, body: bytes = b"", most_bytes: int = 1 << 30
+    ) -> HttpResponse:
         if path == "/v2/node":
             while node in self.speechless:
                 self.told.append((node, path))
