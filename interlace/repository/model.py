@@ -9,7 +9,7 @@ from typing import Any
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tables import did_you_mean
-from interlace.core.tensor import FREE_DIM, Signature, TensorSpec
+from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
@@ -200,6 +200,9 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
     for spec in sorted(inputs, key=lambda spec: spec.name not in draft.sizes):
         free = [place for place, dim in enumerate(spec.dims) if dim < 0]
         given: tuple[int, ...] | None = draft.sizes.get(spec.name)
+        value = draft.values.get(spec.name)
+        if spec.datatype == BYTES and value is not None and value.dtype == "|u1":
+            given = settings.sample.get(spec.name)  # the array is one element
         if given is not None and len(given) == len(spec.dims) + 1 and spec.name in draft.values:
             given = given[1:]  # rows
         if given is not None and len(given) != len(free):

@@ -131,3 +131,14 @@ def test_what_cannot_be_read_is_told_with_its_key(tmp_path: Path, given: str, re
     with pytest.raises(RepositoryError, match=reason) as told:
         values(tmp_path, f"[sample]\nsize = {given}")
     assert "interlace.toml:2: sample.size" in str(told.value)
+
+
+def test_an_array_of_bytes_is_one_element(tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(b"")
+    (tmp_path / "m/interlace.toml").write_text('[sample]\nimage = { file = "x.npy" }\n')
+    np.save(tmp_path / "m/x.npy", np.frombuffer(b"picture", np.uint8))
+    spec = TensorSpec("image", "BYTES", (1,))
+    said = Signature((spec,), (TensorSpec("y", "FP32", (1,)),), True, 4)
+    model = complete(read(tmp_path, "m", 1), said, 0)
+    assert given_array(spec, (2, 1), model.values["image"]).ravel().tolist() == [b"picture"] * 2
