@@ -94,10 +94,10 @@ class Digests:
                     f"{status.st_size} bytes",
                     f"a model of at most {_MODEL_BYTES} bytes in all",
                 )
-            if held := _held_if_sparse(file.fileno(), status):
+            if _is_hollow(file.fileno(), status):
                 raise RepositoryError(
                     str(path),
-                    f"{status.st_size} bytes, of which the disk holds {held}",
+                    f"{status.st_size} bytes, of which the disk holds {status.st_blocks * 512}",
                     "a file that is all there, and not holes",
                 )
             self.steps += 1
@@ -116,25 +116,17 @@ class Digests:
         return stamp, content.digest()
 
 
-def _held_if_sparse(fd: int, status: os.stat_result) -> str:
-    """How much of a file is data, if nearly all of it is holes; empty for others.
+def _is_hollow(fd: int, status: os.stat_result) -> bool:
+    """Whether nearly all of a large file is holes.
 
     File systems that know no holes, or tell no blocks, say that there are none.
     """
     held_bytes = status.st_blocks * 512
     if status.st_size < _SPARSE_FROM_BYTES or held_bytes > status.st_size // _SPARSE_TIMES:
-        return ""
+        return False
     hole = os.lseek(fd, 0, os.SEEK_HOLE)
     os.lseek(fd, 0, os.SEEK_SET)
-    return str(held_bytes) if hole < status.st_size else ""
-
-
-def size_bytes(folder: Path) -> int:
-    """How much there is to read of a model folder; 0 if it cannot be told."""
-    try:
-        return sum(path.stat().st_size for path in _files(folder))
-    except (OSError, RepositoryError):
-        return 0
+    return hole < status.st_size
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.node import ModelFiles
-from interlace.repository.digest import Digests, size_bytes
+from interlace.repository.digest import Digests
 from interlace.repository.folder import check_name, folder_names
 
 #: A file is asked for in blocks of so many bytes.
@@ -35,13 +35,13 @@ def models_in(
 ) -> dict[str, ModelFiles]:
     """Every model folder of a repository, by name; why one cannot be read goes into ``failures``.
 
-    They are in ``found`` as soon as each is read, small ones first.
+    Each is in ``found`` as soon as it is read.
 
     Raises:
         RepositoryError: the repository cannot be read; without ``failures``, one of its models.
     """
     found = {} if found is None else found
-    for name in sorted(folder_names(root), key=lambda name: size_bytes(root / name)):
+    for name in folder_names(root):
         try:
             found[name] = ModelFiles(digests.of(root / name), digests.files(root / name))
         except RepositoryError as error:

@@ -35,9 +35,7 @@ def check_content(file: Path, format: Format | None = None) -> None:
     """
     with open_regular(file) as opened:
         head = opened.read(512)
-    if head.startswith(_POINTER):
-        expected = "the file itself: run git lfs pull in the repository"
-        raise RepositoryError(str(file), "a Git LFS pointer", expected)
+    _check_no_pointer(file, head)
     if format is None:
         return
     own = _OWN.get(format, ())
@@ -52,6 +50,12 @@ def check_content(file: Path, format: Format | None = None) -> None:
         raise RepositoryError(str(file), found, f"a model of {format.value}")
 
 
+def _check_no_pointer(file: Path, head: bytes) -> None:
+    if head.startswith(_POINTER):
+        expected = "the file itself: run git lfs pull in the repository"
+        raise RepositoryError(str(file), "a Git LFS pointer", expected)
+
+
 def read_text(file: Path, limit_bytes: int) -> str:
     """The text of a regular file.
 
@@ -59,9 +63,9 @@ def read_text(file: Path, limit_bytes: int) -> str:
         RepositoryError: it is none, larger than that, or not UTF-8.
         OSError: it cannot be read.
     """
-    check_content(file)
     with open_regular(file) as opened:
         data = opened.read(limit_bytes + 1)
+    _check_no_pointer(file, data)
     if len(data) > limit_bytes:
         found = f"{os.stat(file).st_size} bytes"
         raise RepositoryError(str(file), found, f"at most {limit_bytes}")

@@ -144,8 +144,11 @@ def _model_folders(models: Path) -> Iterator[str]:
 
 
 def _holds_model(folder: str) -> bool:
-    known = (*MODEL_FILES.values(), "config.json")
-    return any(os.path.isfile(os.path.join(folder, file)) for file in known)
+    files = [os.path.basename(file) for file in _entries(Path(folder))]
+    weights = any(file.endswith(".safetensors") for file in files)  # others have a config.json, too
+    return any(file in MODEL_FILES.values() for file in files) or (
+        weights and "config.json" in files
+    )
 
 
 def _may_be_key(file: str) -> bool:

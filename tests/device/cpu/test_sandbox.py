@@ -73,6 +73,7 @@ def repository(folder: Path) -> None:
     (folder / "models/m/1/linked").symlink_to(folder / "data")
     (folder / "models/code/1/linked").symlink_to(folder / "secret")
     (folder / "key").chmod(0o600)
+    (folder / "config.json").write_text("others have one, too")
     for link in ("models/code/k", "models/m/1/k"):
         (folder / link).symlink_to(folder / "key")
     (folder / "models/m/2").symlink_to(folder / "far/1")
