@@ -11,6 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 from interlace.core.model import Format
 from interlace.device.process.error_text import batch_failure
+from interlace.device.process.memory import OutputTooLargeError
 from interlace.device.process.wire import Failed, RunBatch
 
 TABLE = torch.zeros(10, 4)
@@ -54,6 +55,16 @@ def _script_view() -> object:
     return view(torch.zeros(6), [2, 4])
 
 
+def _script_raise() -> object:
+    @torch.jit.script
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        if bool((x < 0).any()):
+            raise ValueError("x must be positive")
+        return x
+
+    return positive(-torch.ones(1))
+
+
 def _failed(error: BaseException, format: Format, runs: bool) -> Failed:
     run = RunBatch(3, "m/1#0", (1,), (), (), ())
     return batch_failure(run, error, format, lambda: runs)
@@ -84,18 +95,25 @@ def test_an_index_beyond_a_table(call: Callable[[], object]) -> None:
     [
         (_onnx_reshape, Format.ONNX, "Reshape node 'it': The input tensor cannot be reshaped"),
         (_script_view, Format.TORCHSCRIPT, "shape '[2, 4]' is invalid for input of size 6"),
+        (_script_raise, Format.TORCHSCRIPT, "x must be positive"),
         (lambda: TABLE @ TABLE, Format.EXPORTED, "mat1 and mat2 shapes cannot be multiplied"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_an_operator_that_refuses(call: Callable[[], object], format: Format, words: str) -> None:
     """Of a graph that has answered others it is the values; else nobody knows."""
-    with pytest.raises((RuntimeError, Fail)) as error:
+    with pytest.raises((RuntimeError, Fail, torch.jit.Error)) as error:
         call()
     failed = _failed(error.value, format, runs=True)
     assert failed.bad_input and f"cannot use these values: {words}" in failed.detail
     assert not _failed(error.value, format, runs=False).bad_input
     assert not _failed(error.value, Format.FACTORY, runs=True).bad_input
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_an_output_that_no_arena_holds_is_asked_for_by_values(runs: bool) -> None:
+    failed = _failed(OutputTooLargeError("a tensor of 9 bytes"), Format.FACTORY, runs)
+    assert failed.bad_input is runs and "a tensor of 9 bytes" in failed.detail
 
 
 @pytest.mark.parametrize(
