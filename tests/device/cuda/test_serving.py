@@ -1,6 +1,5 @@
 """What partitions of one process share and what they do not: memory, weights, order, inputs."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -19,6 +18,7 @@ from tests.device.cpu.rig import WAIT_S, Rig
 from tests.device.cuda.rig import cuda_rig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
+from tests.processes import open_files
 
 MakeRig = Callable[..., Rig]
 DOUBLE, SLOW = model("double"), model("slow")
@@ -185,8 +185,7 @@ def test_arenas_that_the_server_forgot_are_unlocked_and_unmapped(make_rig: MakeR
         rig.arenas.forget(arena.number)
         arena.close()
         rig.free(rig.run(rig.floats(DOUBLE, ROW), name="p"))  # answered after what it was told
-        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        counts.append(sum("interlace-arena" in link for link in links))
+        counts.append(sum("interlace-arena" in link for link in open_files(pid)))
     assert counts == counts[:1] * 8
 
 

@@ -3,9 +3,7 @@
 import os
 import socket
 import time
-from contextlib import suppress
 from multiprocessing import shared_memory
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,6 +14,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.model_table import ServedModel
+from tests.processes import memory_maps, open_files
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
 from tests.server.grpc.wirebench import INFER, STREAM, request
@@ -44,14 +43,10 @@ def test_arenas_that_are_gone_are_unmapped(echo: Main) -> None:
     assert arenas_of(os.getpid()) == before
 
 
-def arenas_of(pid: int | None) -> tuple[int, int]:
+def arenas_of(pid: int) -> tuple[int, int]:
     """Descriptors and mappings of arenas that a process has."""
-    links = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since
-            links.append(os.readlink(link))
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return tuple(sum("interlace-arena" in line for line in lines) for lines in (links, maps))
+    lists = open_files(pid), memory_maps(pid).splitlines()
+    return tuple(sum("interlace-arena" in line for line in lines) for lines in lists)
 
 
 def test_closing_cancels_what_runs() -> None:

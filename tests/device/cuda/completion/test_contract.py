@@ -180,8 +180,8 @@ def test_a_closed_poller_leaves_no_thread_and_no_descriptor_even_after_a_failure
     made.broken = True
     made.close()
     made.driver.close()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= files
 
 
 def test_on_threads_that_end_by_themselves() -> None:

@@ -69,7 +69,7 @@ def test_a_refused_arena_can_be_tried_again(
     with pytest.raises(CudaError, match=NO_MEMORY):
         arenas.register(arena.number)
     assert driver.leftovers() == []
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(os.listdir("/proc/self/fd")) <= open_before
     assert arenas.address(Span(arena.number, 0, 8))
     assert arenas.arenas.memory(arena.number).readonly
 
@@ -84,7 +84,7 @@ def test_where_read_only_pages_are_refused_the_arena_is_mapped_writable(
     assert ctypes.string_at(mapped.device, 2) == b"ok"
     assert not arenas.arenas.memory(arena.number).readonly
     arenas.forget(arena.number)
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(os.listdir("/proc/self/fd")) <= open_before
     assert arenas.arenas.memory(arena.number).readonly
 
 
