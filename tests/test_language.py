@@ -38,7 +38,6 @@ NOT_DONE = {
     "docs/planning.md": 20,
     "docs/python.md": 2,
     "docs/repository.md": 5,
-    "docs/simulation.md": 4,
     "docs/slo.md": 2,
     "docs/systems.md": 6,
     "docs/workloads.md": 5,
