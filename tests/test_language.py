@@ -39,7 +39,6 @@ NOT_DONE = {
     "docs/python.md": 2,
     "docs/repository.md": 5,
     "docs/slo.md": 2,
-    "docs/systems.md": 6,
     "docs/workloads.md": 5,
 }
 
