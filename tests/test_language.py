@@ -35,7 +35,6 @@ NOT_DONE = {
     "docs/papers/e2bird.md": 5,
     "docs/papers/gpulet.md": 6,
     "docs/papers/primitives.md": 5,
-    "docs/planning.md": 20,
     "docs/python.md": 2,
     "docs/repository.md": 5,
     "docs/slo.md": 2,
