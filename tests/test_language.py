@@ -29,15 +29,6 @@ NOT_DONE = {
     "docs/fleet.md": 37,
     "docs/gpu.md": 2,
     "docs/operating.md": 7,
-    "docs/papers/deepplan.md": 5,
-    "docs/papers/dstack.md": 4,
-    "docs/papers/e2bird.md": 5,
-    "docs/papers/gpulet.md": 6,
-    "docs/papers/primitives.md": 5,
-    "docs/python.md": 2,
-    "docs/repository.md": 5,
-    "docs/slo.md": 2,
-    "docs/workloads.md": 5,
 }
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
