@@ -26,7 +26,6 @@ PRIVATE = {
 NOT_DONE = {
     "docs/cold-starts.md": 15,
     "docs/differences.md": 20,
-    "docs/fleet.md": 37,
     "docs/gpu.md": 2,
     "docs/operating.md": 7,
 }
