@@ -27,7 +27,6 @@ NOT_DONE = {
     "docs/cold-starts.md": 15,
     "docs/differences.md": 20,
     "docs/gpu.md": 2,
-    "docs/operating.md": 7,
 }
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
