@@ -24,9 +24,7 @@ PRIVATE = {
 }
 #: Faults of pages that are not done.
 NOT_DONE = {
-    "docs/cold-starts.md": 15,
     "docs/differences.md": 20,
-    "docs/gpu.md": 2,
 }
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

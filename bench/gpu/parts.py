@@ -56,7 +56,7 @@ PARTS: Final[tuple[Part, ...]] = (
     ),
     _compared("isolation", 40, "p99 of a model beside kernels, copies and another model"),
     _compared(
-        "cold-start", 60, "weights that come and go: the link, cold starts in every way",
+        "cold-start", 60, "swapped weights: the link, cold starts in every way",
         "cold_start",
     ),
     _compared("changing", 30, "the gap when shares change under load"),
