@@ -1,33 +1,104 @@
 """Every allowed difference from Triton, its reason, and the page that lists them."""
 
 import json
+import re
+from textwrap import wrap
 
 from .record import Answer, Answers
 
-#: Reasons by key, in the order of the page; every case that differs has one.
+#: Reasons by key, in the order of the page: a heading and what a caller sees.
 REASONS = {
-    "blame": "A malformed call is the caller's fault: 400 where Triton says 500, or dies",
-    "wording": "The same status in other words: where, what was found, what was expected",
-    "strict": "What cannot have been meant is refused where Triton guesses or lets it pass",
-    "health": "Health and readiness carry a JSON body, which KServe's own client reads; for all "
-    "others the status counts",
-    "root": "GET / answers, as KServe's own servers do",
-    "path": "An unknown path is named in the error",
-    "version": "A version that is no number is one that is not there, not another kind of error",
-    "unloaded": "A model that was unloaded is not found, whether or not its folder is there",
-    "extensions": "Sequences and CUDA shared memory are not offered, so they are not listed",
-    "cuda": "CUDA shared memory is not offered here: it says so (501) and what to use instead",
-    "region": "A region that was not registered, or is already, is a bad input like any other "
-    "wrong name in a call",
-    "stored": "The reply over gRPC says where in shared memory the output lies",
-    "settings": "Trace and log settings can be read; changing one while the server runs is "
-    "refused, not accepted without effect",
-    "trace_model": "An unknown model is 404 wherever it is named",
-    "encoding": "An unknown Content-Encoding is 415, the status HTTP has for it",
-    "stream": "The caller asked for the status on stream errors (`triton_grpc_error`), so it ends "
-    "the stream with it",
-    "merge": "A config given at load leaves out what the model says of itself; the model is asked",
+    "blame": (
+        "Malformed calls are the caller's fault",
+        "Interlace answers 400 (INVALID_ARGUMENT). Triton answers 500 (INTERNAL), or dies.",
+    ),
+    "strict": (
+        "Doubtful calls are refused",
+        "Triton ignores or guesses what was meant. Interlace refuses an output that is requested\n"
+        "twice, a value that does not fit its datatype, a superfluous tensor, an unknown setting.",
+    ),
+    "trace_model": (
+        "An unknown model is 404 in every call",
+        "Triton answers 400 or 500 to some of them.",
+    ),
+    "unloaded": (
+        "An unloaded model is not found",
+        "Triton says that it has no available versions.",
+    ),
+    "version": (
+        "A version that is not a number does not exist",
+        "Interlace treats it like any other version that is not served.",
+    ),
+    "settings": (
+        "Trace and log settings are read-only",
+        "A change is refused with 501. Triton accepts a change or complains about its type.",
+    ),
+    "cuda": (
+        "CUDA shared memory is not offered",
+        "Registering is refused with 501 (UNIMPLEMENTED). "
+        "Send tensors in the request or in system shared memory.",
+    ),
+    "extensions": (
+        "The list of extensions is shorter",
+        "The server's metadata does not list `cuda_shared_memory` and `sequence`.",
+    ),
+    "region": (
+        "A wrong name of a shared memory region is bad input",
+        "Interlace answers 400 (INVALID_ARGUMENT) to an unknown region and to a taken name.",
+    ),
+    "stored": (
+        "Replies in shared memory say where",
+        "Over gRPC, an output in shared memory has the parameters `shared_memory_region`,\n"
+        "`shared_memory_byte_size` and `shared_memory_offset`.",
+    ),
+    "stream": (
+        "An error ends a stream with `triton_grpc_error`",
+        "The stream ends with the status of the error, which the caller requested by that header.",
+    ),
+    "encoding": (
+        "An unknown Content-Encoding is 415",
+        "Use `gzip` or `deflate`.",
+    ),
+    "merge": (
+        "A config given at load is completed",
+        "Interlace adds the inputs and outputs that the given config leaves out, from the model.",
+    ),
+    "statistics": (
+        "Statistics always have a count of failures",
+        "Over gRPC, Triton leaves out a count of 0.",
+    ),
+    "health": (
+        "Health calls have a JSON body",
+        "KServe's client reads it. The status codes are equal.",
+    ),
+    "root": (
+        "GET / answers",
+        "The reply is that of KServe's servers.",
+    ),
+    "path": (
+        "Errors name an unknown path",
+        "The status is 404 in both servers.",
+    ),
+    "wording": (
+        "Errors in other words",
+        "The status is equal. Interlace names the place, the value found and the value expected.",
+    ),
 }
+#: Cases whose pair of replies is shown.
+SHOWN = [
+    "http:infer.no_name",
+    "http:infer.shape_huge",
+    "http:infer.int_too_large",
+    "http:repository.load_unknown",
+    "grpc:infer.version_word",
+    "http:server.trace_set",
+    "http:shm.cuda_register",
+    "http:infer.shm_absent_region",
+    "http:server.ready",
+    "http:infer.input_unknown",
+    "http:infer.binary_short",
+    "http:infer.pair_rows_differ",
+]
 #: Cases that differ, by reason and protocol.
 GROUPS = {
     ("health", "http"): """
@@ -63,6 +134,9 @@ GROUPS = {
     """,
     ("strict", "grpc"): """
         infer.raw_extra
+    """,
+    ("statistics", "grpc"): """
+        ModelStatistics.known ModelStatistics.version
     """,
     ("settings", "http"): """
         server.trace_set server.logging_set_wrong_type
@@ -129,7 +203,7 @@ GROUPS = {
     """,
     ("wording", "grpc"): """
         infer.shm_past_end ModelMetadata.version_unknown ModelConfig.version_unknown
-        ModelStatistics.known ModelStatistics.version ModelStatistics.version_unknown
+        ModelStatistics.version_unknown
         infer.unknown_version infer.no_name infer.no_shape infer.no_datatype infer.no_data
         infer.raw_missing infer.contents_wrong_kind infer.datatype_unknown infer.shape_wrong_dim
         infer.shape_no_batch infer.shape_negative infer.rows_0 infer.input_unknown
@@ -143,17 +217,18 @@ ALLOWED = {
     for (reason, protocol), names in GROUPS.items()
     for name in names.split()
 }
-HEAD = """# Where Interlace answers otherwise than Triton
+HEAD = """# Differences from Triton
 
-The same calls were put to the real `tritonserver` 2.51.0 and to Interlace, each with equivalent
-models: {total} calls over HTTP and gRPC, well-formed and malformed. {same} are answered alike, to
-the byte of every tensor and the wording of every error. The {different} others are below, with the
-reason. Left out of the comparison: names and versions of server and platform, measured times, the
-parts of a model's configuration beyond names, types, dims and batch limit, and the keys that
-Interlace adds to an error (`reason`, and on refusals when to try again).
+{total} calls, well-formed and malformed, were sent to `tritonserver` 2.51.0 and to Interlace with
+equivalent models. {same} replies are equal to the byte, errors included. The other {different} are
+below by kind. To move a repository, see [from Triton](from-triton.md).
 
-This page is written by `tests/peers/pages.py` and checked by `tests/peers/test_triton_oracle.py`;
-the calls themselves are in `tests/peers/http_cases.py`, `http_infer_cases.py` and `grpc_cases.py`.
+Not compared: names and versions of server and platform, measured times, and the keys that
+Interlace adds to an error. Of a model's configuration, only names, types, dims and the batch limit
+are compared.
+
+`tests/peers/pages.py` writes this page and `tests/peers/test_triton_oracle.py` checks it. The
+calls are in `tests/peers/http_cases.py`, `http_infer_cases.py` and `grpc_cases.py`.
 """
 
 
@@ -163,24 +238,53 @@ def differing(triton: Answers, ours: Answers) -> list[str]:
 
 
 def page(triton: Answers, ours: Answers) -> str:
-    """The page: a table for each reason, in the order of ``REASONS``."""
+    """The page: for each reason its calls by kind, and the replies of those in ``SHOWN``."""
     different = differing(triton, ours)
     head = HEAD.format(total=len(ours), same=len(ours) - len(different), different=len(different))
     parts = [head]
-    for key, reason in REASONS.items():
+    for key, (title, text) in REASONS.items():
         names = [name for name in different if ALLOWED.get(name) == key]
         if names:
-            rows = [_row(name, triton[name], ours[name]) for name in names]
-            table = ["| call | Triton | Interlace |", "|---|---|---|", *rows]
-            parts.append(f"## {reason}\n\n" + "\n".join(table) + "\n")
+            parts.append(f"## {title}\n\n{text}\n\n{_kinds(names, triton, ours)}")
+            shown = [_row(name, triton[name], ours[name]) for name in names if name in SHOWN]
+            if shown:
+                table = ["| call | Triton | Interlace |", "|---|---|---|", *shown, ""]
+                parts.append("\n".join(table))
     return "\n".join(parts)
+
+
+def named(text: str) -> list[str]:
+    """The calls that a page names as answered otherwise, ``http:`` or ``grpc:`` before each."""
+    blocks = re.findall(r"^(HTTP|gRPC): .*\n((?:  .*\n)+)", text, re.MULTILINE)
+    return [f"{protocol.lower()}:{name}" for protocol, names in blocks for name in names.split()]
+
+
+def _kinds(names: list[str], triton: Answers, ours: Answers) -> str:
+    """The calls of one reason by protocol and both statuses."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        protocol, _, call = name.partition(":")
+        theirs, mine = _status(triton[name]), _status(ours[name])
+        both = f"{theirs} in both" if theirs == mine else f"Triton {theirs}, Interlace {mine}"
+        label = {"http": "HTTP", "grpc": "gRPC"}[protocol]
+        kinds.setdefault(f"{label}: {both}", []).append(call)
+    lines = ["```text"]
+    for kind, calls in kinds.items():
+        lines.append(kind)
+        lines += wrap(" ".join(calls), 110, initial_indent="  ", subsequent_indent="  ",
+                      break_on_hyphens=False)  # fmt: skip
+    return "\n".join([*lines, "```", ""])
+
+
+def _status(answer: Answer) -> str:
+    return str(answer["status"] or "dies")
 
 
 def _row(name: str, triton: Answer, ours: Answer) -> str:
     return f"| `{name}` | {_cell(triton)} | {_cell(ours)} |"
 
 
-def _cell(answer: Answer, most: int = 260) -> str:
+def _cell(answer: Answer, most: int = 140) -> str:
     """Status and text of an answer, short enough for a table."""
     if answer["status"] == 0:
         return str(answer["text"])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .differences import ALLOWED, REASONS, differing, page
+from .differences import ALLOWED, REASONS, SHOWN, differing, named, page
 from .grpc_cases import grpc_cases
 from .http_cases import http_cases
 from .oracle import everything, recorded
@@ -54,6 +54,12 @@ def test_no_call_makes_it_fail_or_fall_silent(answers: Answers, triton: Answers)
 
 def test_every_reason_is_used() -> None:
     assert set(ALLOWED.values()) == set(REASONS)
+
+
+def test_the_page_names_every_call_that_differs() -> None:
+    """Also where no tritonclient can send the gRPC calls."""
+    assert sorted(named(PAGE.read_text())) == sorted(ALLOWED)
+    assert set(SHOWN) <= set(ALLOWED)
 
 
 def test_the_page_lists_exactly_the_differences(answers: Answers, triton: Answers) -> None:
