@@ -68,6 +68,7 @@ class LivePartition(PartitionView):
     gpu: str
     share_pct: int = field()
     state: PartitionState = PartitionState.CREATING
+    room: int = 0
     units: tuple[int, ...] = ()
     units_mask: int = 0  #: the units as bits, where two batches on one would slow each other
     model_states: dict[str, ModelState] = field(default_factory=dict)

@@ -163,9 +163,9 @@ class Reconciler:
         self._under_way += 1
         match work:
             case CreatePartition(partition=name, gpu=gpu, share_pct=share_pct):
-                ahead_ms = self._state.fleet.gpu(gpu).ahead_ms
+                whole = self._state.fleet.gpu(gpu)
                 self._state.partitions[name] = LivePartition(
-                    name, gpu, share_pct, ahead_ms=ahead_ms
+                    name, gpu, share_pct, room=whole.taken(share_pct), ahead_ms=whole.ahead_ms
                 )
             case Load(partition=name, model=model):
                 self._state.partitions[name].begin_load(model, now_ms)

@@ -298,8 +298,7 @@ class EngineState:
     def _find_rivals(self, gpu: Gpu) -> None:
         """Models contend for a partition, or, where partitions overlap, for the accelerator."""
         places, used = self.partitions_on[gpu.id], set[int]()
-        taken = {live.id: gpu.taken(live.share_pct) for live in places if live.slots}
-        whole = sum(taken.values()) > gpu.room
+        whole = sum(live.room for live in places if live.slots) > gpu.room
         for group in [places] if whole else [[live] for live in places]:
             tags = group[0].service_tags
             if id(tags) in used:  # they overlapped before
@@ -307,7 +306,8 @@ class EngineState:
             used.add(id(tags))
             for live in group:
                 live.service_tags, live.rivals = tags, group
-                live.room_part = taken.get(live.id, 0) / gpu.room if whole else 1.0
+                part = live.room / gpu.room if live.slots else 0.0
+                live.room_part = part if whole else 1.0
             tags.plan(slot for live in group for slot in live.slots)
             self.contests_on[gpu.id].append((tags, group))
 

@@ -22,6 +22,7 @@ class PartitionView:
 
     id: str
     share_pct: int
+    room: int  #: what it takes of ``Gpu.room``
     units_mask: int  #: bit i for unit i of its accelerator; 0 if it has no units of its own
     slots: Sequence[Slot]  #: turns of the duty cycle whose model is loaded here, in plan order
     own_turns: int  #: models that have a turn here, guests left out

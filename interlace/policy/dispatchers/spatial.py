@@ -35,6 +35,32 @@ class _Use(NamedTuple):
     partition: str
 
 
+class _Busy:
+    """What runs on one accelerator: each partition's use of it, and how much that is in all."""
+
+    __slots__ = ("free", "units", "uses")
+
+    def __init__(self, uses: Sequence[_Use], whole: int) -> None:
+        self.uses = uses
+        self.free = whole  #: room that nothing takes
+        self.units = 0  #: bit i for each unit i in use
+        for use in uses:
+            self.free -= use.room
+            self.units |= use.units
+
+    def fits(self, place: PartitionView) -> bool:
+        """True if a batch may begin there now, beside what runs elsewhere."""
+        free, units = self.free, self.units
+        if place.running is not None:
+            units = 0
+            for use in self.uses:
+                if use.partition == place.id:
+                    free += use.room
+                else:
+                    units |= use.units
+        return place.room <= free and not place.units_mask & units
+
+
 class _WaitingModel(NamedTuple):
     """A model's head and the lanes that could run it now, the fastest first.
 
@@ -86,22 +112,23 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     which it would be late. Of models that lose requests, one that is owed a batch comes first, then
     one that is starved; one that is overdue is not passed (``policy.fairness``).
     """
-    uses = _uses(view, now_ms)
-    claims = _ordered(_claims(uses, view, now_ms), view)
+    whole = view.gpu.room
+    busy = _Busy(_uses(view, now_ms), whole)
+    claims = _ordered(_claims(busy, view, now_ms), view)
     launches: list[Launch] = []
     drops: list[Drop] = []
     begun: set[str] = set()
     given: set[str] = set()
     for claim in claims:
         waiting = _Waiting(claim, claims, begun)
-        found = _launch(waiting, uses, given, view, now_ms)
+        found = _launch(waiting, busy, given, view, now_ms)
         if found is None:
             continue
         launch, dropped, use = found
         begun.add(claim.model)
         given.add(launch.partition)
-        uses = [one for one in uses if one.partition != use.partition]
-        uses.append(use)
+        others = [one for one in busy.uses if one.partition != use.partition]
+        busy = _Busy([*others, use], whole)
         launches.append(launch)
         if dropped:
             drops.append(Drop(launch.model, dropped))
@@ -110,13 +137,13 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
 
 def _uses(view: View, now_ms: float) -> list[_Use]:
     return [
-        _Use(max(p.free_at_ms, now_ms), view.gpu.taken(p.share_pct), p.units_mask, p.id)
+        _Use(max(p.free_at_ms, now_ms), p.room, p.units_mask, p.id)
         for p in view.partitions
         if p.running is not None
     ]
 
 
-def _claims(uses: Sequence[_Use], view: View, now_ms: float) -> list[_WaitingModel]:
+def _claims(busy: _Busy, view: View, now_ms: float) -> list[_WaitingModel]:
     """The models that wait, each with the lanes that take a batch now; none if none has room."""
     lanes: dict[str, list[tuple[PartitionView, Slot]]] = {}
     room = False
@@ -124,7 +151,7 @@ def _claims(uses: Sequence[_Use], view: View, now_ms: float) -> list[_WaitingMod
         taking = [lane for lane in hosts if lane[0].takes(now_ms)]
         if taking:
             lanes[name] = taking
-            room = room or any(_finds_room(place, uses, view) for place, _ in taking)
+            room = room or any(busy.fits(place) for place, _ in taking)
     return [_claim(name, places, view, now_ms) for name, places in lanes.items()] if room else []
 
 
@@ -178,12 +205,12 @@ def _urgency(claim: _WaitingModel) -> tuple[int, int, float, float, str]:
 
 
 def _launch(
-    waiting: _Waiting, uses: list[_Use], given: set[str], view: View, now_ms: float
+    waiting: _Waiting, busy: _Busy, given: set[str], view: View, now_ms: float
 ) -> tuple[Launch, int, _Use] | None:
     """The batch that the claim may begin now, how many of its oldest are given up for it."""
     claim = waiting.claim
     for place, slot in claim.lanes:
-        if place.id in given or not _finds_room(place, uses, view):
+        if place.id in given or not busy.fits(place):
             continue
         queue, model, head = view.queue(claim.model), view.model(claim.model), claim.head
         at_ms = start_ms(place, now_ms)
@@ -195,8 +222,8 @@ def _launch(
         end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape)
         if end_ms > queue.deadline_ms(dropped) + _ROUNDING_MS:
             continue  # too slow a lane: a faster one may have room in time
-        use = _Use(end_ms, view.gpu.taken(place.share_pct), place.units_mask, place.id)
-        if _passes(waiting, use, uses, view, now_ms):
+        use = _Use(end_ms, place.room, place.units_mask, place.id)
+        if _passes(waiting, use, busy.uses, view, now_ms):
             return Launch(place.id, claim.model, rows), dropped, use
     return None
 
@@ -230,28 +257,12 @@ def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
     return one.deadline_ms < other.deadline_ms
 
 
-def _finds_room(place: PartitionView, uses: Sequence[_Use], view: View) -> bool:
-    """True if a batch may begin there now, beside what runs elsewhere."""
-    if place.running is not None:
-        uses = [one for one in uses if one.partition != place.id]
-    return _fits(place, uses, view)
-
-
-def _fits(place: PartitionView, uses: Sequence[_Use], view: View) -> bool:
-    room, units = view.gpu.taken(place.share_pct), place.units_mask
-    for use in uses:
-        room += use.room
-        if units & use.units:
-            return False
-    return room <= view.gpu.room
-
-
 def _soonest_ms(claim: _WaitingModel, uses: Sequence[_Use], view: View, now_ms: float) -> float:
     """When one of its lanes first has its room, if nothing else begins; ``uses`` by their end."""
     soonest_ms = now_ms
     for ended in range(len(uses)):
-        left = uses[ended:]
-        if any(_fits(place, left, view) for place, _ in claim.lanes):
+        left = _Busy(uses[ended:], view.gpu.room)
+        if any(left.fits(place) for place, _ in claim.lanes):
             break
         soonest_ms = uses[ended].until_ms
     return soonest_ms
