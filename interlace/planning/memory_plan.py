@@ -129,7 +129,11 @@ def layered_models(
     Raises:
         UserError: the layers of no model were measured, or one does not fit.
     """
-    curves = _cold_curves([one for one in demand if profiles[one.model].layers], profiles, gpu)
+    curves = _cold_curves(
+        [one for one in demand if (known := profiles.get(one.model)) and known.layers],
+        profiles,
+        gpu,
+    )
     if not curves:
         said = f"no layers are known of {', '.join(names[one.model] for one in demand)}"
         raise UserError(f"{said}; first: interlace profile --layers")

@@ -150,3 +150,11 @@ def test_links_that_cannot_carry_the_loads_need_memory() -> None:
     assert found.carried_bytes == pytest.approx(need, rel=1e-3)
     more = memory_bound(demand, layers, HostLinks(), accelerators=7)
     assert more.carried_bytes == 0.0
+
+
+def test_a_model_without_a_profile_is_left_out() -> None:
+    profiles, names = {"known": profile("known")}, {"known": "known", "new": "new"}
+    there = fleet(10**9)
+    asked_of = asked({"known": 1.0, "new": 1.0}, 50.0)
+    found = memory_plan(layered_models(asked_of, profiles, names, there.gpus[0]), there)
+    assert [one.model for one in found.models] == ["known"]
