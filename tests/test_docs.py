@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 import interlace
 from bench.attack.repository import write_model
 from interlace.cli.main import COMMANDS, build
-from interlace.core.errors import Reason, RepositoryError
+from interlace.core.errors import RepositoryError
 from interlace.repository.model_config import parse_pbtxt
 from interlace.repository.model_settings import parse_settings
-from interlace.server.grpc.status import STATUS as GRPC_STATUS
-from interlace.server.http.responses import STATUS as HTTP_STATUS
+from tests.reference import pages as reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -79,12 +78,6 @@ def test_scripts_exist_and_can_be_run(words: list[str]) -> None:
     assert script.stat().st_mode & 0o111
 
 
-def test_operating_names_every_flag_of_serve() -> None:
-    text = (ROOT / "docs" / "operating.md").read_text()
-    for flag in set(re.findall(r"^  (--[a-z-]+)", help_of("serve"), re.MULTILINE)) - {"--help"}:
-        assert f"`{flag}`" in text, flag
-
-
 @pytest.mark.parametrize(
     "block",
     [one for one in blocks("toml") if not one.text.startswith("[project")],
@@ -110,11 +103,10 @@ def test_the_quoted_error_is_the_real_one() -> None:
     assert str(caught.value) in (ROOT / "docs" / "repository.md").read_text()
 
 
-def test_the_table_of_errors_is_the_servers() -> None:
-    text = (ROOT / "docs" / "slo.md").read_text()
-    for reason in Reason:
-        row = f"| `{reason.value}` | {HTTP_STATUS[reason]} | {GRPC_STATUS[reason].name} |"
-        assert row in text, row
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_generated_page_is_what_the_code_says(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text()
+    assert written == reference.text_of(name), f"docs/{name} is old: run {reference.COMMAND}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -99,7 +99,7 @@ _Values = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODEL/INPUT=VALUE",
-        help="JSON, or @FILE as under [sample], instead of made-up values.",
+        help="JSON, or @FILE as under [sample], instead of generated values.",
     ),
 ]
 
@@ -107,18 +107,18 @@ _Values = Annotated[
 def bench(
     url: Annotated[str, typer.Argument(help="The server, such as http://127.0.0.1:8000.")],
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL[=RPS]...", help="Models, each with its own rate.")
+        list[str], typer.Argument(metavar="MODEL[=RPS]...", help="Models, with rates or without.")
     ],
-    rate: Annotated[float, typer.Option(help="Requests per second for models without one.")] = 50.0,
-    seconds: Annotated[float, typer.Option(help="How long to send.")] = 10.0,
+    rate: Annotated[float, typer.Option(help="Requests per second of models without one.")] = 50.0,
+    seconds: Annotated[float, typer.Option(help="Seconds to send for.")] = 10.0,
     slo_ms: Annotated[
-        float | None, typer.Option(help="SLO sent with each request; else the server's own.")
+        float | None, typer.Option(help="SLO sent with each request.  [default: the model's]")
     ] = None,
     process: Annotated[
-        ArrivalProcess, typer.Option("--arrivals", help="Independent callers, or a metronome.")
+        ArrivalProcess, typer.Option("--arrivals", help="Random or even gaps between requests.")
     ] = ArrivalProcess.POISSON,
-    connections: Annotated[int, typer.Option(help="Connections to spread requests over.")] = 64,
-    seed: Annotated[int, typer.Option(help="Same seed, same send times.")] = 1,
+    connections: Annotated[int, typer.Option(help="Number of connections.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the send times.")] = 1,
     shape: _Shapes = None,
     value: _Values = None,
     api_key_file: KeyFile = None,
@@ -127,10 +127,9 @@ def bench(
 ) -> None:
     """Send open-loop load to a running server; report goodput, latency, refusals.
 
-    Requests leave at times fixed beforehand, whatever became of the earlier ones, and latency
-    counts from those times: a slow server cannot slow the clock that it is measured by. Inputs
-    are made up from the model's metadata. A request is good if it was answered within its SLO,
-    lost if it never was answered.
+    Send times are fixed beforehand and latency counts from them, so a slow server does not slow
+    the load. Inputs are generated from the model's metadata. A request is good if it was answered
+    within its SLO, and lost if it was never answered.
 
     \b
     Examples:

@@ -59,7 +59,7 @@ Examples:
   interlace serve --assigned --admin-key-file key --host 0.0.0.0  # on each node
   interlace fleet serve models/ --nodes a=10.0.0.7:8000,b=10.0.0.8:8000 --admin-key-file key
   interlace fleet status
-  interlace fleet plan --without a --admin-key-file key  # what would be done; nothing is
+  interlace fleet plan --without a --admin-key-file key  # shows changes, makes none
   interlace fleet drain a --admin-key-file key
 """
 
@@ -70,58 +70,59 @@ Nodes = Annotated[
     list[str],
     typer.Argument(
         metavar="NODES",
-        help="Nodes, each as [NAME=]HOST:PORT of its HTTP, or all of a DNS name: dns:NAME:PORT.",
+        help="Nodes, each as [NAME=]HOST:PORT of HTTP; or all of a DNS name: dns:NAME:PORT.",
     ),
 ]
 AskedKeyFile = Annotated[
-    Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
+    Path | None,
+    typer.Option(help="File with the key that callers must send; it is sent to nodes, too."),
 ]
 _Nodes = Annotated[
     str | None,
     typer.Option(
         metavar="NODES",
-        help="Nodes, each as [NAME=]HOST:PORT of its HTTP, with commas between them; or all of a "
-        "DNS name: dns:NAME:PORT.",
+        help="Nodes, each as [NAME=]HOST:PORT of its HTTP port, with commas; or all of a DNS name: "
+        "dns:NAME:PORT.",
     ),
 ]
 _Ray = Annotated[
     str | None,
     typer.Option(
         metavar="auto|ADDRESS",
-        help="Instead of --nodes: start a node on each machine with GPUs of this Ray cluster.",
+        help="Instead of --nodes: start a node on each GPU machine of this Ray cluster.",
     ),
 ]
 _Local = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Instead of --nodes: start N nodes on this machine; they end with this command.",
+        help="Instead of --nodes: start N nodes on this machine, which end with this command.",
     ),
 ]
 _NodeOptions = Annotated[
     str,
     typer.Option(
-        metavar="OPTIONS", help="With --ray and --local: options for each interlace serve."
+        metavar="OPTIONS", help="With --ray and --local: options of each interlace serve."
     ),
 ]
 _Most = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="With --ray: have its autoscaler bring up to N machines under load, and take them "
-        "away again; without, those that there are.",
+        help="With --ray: let its autoscaler start up to N machines under load, and stop them.  "
+        "[default: no autoscaling]",
     ),
 ]
 _AdminFile = Annotated[
     Path | None,
     typer.Option(
-        help="This fleet asks for the key in this file where it is told something; without a node "
-        "key it is shown to nodes."
+        help="File with the key for calls that change the fleet; sent to nodes unless there is a "
+        "node key."
     ),
 ]
 _Lease = Annotated[
     Path | None,
-    typer.Option(help="A folder that all controllers reach: one commands, the others wait."),
+    typer.Option(help="A folder that all controllers share: one is active, the others stand by."),
 ]
 
 
@@ -147,12 +148,11 @@ def serve(
     exit_timeout_s: Grace = 30.0,
     log_level: Level = LogLevel.INFO,
 ) -> None:  # fmt: skip
-    """Plan for all nodes, tell each its part, and pass requests to them.
+    """Plan for all nodes, assign models to each, and route requests to them.
 
-    MODELS_DIR holds what the fleet is to serve; what changes there is taken up. Nodes are servers
-    that wait to be told (interlace serve --assigned), and fetch models from here; those that are
-    started with a folder of models have to have the same files. What a node that is lost served
-    stands elsewhere at once; without this command nodes go on with what they were told.
+    The fleet serves the models of MODELS_DIR and follows changes there. Nodes (interlace serve
+    --assigned) fetch models from this controller; a node with a folder of its own needs the same
+    files. Models of a lost node are reassigned at once. Nodes keep serving without a controller.
 
     \b
     Examples:
@@ -228,12 +228,12 @@ def _found(
 
 @fleet.command()
 def status(
-    url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Argument(help="The fleet's address.")] = "http://127.0.0.1:8000",
     api_key_file: KeyFile = None,
     ca: CallCa = None,
     as_json: Json = False,
 ) -> None:
-    """Show each node: what it is told to serve, whether it does, and what is wrong with it.
+    """Show each node: its assignment, its state and its problems.
 
     \b
     Examples:
@@ -249,15 +249,15 @@ def status(
 
 @fleet.command()
 def top(
-    url: Annotated[str, typer.Argument(help="Where a fleet is served.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Argument(help="The fleet's address.")] = "http://127.0.0.1:8000",
     interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
     api_key_file: KeyFile = None,
     ca: CallCa = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
+        bool, typer.Option("--once", help="Print one frame, of one interval, and exit.")
     ] = False,
 ) -> None:
-    """Watch a fleet: what each node does, and the requests, queue and next answer of each model.
+    """Watch a fleet: the state of each node; requests, queue and latency of each model.
 
     \b
     Examples:
@@ -271,11 +271,9 @@ def top(
     watch(console(), seen.look, interval, once)
 
 
-_Url = Annotated[
-    str, typer.Option(metavar="URL", help="Where the fleet's controller is reached over HTTP.")
-]
-_Key = Annotated[Path | None, typer.Option(help="Send the key in this file with the order.")]
-_Node = Annotated[str, typer.Argument(metavar="NODE", help="Its name in the fleet.")]
+_Url = Annotated[str, typer.Option(metavar="URL", help="Address of the fleet's controller.")]
+_Key = Annotated[Path | None, typer.Option(help="File with the admin key to send.")]
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node in the fleet.")]
 _HERE: Final = "http://127.0.0.1:8000"
 
 
@@ -284,20 +282,20 @@ def plan(
     url: _Url = _HERE,
     rate: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=RPS", help="Plan for other requests/s of a model."),
+        typer.Option(metavar="NAME=RPS", help="Requests per second of a model to plan for."),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(metavar="NODE", help="Plan as if this node were not there.")
+        list[str] | None, typer.Option(metavar="NODE", help="Plan without this node.")
     ] = None,
     admin_key_file: _Key = None,
     ca: CallCa = None,
     as_json: Json = False,
 ) -> None:
-    """Show what would be planned now, and change nothing: what comes and goes on each node.
+    """Show what the controller would change on each node now; nothing is changed.
 
-    The controller plans for the rates that it sees, or for those given here, from what stands. It
-    says how many partitions stay and move, how many models are loaded anew, what is not served and
-    why, and by how much rates may grow. It ends with 3 if something is not served.
+    The plan starts from the running one, for the current rates or for those given here. It shows
+    partitions kept and moved, models loaded, models not served and why, and the headroom. Exit
+    code 3: a model is not served.
 
     \b
     Examples:
@@ -318,21 +316,21 @@ def plan(
 
 @fleet.command()
 def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
-    """Empty a node: its models stand elsewhere first, then it takes nothing.
+    """Empty a node: its models are loaded elsewhere, then it gets no more requests.
 
-    It answers what it has, and may be ended once `interlace fleet status` says "drained".
+    It answers accepted requests. Stop it when interlace fleet status shows "drained".
 
     \b
     Examples:
       interlace fleet drain a --admin-key-file key
-      interlace fleet undrain a --admin-key-file key  # have it serve again
+      interlace fleet undrain a --admin-key-file key  # use it again
     """
     _order(url, admin_key_file, ca, "drain", node)
 
 
 @fleet.command()
 def undrain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
-    """Plan for a drained node again.
+    """Use a drained node again.
 
     \b
     Examples:
@@ -343,12 +341,14 @@ def undrain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: Cal
 
 @fleet.command()
 def add(
-    node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT", help="Where it listens.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NAME=HOST:PORT", help="The node's name and address.")
+    ],
     url: _Url = _HERE,
     admin_key_file: _Key = None,
     ca: CallCa = None,
 ) -> None:
-    """Have one more node: until this controller ends, or for good where it has a --lease.
+    """Add a node: until this controller ends, or for good if it has a --lease.
 
     \b
     Examples:
@@ -359,9 +359,9 @@ def add(
 
 @fleet.command()
 def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
-    """Have one node less: it is asked no more, and its models stand elsewhere.
+    """Remove a node: it gets no more requests, and its models are loaded elsewhere.
 
-    Drain it first, so that they stand there before. It goes on with what it was told.
+    Drain it first, so that they are loaded before. The node keeps serving its assignment.
 
     \b
     Examples:
@@ -372,9 +372,9 @@ def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: Call
 
 @fleet.command()
 def down(url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
-    """End a fleet: every node serves what it has, then nothing; the controller ends.
+    """End a fleet: nodes answer accepted requests and unload; the controller exits.
 
-    Nodes wait to be told by another controller; those that Ray's actors keep end, and the actors.
+    The nodes then wait for another controller. Nodes that were started through Ray end.
 
     \b
     Examples:

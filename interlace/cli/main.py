@@ -26,17 +26,17 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("serve", "Profile what is new, plan, and serve a folder of models."),
-    Command("router", "One address for many nodes: requests go to the one that answers first."),
+    Command(
+        "router", "One address for many nodes: a request goes to the one that can answer first."
+    ),
     Command("fleet", "One plan and one address for many nodes."),
-    Command("profile", "Measure models on this machine's GPU or cores and keep the figures."),
+    Command("profile", "Measure models on this machine's GPU or cores and store the profiles."),
     Command(
         "plan",
         "The fewest GPUs for models, rates and SLOs, or how models would share this machine.",
     ),
-    Command(
-        "simulate", "Play a scenario's requests in virtual time and report what became of them."
-    ),
-    Command("replay", "Decide a server's event log again, and tell what became of a request."),
+    Command("simulate", "Simulate a scenario's requests; report goodput, latency, refusals."),
+    Command("replay", "Replay a server's event log, and explain any request."),
     Command("page", "Show a log or a scenario in the browser, until Ctrl-C."),
     Command("bench", "Send open-loop load to a running server; report goodput, latency, refusals."),
     Command("top", "Watch a running server: goodput, latency, refusals and shares per model."),

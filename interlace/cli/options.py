@@ -19,13 +19,13 @@ from interlace.server.api_keys import ApiKeys
 NOT_KEPT: Final = 3
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
-Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
+Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6.  [default: all]")]
 Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="Where models run: a GPU parted by green contexts, by MPS, or not at all (streams); "
-        "the cores (cpu); auto takes a GPU if there is one.",
+        help="CPU cores, or a GPU partitioned by green contexts, by MPS or not at all (streams). "
+        "auto: a GPU if there is one.",
         metavar="auto|cpu|green|mps|streams",
     ),
 ]
@@ -34,39 +34,40 @@ Gpus = Annotated[
     typer.Option(
         "--gpus",
         envvar="CUDA_VISIBLE_DEVICES",
-        help="Which GPUs: numbers, GPU-... or MIG-... ids.",
+        help="GPUs to use: numbers, GPU-... or MIG-... ids.",
         metavar="0,1",
     ),
 ]
 Profiles = Annotated[
-    Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
+    Path | None,
+    typer.Option(help="Folder of stored profiles.  [default: ~/.cache/interlace/profiles]"),
 ]
 Measured = Annotated[
     list[Path] | None,
-    typer.Option(metavar="CSV", help="Folder: measured points that correct estimates."),
+    typer.Option(metavar="CSV", help="Models: measured points that correct estimates."),
 ]
 SystemName = Annotated[
     str,
     typer.Option(
-        help=f"Who plans and schedules: {', '.join(CATALOG)}; or your own, as module:attribute."
+        help=f"Planner and scheduler: {', '.join(CATALOG)}; or your own, as module:attribute."
     ),
 ]
 Price = Annotated[
     list[str] | None,
-    typer.Option(metavar="KIND=USD", help="What one accelerator of a kind costs an hour."),
+    typer.Option(metavar="KIND=USD", help="Price of one accelerator of a kind per hour."),
 ]
 
-KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
+KeyFile = Annotated[Path | None, typer.Option(help="File with the API key to send.")]
 TlsCert = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PEM", help="Speak TLS alone on every port, with this certificate (chain)."
-    ),
+    typer.Option(metavar="PEM", help="Certificate (chain); every port then accepts TLS only."),
 ]
-TlsKey = Annotated[Path | None, typer.Option(metavar="PEM", help="Its key, without a password.")]
+TlsKey = Annotated[
+    Path | None, typer.Option(metavar="PEM", help="Key of --tls-cert, without a password.")
+]
 NodeCa = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="PEM", help="Speak TLS with nodes; this authority signed theirs."),
+    typer.Option("--ca", metavar="PEM", help="Call nodes by TLS; this authority signed theirs."),
 ]
 CallCa = Annotated[
     Path | None,
@@ -77,27 +78,25 @@ CallCa = Annotated[
 NodeKeyFile = Annotated[
     Path | None,
     typer.Option(
-        help="The key in this file is what controllers and nodes of a fleet show each other.  "
+        help="File with the key that a fleet's controllers and nodes send each other.  "
         "[default: the admin key]"
     ),
 ]
-Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
-Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
-Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
-Requests = Annotated[
-    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
-]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Http = Annotated[int, typer.Option(help="Port of KServe v2 over HTTP.")]
+Grpc = Annotated[int, typer.Option(help="Port of KServe v2 over gRPC.")]
+Requests = Annotated[float, typer.Option(metavar="MB", help="Memory limit for request bodies.")]
 TrustModels = Annotated[
     str,
     typer.Option(
         metavar="all|none|NAME,...",
-        help="Models that may run code of their own: model.py, TorchScript, torch.export.  "
-        "[default: all of MODELS_DIR; none of those that are fetched]",
+        help="Models that may run their own code: model.py, TorchScript, torch.export.  "
+        "[default: all in MODELS_DIR; none that are fetched]",
     ),
 ]
-Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
-Level = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
+Grace = Annotated[float, typer.Option(help="Seconds that SIGTERM waits for accepted requests.")]
+Level = Annotated[LogLevel, typer.Option(help="Lowest level of messages shown.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def positive(values: Mapping[str, float | None]) -> None:

@@ -10,17 +10,17 @@ import typer
 from interlace.assembly.page import show_page
 
 _Target = Annotated[
-    Path, typer.Argument(metavar="LOG|SCENARIO.toml", help="What serve --log kept, or a scenario.")
+    Path, typer.Argument(metavar="LOG|SCENARIO.toml", help="A log of serve --log, or a scenario.")
 ]
-_Port = Annotated[int, typer.Option(help="Where on this machine; 0: a free one.")]
+_Port = Annotated[int, typer.Option(help="Local port; 0: a free one.")]
 
 
 def page(target: _Target, port: _Port = 8003) -> None:
     """Show a log or a scenario in the browser, until Ctrl-C.
 
-    A log: scrub through it, ask why a request was late, and what would have been with another
-    system, one GPU less, other rates or SLOs. A scenario: edit rates and SLOs, and see how few
-    GPUs do. A running server shows the same, live, at / of its metrics port.
+    A log: move through time, see why a request was late, and simulate another system, one GPU
+    fewer, other rates or SLOs. A scenario: edit rates and SLOs and see the fewest GPUs. A running
+    server shows the same, live, at / of its metrics port.
 
     \b
     Examples:

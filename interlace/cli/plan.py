@@ -32,45 +32,46 @@ from interlace.core.user_errors import InputError
 from interlace.planning.systems import system_of
 
 Target = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="What is to be planned for.")
+    Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="A scenario, or models.")
 ]
 
 _Rate = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=RPS", help="Expected requests per second.")
+    list[str] | None,
+    typer.Option(metavar="NAME=RPS", help="Expected requests per second of a model."),
 ]
 _Slo = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the file's.")
+    list[str] | None, typer.Option(metavar="NAME=MS", help="SLO of a model, instead of the file's.")
 ]
 _Kind = Annotated[
     str | None,
     typer.Option(
         metavar="KIND[,KIND]",
-        help=f"Plan for {', '.join(GPU_KINDS)}. Several kinds with commas: the cheapest mix for a "
-        "scenario, each by itself for a folder.",
+        help=f"Kinds of GPU: {', '.join(GPU_KINDS)}. Several: the cheapest mix for a "
+        "scenario, one plan per kind for models.",
     ),
 ]
 _Explain = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Scenario: why that model got this.")
+    list[str] | None, typer.Option(metavar="NAME", help="Scenario: explain a model's placement.")
 ]
 _Draw = Annotated[
-    list[Path] | None, typer.Option(help="Scenario: a picture, .svg or .png; may be repeated.")
+    list[Path] | None, typer.Option(help="Scenario: draw to this .svg or .png; may be repeated.")
 ]
 _WhatIf = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KIND=VALUES",
-        help="Scenario: rates=0.5,2 or slos=1,2 or gpu=h100,t4 or model=NAME:RPS:MS.",
+        help="Scenario: vary rates=0.5,2, slos=1,2, gpu=h100,t4 or model=NAME:RPS:MS.",
     ),
 ]
-_Compare = Annotated[bool, typer.Option("--compare", help="Scenario: every system side by side.")]
+_Compare = Annotated[bool, typer.Option("--compare", help="Scenario: compare all systems.")]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Folder: what is kept of each model in so much, as 2GB."),
+    typer.Option(metavar="SIZE", help="Memory for weights that are swapped, such as 2GB."),
 ]
-_Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")]
+_Save = Annotated[Path | None, typer.Option(help="Save the plan to a file, for serve --plan.")]
 _Current = Annotated[
     Path | None,
-    typer.Option(metavar="PLAN", help="Scenario: a plan that stands, of which little is to move."),
+    typer.Option(metavar="PLAN", help="Scenario: the running plan, to change little of it."),
 ]
 
 
@@ -97,16 +98,16 @@ def plan(
 ) -> None:
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
-    Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
-    do, how each is cut, who was in time when the plan was tried, and below how many no scheduler
-    can go. No GPU is needed. It ends with 3 if a model is left out or its promise is not kept.
+    A scenario (.toml: models, rates, SLOs, a kind of GPU): the fewest GPUs, their partitions, the
+    SLO attainment of the simulated plan, and a lower bound for any scheduler. No GPU is needed.
 
-    Given a folder of models it shows how they would share this machine's GPU or cores, from stored
-    profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
-    given a small part of the machine. With --memory it also says which weights stay in so much.
+    A folder of models: how they would share this machine's GPU or cores, from stored profiles.
+    Nothing is loaded or run. A model without a rate gets a small part of the machine.
 
-    Given a folder, or a model's file, and --gpu it says how few GPUs of each kind do, without one:
-    models without a stored profile are estimated, which --measured corrects by measured points.
+    A folder or a model file, with --gpu: the fewest GPUs of each kind. No GPU is needed; models
+    without a stored profile are estimated.
+
+    Exit code 3: a model is not served, or its SLO is missed.
 
     \b
     Examples:

@@ -29,18 +29,23 @@ from interlace.profiling.profile_csv import profiles_text
 from interlace.profiling.profile_file import extras_rows, point_rows
 from interlace.runtime.event_loop import run_loop
 
-Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer.")]
-Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
-Power = Annotated[bool, typer.Option("--power", help="Power, energy of a request (GPU).")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="A table that `interlace plan` reads.")]
+Layers = Annotated[bool, typer.Option("--layers", help="Also copy and run times of each layer.")]
+Pressure = Annotated[
+    bool, typer.Option("--pressure", help="Also L2 and DRAM use (--device green).")
+]
+Power = Annotated[bool, typer.Option("--power", help="Also power, and energy per request (GPU).")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print a CSV that interlace plan reads.")]
 Estimate = Annotated[
-    bool, typer.Option("--estimate", help="No GPU: from the models' graphs, for --gpu.")
+    bool, typer.Option("--estimate", help="Estimate from the models' graphs for --gpu.")
 ]
-_OnlyModels = Annotated[list[str] | None, typer.Option(help="Only this model; may be given again.")]
+_OnlyModels = Annotated[list[str] | None, typer.Option(help="Only this model; may be repeated.")]
 _Kinds = Annotated[
-    str | None, typer.Option(metavar="KIND[,KIND]", help="With --estimate: kinds such as h100.")
+    str | None,
+    typer.Option(metavar="KIND[,KIND]", help="With --estimate: kinds of GPU, such as h100."),
 ]
-CoRunning = Annotated[bool, typer.Option("--corun", help="Pairs, triples of models together.")]
+CoRunning = Annotated[
+    bool, typer.Option("--corun", help="Also pairs and triples of models together.")
+]
 
 
 def profile(
@@ -51,7 +56,7 @@ def profile(
     cores: Cores = None,
     profiles: Profiles = None,
     trust_models: TrustModels = "all",
-    force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
     layers: Layers = False,
     pressure: Pressure = False,
     power: Power = False,
@@ -62,11 +67,11 @@ def profile(
     as_json: Json = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Measure models on this machine's GPU or cores and keep the figures.
+    """Measure models on this machine's GPU or cores and store the profiles.
 
-    Runs every model at batches 1, 2, 4, ... and every share of the device. Latency, memory, load
-    time and overhead are stored in one file a model, and not measured again while they hold.
-    --estimate needs no GPU: figures follow from models' graphs. The others measure more.
+    Each model runs at batches 1, 2, 4, ... on each share of the device. Latency, memory, load time
+    and overhead are stored in one file per model and reused while they are valid. With --estimate
+    nothing runs and no GPU is needed.
 
     \b
     Examples:

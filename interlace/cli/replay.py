@@ -22,31 +22,35 @@ from interlace.core.user_errors import InputError, UserError
 from interlace.runtime.log import Replay
 from interlace.sim.report import report
 
-_Log = Annotated[Path, typer.Argument(metavar="LOG", help="Written by serve or simulate --log.")]
+_Log = Annotated[
+    Path, typer.Argument(metavar="LOG", help="Written by serve --log or simulate --log.")
+]
 _Missed = Annotated[
-    int | None, typer.Option(metavar="N", help="The story of the N-th missed request, from 1.")
+    int | None, typer.Option(metavar="N", help="Explain the N-th missed request, from 1.")
 ]
 _Request = Annotated[
-    int | None, typer.Option("--request", metavar="ID", help="The story of this request.")
+    int | None, typer.Option("--request", metavar="ID", help="Explain this request.")
 ]
-_Model = Annotated[str | None, typer.Option(help="With --missed: of this model alone.")]
+_Model = Annotated[str | None, typer.Option(help="With --missed: only this model.")]
 _System = Annotated[
-    str | None, typer.Option(help="Allow the log's own system, where that is module:attribute.")
+    str | None, typer.Option(help="Allow the log's system if it is a module:attribute.")
 ]
 _WhatIf = Annotated[
     list[str] | None,
     typer.Option(
         metavar="CHANGES",
-        help="Play the same requests again, simulated: system=NAME, rates=X, slos=X, gpus=N or "
-        "gpus=-1; several with commas.",
+        help="Simulate the same requests with system=NAME, rates=X, slos=X, gpus=N or gpus=-1; "
+        "several with commas.",
     ),
 ]
-_Last = Annotated[float, typer.Option(help="With --what-if: of the log's last seconds.")]
+_Last = Annotated[float, typer.Option(help="With --what-if: seconds at the log's end.")]
 _History = Annotated[
     int | None,
-    typer.Option(metavar="N", help="About N instants of the log and who was missed, as JSON."),
+    typer.Option(
+        metavar="N", help="Print about N states of the log and its missed requests, as JSON."
+    ),
 ]
-_Report = Annotated[bool, typer.Option("--report", help="Figures of the whole log.")]
+_Report = Annotated[bool, typer.Option("--report", help="Report on the whole log.")]
 
 
 def replay(
@@ -61,10 +65,10 @@ def replay(
     system: _System = None,
     as_json: Json = False,
 ) -> None:
-    """Decide a server's event log again, and tell what became of a request.
+    """Replay a server's event log, and explain any request.
 
-    The log holds every event that a server heard; the engine is a function of events and times,
-    so each decision can be looked at again. Exits with 1 if a decision differs.
+    The log holds every event that the server received. The engine is a function of events and
+    times, so the same decisions follow. Exit code 1: a decision differs.
 
     \b
     Examples:

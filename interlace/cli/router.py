@@ -36,10 +36,10 @@ def router(
     exit_timeout_s: Grace = 30.0,
     log_level: Level = LogLevel.INFO,
 ) -> None:
-    """One address for many nodes: requests go to the one that answers first.
+    """One address for many nodes: a request goes to the one that can answer first.
 
-    Nodes are servers (interlace serve). They say how busy they are 50 times a second; what one
-    refuses or does not answer is tried at another while time is left. A router keeps nothing: run
+    Nodes are servers (interlace serve) and report their load 50 times a second. A request that one
+    refuses or does not answer is retried at another while time is left. A router has no state: run
     as many as you like.
 
     \b

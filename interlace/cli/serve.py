@@ -88,49 +88,49 @@ def _spans(units: Sequence[int]) -> str:
     return ",".join("-".join(map(str, span)) for span in spans)
 
 
-_Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
-_KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
+_Metrics = Annotated[int, typer.Option(help="Port of Prometheus metrics and health probes.")]
+_KeyFile = Annotated[Path | None, typer.Option(help="File with the key that callers must send.")]
 _AdminFile = Annotated[
-    Path | None, typer.Option(help="Ask for the key in this file where a call changes the server.")
+    Path | None, typer.Option(help="File with the key for calls that change the server.")
 ]
 _Ca = Annotated[
     Path | None,
     typer.Option(
         "--ca",
         metavar="PEM",
-        help="With --tls-cert: ask callers of HTTP and gRPC for a certificate that this authority "
-        "signed, and fetch models only from a controller that has one.",
+        help="With --tls-cert: HTTP and gRPC callers, and the controller that models come from, "
+        "need a certificate that this authority signed.",
     ),
 ]
 _Hosts = Annotated[
     list[str] | None,
-    typer.Option("--allow-host", help="Also answer requests to this Host name; may be repeated."),
+    typer.Option("--allow-host", help="Accept this Host name, too; may be repeated."),
 ]
 _Missing = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-missing",
         metavar="NAME|all",
-        help="Be ready also if this model cannot be served; may be repeated.",
+        help="Be ready even if this model cannot be served; may be repeated.",
     ),
 ]
 _Exit = Annotated[
-    bool, typer.Option("--exit-on-error", help="End if another model cannot be served.")
+    bool, typer.Option("--exit-on-error", help="Exit if another model cannot be served.")
 ]
-_Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
+_Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Allow shared memory of clients.")]
 _Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="Where models run: a GPU parted by green contexts, by MPS, or not at all (streams); "
-        "the cores (cpu); auto takes a GPU if there is one. simulated computes nothing: batches "
-        "take the time that profiles say for --gpu.",
+        help="CPU cores, or a GPU partitioned by green contexts, by MPS or not at all (streams). "
+        "auto: a GPU if there is one. simulated: nothing is computed; a batch takes its profile's "
+        "time on --gpu.",
         metavar="auto|cpu|green|mps|streams|simulated",
     ),
 ]
 _Kind = Annotated[
     str | None,
-    typer.Option("--gpu", help="With --device simulated, of which kind: h100 ...; --gpus counts."),
+    typer.Option("--gpu", help="With --device simulated: kind of GPU, such as h100."),
 ]
 
 
@@ -146,7 +146,7 @@ _Gpus = Annotated[
     typer.Option(
         "--gpus",
         envvar="CUDA_VISIBLE_DEVICES",
-        help="Which GPUs: numbers, GPU-... or MIG-... ids; with --device simulated how many.",
+        help="GPUs to use: numbers, GPU-... or MIG-... ids; with --device simulated their count.",
         metavar="0,1",
         callback=_asked_for,
     ),
@@ -155,34 +155,36 @@ _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
 _Assigned = Annotated[
-    bool, typer.Option("--assigned", help="Serve what is told at /v2/node/assignment, not all.")
+    bool, typer.Option("--assigned", help="Serve only what a fleet's controller assigns.")
 ]
-_Node = Annotated[str, typer.Option(help="This server's name in a fleet.  [default: HOST:PORT]")]
-_Zone = Annotated[str, typer.Option(help="What it fails together with: a rack, a room.")]
+_Node = Annotated[str, typer.Option(help="Name in a fleet.  [default: HOST:PORT]")]
+_Zone = Annotated[str, typer.Option(help="Failure domain in a fleet: a rack, a room.")]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Memory for weights that come and go, such as 2GB."),
+    typer.Option(metavar="SIZE", help="Memory for weights that are swapped, such as 2GB."),
 ]
 _HostMemory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="With --memory on cores, of the page cache for weights."),
+    typer.Option(metavar="SIZE", help="With --memory on cores: page cache for weights."),
 ]
 _Cold = Annotated[
     str | None,
-    typer.Option(help="With --memory, how they come: copy, pipeswitch, deepplan, interlace ..."),
+    typer.Option(
+        help="With --memory: cold-start policy (copy, pipeswitch, deepplan, interlace ...)."
+    ),
 ]
-_Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace replay.")]
+_Log = Annotated[Path | None, typer.Option(help="Write every event, for interlace replay.")]
 _LogLimit = Annotated[
-    float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
+    float, typer.Option(metavar="MB", help="Size limit of --log and its predecessor together.")
 ]
-_Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long while not ready.")]
+_Delay = Annotated[float, typer.Option(help="Seconds to serve after SIGTERM while not ready.")]
 
 
 _Models = Annotated[
     Path | None,
     typer.Argument(
         metavar="[MODELS_DIR]",
-        help="The model repository; a node that is --assigned fetches its models without one.",
+        help="The model repository; optional with --assigned: models are then fetched.",
     ),
 ]
 
@@ -216,7 +218,7 @@ def serve(
 ) -> None:  # fmt: skip
     """Profile what is new, plan, and serve a folder of models.
 
-    Requests that cannot meet their model's SLO are refused on arrival. SIGTERM answers the others.
+    Requests that cannot meet their SLO are refused on arrival. SIGTERM answers accepted ones first.
 
     \b
     Examples:

@@ -24,42 +24,48 @@ from interlace.policy.base import System
 from interlace.policy.catalog import known_systems
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 
-_Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
+_Target = Annotated[
+    Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, SLOs and a kind of GPU.")
+]
 _Systems = Annotated[
-    str | None, typer.Option(metavar="A,B,..", help="Several on one trace; or 'all'.")
+    str | None, typer.Option(metavar="A,B,..", help="Several systems on one trace; or 'all'.")
 ]
 _Dispatcher = Annotated[
-    str | None, typer.Option(metavar="SYSTEM", help="Dispatch as this system does instead.")
+    str | None, typer.Option(metavar="SYSTEM", help="Use this system's dispatcher instead.")
 ]
-_Seconds = Annotated[float, typer.Option(help="Length of the trace.")]
-_Seed = Annotated[int, typer.Option(help="Arrivals are the same for the same seed.")]
-_Seeds = Annotated[int, typer.Option(help="That many runs, with seeds from --seed on.")]
+_Seconds = Annotated[float, typer.Option(help="Length of the trace in seconds.")]
+_Seed = Annotated[int, typer.Option(help="Seed of the arrivals.")]
+_Seeds = Annotated[int, typer.Option(help="Number of runs, with seeds from --seed on.")]
 _Load = Annotated[str, typer.Option(metavar="X[,X..]", help="Factors on every rate.")]
 _Gpus = Annotated[
-    int | None, typer.Option(help="A fixed number of GPUs; else the fewest the system plans for.")
+    int | None, typer.Option(help="Number of GPUs.  [default: the fewest that the system plans]")
 ]
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
-_Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(GPU_KINDS)}.")]
+_Kind = Annotated[
+    str | None, typer.Option(help=f"Kind of GPU, not the file's: {', '.join(GPU_KINDS)}.")
+]
 _Plot = Annotated[
     list[str] | None,
-    typer.Option(metavar="KIND=FILE", help="Draw cdf, tiles, load or gpus as .svg or .png."),
+    typer.Option(metavar="KIND=FILE", help="Draw cdf, tiles, load or gpus to a .svg or .png."),
 ]
-_Log = Annotated[Path | None, typer.Option(help="Keep the events of one run, for replay.")]
+_Log = Annotated[
+    Path | None, typer.Option(help="Write the events of one run, for interlace replay.")
+]
 _Cold = Annotated[
     str | None,
-    typer.Option(metavar="A,B,..", help="How cold models get in and others leave; or 'all'."),
+    typer.Option(metavar="A,B,..", help="Cold-start policies to compare; or 'all'."),
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Of each GPU, for weights that come and go, as 16GB."),
+    typer.Option(metavar="SIZE", help="Memory of each GPU for swapped weights, such as 16GB."),
 ]
 _HostMemory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Of the host, for weights; other models are on its disk."),
+    typer.Option(metavar="SIZE", help="Host memory for weights; the other models are on disk."),
 ]
-_Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as profiles do.")]
+_Jitter = Annotated[bool, typer.Option("--jitter", help="Vary execution times as the profiles do.")]
 
 
 def simulate(
@@ -82,10 +88,10 @@ def simulate(
     log: _Log = None,
     as_json: Json = False,
 ) -> None:
-    """Play a scenario's requests in virtual time and report what became of them.
+    """Simulate a scenario's requests; report goodput, latency, refusals.
 
-    The engine that serves decides; only clock and GPUs are simulated. Each system plans for the
-    scenario's rates and gets the fewest GPUs it asks for, or --gpus of them.
+    The serving engine decides, in virtual time on simulated GPUs. Each system plans for the
+    scenario's rates and gets the fewest GPUs that it needs, or --gpus.
 
     \b
     Examples:

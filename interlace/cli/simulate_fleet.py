@@ -21,41 +21,48 @@ from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings
 from interlace.planning.systems import system_of
 
-_Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
+_Target = Annotated[
+    Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, SLOs and a kind of GPU.")
+]
 _Gpus = Annotated[
-    int | None, typer.Option(help="Of all nodes together; else the fewest the system plans for.")
+    int | None,
+    typer.Option(help="GPUs of all nodes together.  [default: the fewest that the system plans]"),
 ]
 _Lose = Annotated[
     list[str] | None,
-    typer.Option(metavar="NODE@S[:KIND][+S]", help="When to lose a node: die, hang or cut."),
+    typer.Option(
+        metavar="NODE@S[:KIND][+S]",
+        help="Lose a node after S seconds by die, hang or cut; +S: for so long.",
+    ),
 ]
 _Kind = Annotated[
     str | None,
     typer.Option(
         metavar="KIND[,KIND]",
-        help=f"Another kind of GPU, or several, which nodes have in turns: {', '.join(GPU_KINDS)}.",
+        help=f"Kinds of GPU, not the file's; several go to nodes in turn: {', '.join(GPU_KINDS)}.",
     ),
 ]
 
 
 def simulate(
     target: _Target,
-    nodes: Annotated[int, typer.Option(help="node0, node1, ... of equally many GPUs.")] = 3,
+    nodes: Annotated[int, typer.Option(help="Number of nodes: node0, node1, ...")] = 3,
     gpus: _Gpus = None,
-    routers: Annotated[int, typer.Option(help="Requests come to them in turns.")] = 1,
+    routers: Annotated[
+        int, typer.Option(help="Number of routers, which get requests in turn.")
+    ] = 1,
     lose: _Lose = None,
     system: SystemName = "interlace",
-    seconds: Annotated[float, typer.Option(help="Length of the trace.")] = 20.0,
-    load: Annotated[float, typer.Option(help="A factor on every rate.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Runs are the same for the same seed.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Length of the trace in seconds.")] = 20.0,
+    load: Annotated[float, typer.Option(help="Factor on every rate.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
     gpu: _Kind = None,
     as_json: Json = False,
 ) -> None:
-    """Play a scenario's requests on a fleet in virtual time, and report what became of them.
+    """Simulate a scenario's requests on a fleet in virtual time.
 
-    Controller, routers and nodes decide by the code that serves; messages take a while. A node that
-    is lost dies, hangs or is cut off so many seconds after the trace began, and is back after as
-    many more as +S says.
+    Controller, routers and nodes run the code that serves; messages take time. A lost node dies,
+    hangs or is cut off from the network.
 
     \b
     Examples:

@@ -259,13 +259,12 @@ def top(
     api_key_file: KeyFile = None,
     ca: CallCa = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
+        bool, typer.Option("--once", help="Print one frame, of one interval, and exit.")
     ] = False,
 ) -> None:
     """Watch a running server: goodput, latency, refusals and shares per model.
 
-    Reads the server's metrics page, so it costs the server next to nothing. "in SLO" counts
-    accepted requests; what was refused on arrival is in its own column.
+    "in SLO" counts accepted requests; requests refused on arrival have a column of their own.
 
     \b
     Examples:

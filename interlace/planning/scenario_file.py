@@ -23,7 +23,14 @@ _MODELS = Meta(min_length=1, description="tables such as [models.resnet50]")
 
 
 class GpuTable(Struct, forbid_unknown_fields=True, frozen=True):
-    """A kind of accelerator that is not among those known by name."""
+    """Table ``[gpu]``: a kind of accelerator that has no known name.
+
+    Keys:
+        memory_gb: memory of one.
+        shares_pct: shares that a partition may have.
+        kind: its name.
+        units: number of its units (SMs) to divide.
+    """
 
     memory_gb: Annotated[float, Meta(ge=0.001, le=_MOST)]
     shares_pct: Annotated[list[_Percent], _SHARES]
@@ -32,9 +39,17 @@ class GpuTable(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ScenarioModel(Struct, forbid_unknown_fields=True, frozen=True):
-    """What is asked of one model. ``cv`` is the coefficient of variation of the arrivals' gaps.
+    """Table ``[models.NAME]``: what is asked of one model.
 
-    ``copies`` are so many models alike, of which the n-th gets its part of the rate by a Zipf law.
+    Keys:
+        rate_rps: requests per second, of all copies together.
+        slo_ms: SLO, from arrival to answer.
+        max_batch: most rows in one execution.
+        attainment: fraction of requests that must be within the SLO.
+        cv: coefficient of variation of the gaps between arrivals; 1 is Poisson.
+        copies: plan this number of equal models.
+        zipf: exponent of the Zipf law that divides the rate among copies.
+        workload: arrivals to simulate instead of rate_rps and cv.
     """
 
     rate_rps: Annotated[float, Meta(ge=0, le=_MOST)]
@@ -48,7 +63,20 @@ class ScenarioModel(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
-    """A whole scenario file."""
+    """The keys of a scenario file outside of tables.
+
+    Keys:
+        models: the models.
+        gpu: kind of accelerator, by name or as a table.
+        gpus: most accelerators that a plan may use.
+        memory: memory of each accelerator for swapped weights, such as "16GB".
+        host_memory: host memory for weights, such as "64GB". Without it all weights are in it.
+        disk_gb_per_s: read rate of the host's disk.
+        price_per_hour: price of one accelerator, or a table by kind.
+        slowdown: factor of latency beside busy neighbours, or a file of co-runs.
+        profiles: files with the models' profiles. Without it, packaged ones.
+        truth: files with profiles that the simulated accelerators follow instead.
+    """
 
     models: Annotated[dict[str, ScenarioModel], _MODELS]
     gpu: str | GpuTable | None = None

@@ -60,7 +60,13 @@ _Megabytes = Annotated[float, Meta(gt=0, le=_MOST / 1e6, description=_MEGABYTES)
 
 
 class MemoryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where weights come and go (`interlace serve --memory`): which stay, and how many at most."""
+    """Table ``[memory]``: how weights are swapped (`interlace serve --memory`).
+
+    Keys:
+        resident: load the weights at the start and keep them.
+        keep_s: keep the weights for this time after a batch.
+        max_mb: limit of the model's resident weights.
+    """
 
     resident: bool = False
     keep_s: _Kept = 0.0
@@ -77,7 +83,20 @@ class SettingsTable(
     forbid_unknown_fields=True,
     rename={"memory_limit_bytes": "memory_limit", "compiled": "compile"},
 ):
-    """The keys of ``interlace.toml``; ``None`` where nothing is said."""
+    """The keys of ``interlace.toml``; ``None`` where nothing is said.
+
+    Keys:
+        slo_ms: SLO, from arrival to answer.
+        max_batch: most rows in one execution.
+        priority: order of requests; 1 is the most urgent, larger is later.
+        memory_limit: limit of the model's memory in one worker.
+        rate_rps: request rate to plan for before any request.
+        queue_limit: most requests that wait.
+        precision: arithmetic on GPUs. auto takes the fastest whose results stay within 2 %.
+        compile: run the model through torch.compile on GPUs.
+        memory: how weights are swapped.
+        sample: sizes of free dims by input, or values, for profiling and warm-up.
+    """
 
     slo_ms: _Time | None = None
     max_batch: _Rows | None = None

@@ -19,9 +19,9 @@ from interlace.server.tls import NO_TLS, TlsFiles
 _LEAVE_MS: Final = 30_000.0
 _FAMILIES: Final = (
     ("interlace_router_requests_total", "counter", "Requests sent to the node"),
-    ("interlace_router_lost_total", "counter", "Of them, those that it did not answer"),
-    ("interlace_router_in_flight", "gauge", "Requests that the node has now"),
-    ("interlace_router_silent_ms", "gauge", "How long ago the node said how it is, in ms"),
+    ("interlace_router_lost_total", "counter", "Requests that the node did not answer"),
+    ("interlace_router_in_flight", "gauge", "Requests at the node now"),
+    ("interlace_router_silent_ms", "gauge", "Time since the node last reported in ms"),
 )
 
 

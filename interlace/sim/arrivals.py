@@ -23,7 +23,31 @@ class Workload(Protocol):
 
 
 class WorkloadTable(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """A kind of workload by the keys that a scenario file has beside ``kind``."""
+    """A kind of workload by the keys that a scenario file has beside ``kind``.
+
+    Keys:
+        rate_rps: mean rate. Without it, the model's rate.
+        cv: coefficient of variation of the gaps. Without it, the model's.
+        steps: times in seconds with the rate from then on.
+        low_rps: lowest rate, at the start.
+        high_rps: highest rate.
+        period_s: length of a day.
+        states: rates with the mean time at each in seconds, taken in turn.
+        rates_rps: rates taken in turn.
+        every: number of requests at each rate.
+        random_gaps: exponential gaps instead of even ones.
+        file: file of the trace, beside the scenario.
+        function: one function of the trace. Without it and part, the first.
+        part: one of equal parts of all functions, such as "2/9".
+        speed: factor on the speed of the trace.
+        total_rps: mean rate of all parts together, instead of rate_rps.
+        skip: number of the busiest functions to leave out.
+        drawn: number of functions to draw at random, each from a random minute.
+        window_s: draw gaps anew in windows of this length.
+        rate_scale: factor on the rate, with window_s.
+        cv_scale: factor on the variation, with window_s.
+        model: name in the file. Without it, the model's name.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
