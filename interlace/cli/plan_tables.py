@@ -10,6 +10,7 @@ from rich.table import Table
 
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
+from interlace.core.tables import counted
 from interlace.planning.capacity_plan import CapacityPlan
 from interlace.planning.kinds import KindsPlan
 from interlace.planning.trial import ModelTrial
@@ -71,7 +72,7 @@ def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
         if not slot.guest
     ]
     guests = len(part.slots) - len(rows)
-    return [*rows, *([(f"and {guests} guests", "", "", "", "")] if guests else [])]
+    return [*rows, *([(f"and {counted(guests, 'guest')}", "", "", "", "")] if guests else [])]
 
 
 def _models(found: CapacityPlan) -> Table:
