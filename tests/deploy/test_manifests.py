@@ -1,6 +1,7 @@
 """The chart and the runtime for KServe, by the schemas of what they name and by our own program."""
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,16 +20,39 @@ NEEDED: Mapping[str, Any] = {
     "models": {"volume": {"persistentVolumeClaim": {"claimName": "models"}}},
     "keys": {"admin": "secret"},
 }
+#: What every part takes.
+PART: Mapping[str, Any] = {
+    "extraArgs": ["--exit-timeout-s=40"],
+    "env": [{"name": "TZ", "value": "UTC"}],
+    "podAnnotations": {"team": "vision"},
+    "nodeSelector": {"gpu": "h100"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "priorityClassName": "high",
+}
 ALL: Mapping[str, Any] = {
     **NEEDED,
+    "tls": {"existingSecret": "certificates"},
+    "serviceAccount": {"annotations": {"role": "reader"}},
     "keys": {"admin": "secret", "api": "open", "askCallers": True},
     "nodes": {
+        **PART,
         "autoscaling": {"enabled": True},
-        "nodeSelector": {"gpu": "h100"},
-        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "cache": {"persistent": True, "storageClassName": "fast"},
     },
-    "controller": {"prices": {"h100": 4, "l4": 0.8}},
-    "routers": {"autoscaling": {"enabled": True}, "service": {"annotations": {"a": "b"}}},
+    "controller": {**PART, "prices": {"h100": 4, "l4": 0.8}},
+    "routers": {
+        **PART,
+        "autoscaling": {"enabled": True},
+        "service": {"annotations": {"a": "b"}},
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "host": "models.example",
+            "tlsSecret": "web",
+            "annotations": {"a": "b"},
+        },
+    },
     "monitoring": {"serviceMonitor": True, "alerts": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {
         "operators": [{"podSelector": {"matchLabels": {"team": "platform"}}}],
@@ -39,6 +63,33 @@ ALL: Mapping[str, Any] = {
 }
 BY_PLUGIN: Mapping[str, Any] = {**NEEDED, "gpu": {"mode": "resource", "count": 2}}
 SIMULATED: Mapping[str, Any] = {**NEEDED, "gpu": {"mode": "simulated"}}
+
+
+def pods(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Pod templates by part."""
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]
+        for one in rendered(values)
+        if one["kind"] in ("StatefulSet", "Deployment")
+    }
+
+
+def refused(values: Mapping[str, Any], *options: str) -> str:
+    """What helm says of values, or a cluster, that the chart does not take."""
+    made = run(HELM, "template", "fleet", CHART, "-f", "-", *options, stdin=json.dumps(values))
+    assert made.returncode != 0
+    return made.stderr
+
+
+def leaves(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of objects whose keys are listed."""
+    if "properties" in schema:
+        yield path
+        for key, inner in schema["properties"].items():
+            yield from leaves(inner, (*path, key))
+
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
 def kserve() -> list[dict[str, Any]]:
@@ -121,7 +172,7 @@ class TestChart:
             ("Deployment", "fleet-router", set()),
         ):
             volumes = objects[kind, name]["spec"]["template"]["spec"]["volumes"]
-            secrets = [one["secret"] for one in volumes if "secret" in one]
+            secrets = [one["secret"] for one in volumes if one["name"] == "keys"]
             keys = {item["key"] for one in secrets for item in one["items"]}
             assert keys == mounted | ({"api"} if asks else set())
 
@@ -170,12 +221,84 @@ class TestChart:
         ],
     )
     def test_values_that_cannot_be_are_refused_in_words(
-        self, values: Mapping[str, Any], why: str, tmp_path: Path
+        self, values: Mapping[str, Any], why: str
     ) -> None:
-        file = tmp_path / "values.yaml"
-        file.write_text(yaml.safe_dump(dict(values)))
-        made = run(HELM, "template", "fleet", CHART, "--values", file)
-        assert made.returncode != 0 and why in made.stderr
+        assert why in refused(values)
+
+    @pytest.mark.parametrize("path", list(leaves(SCHEMA)), ids=".".join)
+    def test_a_key_that_is_not_listed_is_refused(self, path: tuple[str, ...]) -> None:
+        values: Any = {"unknown": 1}
+        for key in reversed(path):
+            values = {key: values}
+        assert "unknown" in refused({**NEEDED, **values})
+
+    def test_a_claim_needs_its_api_and_nothing_else_does(self) -> None:
+        assert "claim needs Kubernetes 1.34" in refused(NEEDED, "--kube-version=1.31")
+        for values in (BY_PLUGIN, SIMULATED):
+            options = ("--kube-version=1.30", "--values", "-")
+            made = run(HELM, "template", "fleet", CHART, *options, stdin=json.dumps(values))
+            assert made.returncode == 0, made.stderr
+
+    def test_every_part_takes_what_operators_set(self) -> None:
+        for name, pod in pods(ALL).items():
+            spec, (container,) = pod["spec"], pod["spec"]["containers"]
+            assert container["args"][-1] == "--exit-timeout-s=40", name
+            assert {"name": "TZ", "value": "UTC"} in container["env"]
+            assert pod["metadata"]["annotations"]["team"] == "vision"
+            for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+                assert spec[key] == PART[key]
+            assert spec["serviceAccountName"] == "fleet" and "--ca=/run/tls/ca.crt" in str(pod)
+        named = {"serviceAccount": {"create": False, "name": "ours"}}
+        for extra, account in ((named, "ours"), ({"serviceAccount": {"create": False}}, "default")):
+            objects = rendered({**NEEDED, **extra})
+            assert not [one for one in objects if one["kind"] == "ServiceAccount"]
+            found = {
+                pod["spec"]["serviceAccountName"] for pod in pods({**NEEDED, **extra}).values()
+            }
+            assert found == {account}
+
+    def test_every_part_is_spread_probed_bounded_and_may_be_drained(self) -> None:
+        budgets = [one for one in rendered(NEEDED) if one["kind"] == "PodDisruptionBudget"]
+        assert {one["metadata"]["name"] for one in budgets} == set(pods(NEEDED))
+        for pod in pods(NEEDED).values():
+            (spread,) = pod["spec"]["topologySpreadConstraints"]
+            assert (
+                spread["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+            )
+            (container,) = pod["spec"]["containers"]
+            assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+            folders = [one["emptyDir"] for one in pod["spec"]["volumes"] if "emptyDir" in one]
+            assert folders and all("sizeLimit" in one for one in folders)
+        for pod in pods(ALL).values():
+            assert pod["spec"]["containers"][0]["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+    def test_another_key_restarts_pods(self) -> None:
+        def sums(values: Mapping[str, Any]) -> set[str]:
+            return {
+                pod["metadata"]["annotations"]["checksum/keys"] for pod in pods(values).values()
+            }
+
+        assert len(sums(NEEDED)) == 1
+        assert sums(NEEDED) != sums({**NEEDED, "keys": {"admin": "other"}})
+
+    def test_profiles_are_kept_in_a_claim_where_asked_for(self) -> None:
+        (node,) = [one for one in rendered(ALL) if one["kind"] == "StatefulSet"]
+        (claim,) = node["spec"]["volumeClaimTemplates"]
+        assert claim["metadata"]["name"] == "cache"
+        assert claim["spec"]["storageClassName"] == "fast"
+        assert claim["spec"]["resources"]["requests"] == {"storage": "50Gi"}
+        names = [one["name"] for one in node["spec"]["template"]["spec"]["volumes"]]
+        assert "cache" not in names
+
+    @pytest.mark.parametrize("values", [NEEDED, ALL, SIMULATED])
+    def test_notes_say_what_to_do_next(self, values: Mapping[str, Any]) -> None:
+        command = (HELM, "install", "fleet", CHART, "--dry-run=client", "--values", "-")
+        made = run(*command, stdin=json.dumps(values))
+        assert made.returncode == 0, made.stderr
+        notes = made.stdout.partition("NOTES:")[2]
+        assert "interlace fleet status" in notes and "fleet.default.svc:8000" in notes
+        assert ("clear text" in notes) == (values is not ALL)
+        assert ("simulated" in notes) == (values is SIMULATED)
 
     def test_helm_has_nothing_to_complain_of(self, tmp_path: Path) -> None:
         file = tmp_path / "values.yaml"
