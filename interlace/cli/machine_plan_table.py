@@ -42,7 +42,7 @@ def sentences(found: MachinePlan) -> list[str]:
     said, plan = [], found.plan
     if plan.headroom is not None and 1 <= plan.headroom < inf:
         said.append(f"every rate could be {plan.headroom:.2f} times as high")
-    elif plan.headroom is not None and plan.unserved_rows_per_s:
+    elif plan.headroom is not None and plan.unserved_rows_per_s and plan.headroom < inf:
         said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
     elif plan.headroom is not None and plan.headroom < 1:
         said.append(f"all rates are planned; queues are known to bear {plan.headroom:.2%} of each")

@@ -18,6 +18,7 @@ from interlace.cli.replaying.what_if import what_if as whatif_rows
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
 from interlace.core.request import Reply
+from interlace.core.tables import counted
 from interlace.core.user_errors import InputError, UserError
 from interlace.runtime.log import Replay
 from interlace.sim.report import report
@@ -131,7 +132,8 @@ def _chosen(found: Summary, number: int, model: str | None, log: Path) -> Reply:
     of_model = [one for one in found.missed if model in (None, one.request.model)]
     if not 1 <= number <= len(of_model):
         whose = f" of {model}" if model else ""
-        raise InputError(f"{log}: --missed {number}: {len(of_model)} requests{whose} were missed")
+        count = counted(len(of_model), "missed request")
+        raise InputError(f"{log}: --missed {number}: the log has {count}{whose}")
     return of_model[number - 1]
 
 

@@ -101,7 +101,7 @@ class V2Client:
                 else ""
             )
             raise UserError(f"{self.url}{path}: 401, {why}: give {self._key_option} FILE{begun}")
-        if reply.status == 404 and path == _FLEET:
+        if reply.status == 404 and path.startswith(_FLEET):
             raise UserError(
                 f"{self.url}: no fleet is served there, but one server, or a router: give the "
                 "address of `interlace fleet serve`, or see `interlace top`"

@@ -13,6 +13,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.html_table import html_table
 from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, Slot
+from interlace.core.tables import counted
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
@@ -184,9 +185,10 @@ class CapacityPlan:
 
     def __repr__(self) -> str:
         state = "kept" if self.kept else "not kept"
+        models = counted(len(self.scenario.demand), "model")
         return (
-            f"<CapacityPlan: {self.gpus} {self.scenario.gpu.kind} for {len(self.scenario.demand)} "
-            f"models by {self.system}, at least {self.bound.gpus} needed, SLOs {state}>"
+            f"<CapacityPlan: {self.gpus} {self.scenario.gpu.kind} for {models} by {self.system}, "
+            f"at least {self.bound.gpus} needed, SLOs {state}>"
         )
 
     def _repr_html_(self) -> str:

@@ -97,7 +97,7 @@ class FakeServer:
         if self.key and f"x-api-key: {self.key}\r\n" not in head.lower():
             self._reply(writer, 401, b'{"error": "no key"}')
             return
-        if method == "GET":
+        if method == "GET" or path.startswith("/v2/fleet"):
             self._reply(writer, *self._get(path))
             return
         length = int(head.lower().split("content-length: ")[-1].split("\r\n")[0])

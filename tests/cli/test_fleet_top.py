@@ -42,6 +42,8 @@ def test_what_is_no_fleet_or_takes_no_orders_is_said() -> None:
     with FakeServer() as fake:
         with pytest.raises(UserError, match=r"no fleet is served there.*`interlace fleet serve`"):
             V2Client(fake.url).text("/v2/fleet")
+        with pytest.raises(UserError, match="no fleet is served there"):
+            V2Client(fake.url).post("/v2/fleet/plan", {})
         fake.key = "other"
         orders = V2Client(fake.url, None, "--admin-key-file")
         with pytest.raises(UserError, match="--admin-key-file FILE, the one that the fleet was"):

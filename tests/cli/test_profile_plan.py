@@ -145,6 +145,13 @@ def test_unknown_systems_and_rates_are_named(world: World) -> None:
     assert "expected NAME=VALUE" in errors
 
 
+def test_an_slo_that_nothing_meets_has_no_part_of_the_rates(world: World) -> None:
+    words = ("--cores", "0", "--slo", "twice=0.0001", "--rate", "twice=1", "--rate", "again=1")
+    code, told, _ = world.command("plan", *words)
+    assert code == 3 and "not served: 1 requests/s of twice" in told
+    assert "inf" not in told
+
+
 def test_no_repository_is_a_plain_error(tmp_path: Path) -> None:
     words = ["profile", str(tmp_path / "nowhere")]
     result = CliRunner().invoke(build(words), words)

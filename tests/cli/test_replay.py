@@ -120,7 +120,7 @@ def test_another_decision_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--missed", "99999"], "were missed"), (["--request", "0"], "is not in this log")],
+    [(["--missed", "99999"], "the log has "), (["--request", "0"], "is not in this log")],
 )
 def test_what_is_not_there_is_told(tmp_path: Path, words: list[str], said: str) -> None:
     path = tmp_path / "events.log"

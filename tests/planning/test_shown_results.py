@@ -1,5 +1,6 @@
 """What Python and notebooks show of results: a line, a table, a picture."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ def test_a_plan_is_a_line_a_table_and_a_picture(tmp_path: Path) -> None:
     found = interlace.plan(NINE, system="bestfit")
     assert repr(found).startswith("<CapacityPlan: 3 2080ti for 9 models by bestfit")
     assert len(repr(found)) < 200
+    one = replace(found, scenario=replace(found.scenario, demand=found.scenario.demand[:1]))
+    assert "for 1 model by" in repr(one)
     assert found._repr_html_().count("<tr>") == 10
     found.draw(tmp_path / "plan.svg")
     assert "vgg" in (tmp_path / "plan.svg").read_text()
