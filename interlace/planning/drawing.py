@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from interlace.core.figure_file import check_figure_path, save_figure
+from interlace.core.figure_file import check_figure_path, model_colours, save_figure
 from interlace.core.plan import Partition, Slot
 from interlace.planning.capacity_plan import CapacityPlan
 
@@ -45,7 +45,7 @@ def draw_plan(found: CapacityPlan, path: Path) -> None:
     rows = max(1, -(-len(shown) // columns))
     width = max(3.6 * columns + 1.8, _LEAST_WIDTH)
     figure = Figure(figsize=(width, 2.6 * rows + 1.1), layout="constrained")
-    colours = _colours([one.model for one in found.scenario.demand])
+    colours = model_colours([one.model for one in found.scenario.demand])
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis, block in zip(axes.flat, shown, strict=False):
         _draw_block(axis, block, found, colours)
@@ -135,8 +135,8 @@ def _draw_block(
         )
     axis.set_xlim(0, 100)
     axis.set_ylim(0, 1)
-    axis.set_yticks([])
-    axis.tick_params(axis="x", labelsize=7)
+    axis.set_yticks([0, 0.5, 1], ["0", "50", "100"])
+    axis.tick_params(labelsize=7)
     times = f" (and {len(block.gpus) - 1} alike)" if len(block.gpus) > 1 else ""
     axis.set_title(f"{block.gpus[0]}{times}", fontsize=9, loc="left")
 
@@ -216,16 +216,5 @@ def _legend(
         left = Patch(visible=False, label=f"and {len(handles) - _MOST_NAMES} more")
         handles = [*handles[:_MOST_NAMES], left]
     figure.legend(handles=handles, loc="outside right upper", fontsize=7, title="model, rate, SLO")
-    figure.supxlabel("share of the GPU in %; height is time in use", fontsize=8)
-
-
-def _colours(models: Sequence[str]) -> dict[str, tuple[float, float, float]]:
-    """One colour a model, neighbours in the list far apart on the wheel, dark text readable."""
-    from matplotlib.colors import hsv_to_rgb
-
-    golden = 0.61803398875
-    colours = {}
-    for index, model in enumerate(models):
-        red, green, blue = hsv_to_rgb(((0.08 + index * golden) % 1.0, 0.45, 0.95)).tolist()
-        colours[model] = (red, green, blue)
-    return colours
+    figure.supxlabel("share of the GPU in %; b8: batches of up to 8", fontsize=8)
+    figure.supylabel("time in use in %", fontsize=8)

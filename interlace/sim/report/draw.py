@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from interlace.core.figure_file import model_colours
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.latency import ANSWERED
 from interlace.sim.report.usage import gpus_over_time, utilisation
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS: Final = "tab10"
+#: Bottom and height in percent of each part of a tile.
+_Pieces = tuple[tuple[int, int], ...]
 #: Executions in one drawing of tiles; more are no longer seen apart.
 _MOST_TILES: Final = 4_000
 
@@ -34,7 +36,7 @@ def latency_cdf(records: Mapping[str, RunRecord]) -> Figure:
         parts = np.arange(1, len(taken) + 1) / max(1, len(record.served))
         axes[0].plot(taken, parts, label=name)
     axes[0].axvline(1.0, color="grey", linestyle="--", linewidth=0.8)
-    _labels(axes[0], "latency / SLO", "part of all requests")
+    _labels(axes[0], "latency / SLO", "fraction of requests")
     axes[0].set_xlim(0, 1.5)
     axes[0].legend()
     return figure
@@ -57,6 +59,7 @@ def tiles(record: RunRecord, from_ms: float, until_ms: float) -> Figure:
     """
     figure, axes = _figure(max(1, len(record.gpus)))
     models = sorted({run.model for run in record.executions})
+    colours = model_colours(models)
     used = utilisation(record)
     slos_ms = {one.model: one.deadline_ms - one.arrived_ms for one in record.served}
     for gpu, ax in zip(record.gpus, axes, strict=True):
@@ -67,27 +70,27 @@ def tiles(record: RunRecord, from_ms: float, until_ms: float) -> Figure:
             and run.ended_ms > record.from_ms + from_ms
             and run.started_ms < record.from_ms + until_ms
         ]
-        for run, bottom_pct in _stacked(runs[:_MOST_TILES]):
-            start_ms, took_ms = run.started_ms - record.from_ms, run.ended_ms - run.started_ms
-            colour = _colour(models.index(run.model))
-            ax.broken_barh(
-                [(start_ms, took_ms)],
-                (bottom_pct, run.share_pct),
-                facecolor=colour,
-                edgecolor="white",
-                linewidth=0.4,
-            )
+        stacked = _stacked(runs[:_MOST_TILES])
+        for run, pieces in stacked:
+            span_ms = (run.started_ms - record.from_ms, run.ended_ms - run.started_ms)
+            for piece in pieces:
+                ax.broken_barh(
+                    [span_ms], piece, facecolor=colours[run.model], edgecolor="white", linewidth=0.4
+                )
         ax.set_xlim(from_ms, until_ms)
-        ax.set_ylim(0, max(100, *(b + r.share_pct for r, b in _stacked(runs[:_MOST_TILES])), 100))
+        ax.set_ylim(0, max([100, *(sum(piece) for _, pieces in stacked for piece in pieces)]))
         _labels(ax, "ms", f"{gpu}: share %")
         for model, slo_ms in slos_ms.items():
             if model in models and from_ms + slo_ms < until_ms:
-                colour = _colour(models.index(model))
-                ax.axvline(from_ms + slo_ms, color=colour, linestyle="--", linewidth=0.8)
+                ax.axvline(from_ms + slo_ms, color=colours[model], linestyle="--", linewidth=0.8)
         ax.set_title(f"{gpu}: {100 * used[gpu]:.0f} % used over the run", fontsize=9)
-    for index, model in enumerate(models):
-        axes[0].plot([], [], color=_colour(index), linewidth=6, label=model)
-    axes[0].legend(loc="upper right", fontsize=7, ncols=min(4, max(1, len(models))))
+    for model in models:
+        axes[0].plot([], [], color=colours[model], linewidth=6, label=model)
+    axes[0].plot([], [], color="grey", linestyle="--", linewidth=0.8, label="SLO, from the left")
+    lines = max(8, 8 * len(record.gpus))  # that the drawing is high enough for
+    figure.legend(
+        loc="outside right upper", fontsize=7, ncols=max(1, -(-(len(models) + 1) // lines))
+    )
     return figure
 
 
@@ -133,24 +136,33 @@ def _labels(axes: Axes, x: str, y: str) -> None:
     axes.grid(alpha=0.25)
 
 
-def _colour(index: int) -> tuple[float, float, float]:
-    from matplotlib import colormaps
-
-    red, green, blue, *_ = colormaps[_COLOURS](index % 10)
-    return red, green, blue
-
-
-def _stacked(runs: Sequence[Execution]) -> list[tuple[Execution, int]]:
-    """Each run with the lowest place, in percent, where nothing that overlaps it lies."""
-    placed: list[tuple[Execution, int]] = []
-    live: list[tuple[Execution, int]] = []
+def _stacked(runs: Sequence[Execution]) -> list[tuple[Execution, _Pieces]]:
+    """Each run with the lowest places, in percent, where nothing that overlaps it lies."""
+    placed: list[tuple[Execution, _Pieces]] = []
+    live: list[tuple[Execution, _Pieces]] = []
     for run in sorted(runs, key=lambda run: (run.started_ms, run.ended_ms)):
-        live = [(r, b) for r, b in live if r.ended_ms > run.started_ms + 1e-9]
-        bottom_pct = 0
-        for other, low_pct in sorted(live, key=lambda pair: pair[1]):
-            if low_pct >= bottom_pct + run.share_pct:
-                break
-            bottom_pct = max(bottom_pct, low_pct + other.share_pct)
-        placed.append((run, bottom_pct))
-        live.append((run, bottom_pct))
+        live = [one for one in live if one[0].ended_ms > run.started_ms + 1e-9]
+        taken = sorted(piece for _, pieces in live for piece in pieces)
+        live.append((run, _free(taken, run.share_pct)))
+        placed.append(live[-1])
     return placed
+
+
+def _free(taken: Sequence[tuple[int, int]], share_pct: int) -> _Pieces:
+    """The lowest gap that holds the share, or several: what fits on the GPU fits in the drawing."""
+    gaps: list[tuple[int, int]] = []
+    low = 0
+    for bottom, height in taken:
+        gaps += [(low, bottom - low)] if bottom > low else []
+        low = max(low, bottom + height)
+    gaps += [(low, 100 - low)] if low < 100 else []
+    for bottom, height in gaps:
+        if height >= share_pct:
+            return ((bottom, share_pct),)
+    pieces = []
+    for bottom, height in [*gaps, (max(low, 100), share_pct)]:
+        pieces.append((bottom, min(height, share_pct)))
+        share_pct -= pieces[-1][1]
+        if not share_pct:
+            break
+    return tuple(pieces)
