@@ -115,7 +115,11 @@ _Missing = Annotated[
     ),
 ]
 _Exit = Annotated[
-    bool, typer.Option("--exit-on-error", help="Exit if another model cannot be served.")
+    bool,
+    typer.Option(
+        "--exit-on-error",
+        help="Exit if a model cannot be served that --allow-missing does not name.",
+    ),
 ]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Allow shared memory of clients.")]
 _Device = Annotated[

@@ -32,7 +32,7 @@ _Lose = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NODE@S[:KIND][+S]",
-        help="Lose a node after S seconds by die, hang or cut; +S: for so long.",
+        help="Lose a node at second S by die, hang or cut; +S: back S seconds later.",
     ),
 ]
 _Kind = Annotated[

@@ -1,8 +1,11 @@
 """docs/errors.md: each reason with its status in both protocols."""
 
+import re
+from pathlib import Path
+
 from interlace.core.errors import Reason
 from interlace.server.grpc.status import STATUS as GRPC_STATUS
-from interlace.server.http.responses import STATUS as HTTP_STATUS
+from interlace.server.http import responses
 
 from .markdown import described, sentence, table
 
@@ -19,8 +22,11 @@ text. A refusal may have more:
 ## Reasons
 """
 _END = """
-A request that is not valid HTTP gets a status without a `reason`: 400, 403 (Host or Origin not
-allowed), 404, 405, 408, 413, 414, 415, 417, 431 or 505.
+A request that is wrong as HTTP gets a status without a `reason`:
+
+STATUSES.
+
+403 is for a `Host` or `Origin` that is not allowed, 408 for a request that comes too slowly.
 
 Commands print `error: ...` on stderr: see [exit codes](commands.md#exit-codes).
 """
@@ -32,7 +38,14 @@ def page() -> str:
     rows = []
     for reason in Reason:
         when, _, act = texts[reason.name].partition(". ")
-        codes = str(HTTP_STATUS[reason]), GRPC_STATUS[reason].name
+        codes = str(responses.STATUS[reason]), GRPC_STATUS[reason].name
         rows.append([f"`{reason.value}`", *codes, sentence(when), sentence(act)])
     head = ["reason", "HTTP", "gRPC", "when", "what to do"]
-    return "\n".join([_START, *table(head, rows), _END])
+    return "\n".join([_START, *table(head, rows), _END.replace("STATUSES", _statuses())])
+
+
+def _statuses() -> str:
+    """The statuses that the HTTP server gives by itself, with their names."""
+    texts = [path.read_text() for path in Path(responses.__file__ or "").parent.rglob("*.py")]
+    found = {int(code) for text in texts for code in re.findall(r"HttpError\(\s*(\d{3})", text)}
+    return ", ".join(f"{code} {responses.PHRASES[code]}" for code in sorted(found))
