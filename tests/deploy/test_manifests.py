@@ -135,6 +135,14 @@ def test_kserve_mounts_a_digest_of_the_admin_key() -> None:
     assert "--admin-key-file=/run/keys/admin" in words
 
 
+def test_kserve_takes_the_runtime_as_released() -> None:
+    """Claims in runtimes are of no release of KServe yet: the GPU comes by a device plugin."""
+    (runtime,) = [one for one in kserve() if one["kind"] == "ClusterServingRuntime"]
+    (container,) = runtime["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert "resourceClaims" not in runtime["spec"]
+
+
 class TestChart:
     pytestmark = needs_kubernetes
 

@@ -1,10 +1,11 @@
 """Tables and texts of the generated pages."""
 
 import ast
-import inspect
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 _ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)$", re.MULTILINE)
 
 
@@ -19,10 +20,8 @@ def described(kind: type) -> dict[str, str]:
 
     Read from the source: a compiled class has no docstring.
     """
-    source = inspect.getsourcefile(kind)
-    assert source is not None
-    with open(source, encoding="utf-8") as file:
-        tree = ast.parse(file.read())
+    source = ROOT / f"{kind.__module__.replace('.', '/')}.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
             text = ast.get_docstring(node) or ""
