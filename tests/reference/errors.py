@@ -22,11 +22,8 @@ text. A refusal may have more:
 ## Reasons
 """
 _END = """
-A request that is wrong as HTTP gets a status without a `reason`:
-
-STATUSES.
-
-403 is for a `Host` or `Origin` that is not allowed, 408 for a request that comes too slowly.
+A request that is wrong as HTTP gets a status without a `reason`: STATUSES.
+Status 403 is for a `Host` or `Origin` that is not allowed, 408 for a request that comes too slowly.
 
 Commands print `error: ...` on stderr: see [exit codes](commands.md#exit-codes).
 """
@@ -45,7 +42,7 @@ def page() -> str:
 
 
 def _statuses() -> str:
-    """The statuses that the HTTP server gives by itself, with their names."""
+    """The statuses that the HTTP server gives by itself."""
     texts = [path.read_text() for path in Path(responses.__file__ or "").parent.rglob("*.py")]
     found = {int(code) for text in texts for code in re.findall(r"HttpError\(\s*(\d{3})", text)}
-    return ", ".join(f"{code} {responses.PHRASES[code]}" for code in sorted(found))
+    return ", ".join(map(str, sorted(found)))
