@@ -28,8 +28,6 @@ NO_SERVER = {"plan", "simulate", "replay", "--version"}
 #: Options of commands that take minutes.
 LONG = {"--compare", "--what-if"}
 FILE = re.compile(r"^[^-=]*(?:\.(?:toml|onnx|log|json)|/)$")
-#: Pages with old outputs. Take a page off when it is rewritten.
-OLD = {"planning.md", "simulation.md"}
 MOVING = (
     (r"planned in [\d.]+ s", "planned in TIME"),
     (r"interlace \d+\.\d+\.\d+ \(.*\)", "interlace VERSION"),
@@ -81,14 +79,6 @@ def needs_no_server(pair: Pair) -> bool:
 
 ALL = [one for page in PAGES for one in pairs(page.read_text(), page.name)]
 RUN = [one for one in ALL if needs_no_server(one) and not one.long]
-CASES = [
-    pytest.param(
-        one,
-        id=f"{one.page}: {' '.join(one.commands[-1])}",
-        marks=[pytest.mark.xfail(reason="old", strict=False)] if one.page in OLD else [],
-    )
-    for one in RUN
-]
 
 
 def plain(text: str) -> list[str]:
@@ -114,7 +104,9 @@ def missing(shown: str, printed: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", CASES)
+@pytest.mark.parametrize(
+    "pair", RUN, ids=lambda pair: f"{pair.page}: {' '.join(pair.commands[-1])}"
+)
 def test_the_shown_output_is_printed(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
