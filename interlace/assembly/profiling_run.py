@@ -31,7 +31,7 @@ from interlace.profiling.cuda import task as gpu_task
 from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
 from interlace.profiling.cuda.process import reader_placements
 from interlace.profiling.cuda.task import GpuTask
-from interlace.profiling.extra_metrics import ExtraMetrics, side_by_side, with_parts, with_power
+from interlace.profiling.extra_metrics import ExtraMetrics, count_dram_use, side_by_side, with_parts
 from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig
@@ -51,8 +51,8 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
     Raises:
         InputError: it takes a GPU, or one that is parted by green contexts.
     """
-    if wanted.of_a_gpu and not where.settings:
-        raise InputError("--pressure and --power are of GPUs; these are cores")
+    if wanted.pressure and not where.settings:
+        raise InputError("--pressure is of GPUs; these are cores")
     if wanted.pressure and where.settings[0].lanes != gpu.LANES:
         raise InputError("--pressure sets readers beside models: it takes --device green")
 
@@ -79,8 +79,8 @@ class ExtraProfiling:
         """Put what is wanted into ``profiles``; what was seen side by side is the answer."""
         known = [model for model in models if model.key in profiles]
         counted: dict[str, dict[tuple[int, int], float]] = {}
-        if self._wanted.power or self._wanted.pressure:
-            counted = await self._power(known, profiles)
+        if self._wanted.pressure:
+            counted = await self._dram_use(known, profiles)
         seen: list[CoRun] = []
         if self._wanted.corun:
             seen = await side_by_side(self._rig, known, profiles, self.failures)
@@ -89,7 +89,7 @@ class ExtraProfiling:
             await self._parts(known, profiles, counted)
         return seen
 
-    async def _power(
+    async def _dram_use(
         self, models: Sequence[Model], profiles: dict[str, Profile]
     ) -> dict[str, dict[tuple[int, int], float]]:
         try:
@@ -98,16 +98,9 @@ class ExtraProfiling:
             self.failures.append(str(error))
             return {}
         try:
-            after, counted = await with_power(
-                self._rig, nvml, models, profiles, self._wanted, self.failures
-            )
-        except NvmlError as error:
-            self.failures.append(str(error))
-            return {}
+            return await count_dram_use(self._rig, nvml, models, profiles, self.failures)
         finally:
             nvml.close()
-        self._keep(models, profiles, after)
-        return counted
 
     async def _parts(
         self,
@@ -224,7 +217,7 @@ async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Fi
         further = ExtraProfiling(task.wanted, task.where, rig, store)
         for key in filled.guessed:
             del filled.profiles[key]
-        async with telling(_LOG, lambda: "measuring layers, neighbours or power, as asked for"):
+        async with telling(_LOG, lambda: "measuring layers, pressure or neighbours, as asked for"):
             seen = await further.measure(models, filled.profiles)
         failures += [*further.failures, *filled.failures.values(), *filled.guessed.values()]
         return Findings(models, filled, seen, failures)

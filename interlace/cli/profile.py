@@ -33,7 +33,6 @@ Layers = Annotated[bool, typer.Option("--layers", help="Also copy and run times 
 Pressure = Annotated[
     bool, typer.Option("--pressure", help="Also L2 and DRAM use (--device green).")
 ]
-Power = Annotated[bool, typer.Option("--power", help="Also power, and energy per request (GPU).")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print a CSV that interlace plan reads.")]
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="Estimate from the models' graphs for --gpu.")
@@ -59,7 +58,6 @@ def profile(
     force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
     layers: Layers = False,
     pressure: Pressure = False,
-    power: Power = False,
     corun: CoRunning = False,
     estimate: Estimate = False,
     gpu: _Kinds = None,
@@ -77,7 +75,7 @@ def profile(
     Examples:
       interlace profile models/
       interlace profile models/ --cores 0-3 --csv > profiles.csv
-      interlace profile models/ --device green --power --corun
+      interlace profile models/ --device green --pressure --corun
       interlace profile models/ --estimate --gpu h100     # no GPU needed
     """
     folder, names = profiles or default_profiles(), tuple(model or ())
@@ -86,7 +84,7 @@ def profile(
         return _estimate(estimate and not as_csv, gpu, measured or (), asked, as_json)
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose_accelerators(device, cpu_settings(cores, Path(weights), models_dir), gpus)
-        check(wanted := ExtraMetrics(layers, pressure, power, corun), where)
+        check(wanted := ExtraMetrics(layers, pressure, corun), where)
         task = ProfilingTask(models_dir, names, where, folder, force, wanted, trust_models)
         show_logs(errors := console(stderr=True))
         with ProgressBar(errors) as bar:

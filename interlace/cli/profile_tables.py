@@ -16,8 +16,6 @@ from interlace.profiling.corun import CoRun
 
 def further_tables(profiles: Mapping[str, Profile], seen: Sequence[CoRun]) -> Iterator[Table]:
     """Those that have something to say."""
-    if any(one.draws for one in profiles.values()):
-        yield _power(profiles)
     if any(one.pressure for one in profiles.values()):
         yield _pressure(profiles)
     if any(one.layers for one in profiles.values()):
@@ -25,17 +23,6 @@ def further_tables(profiles: Mapping[str, Profile], seen: Sequence[CoRun]) -> It
         yield _cold_starts(profiles)
     if seen:
         yield _company(seen)
-
-
-def _power(profiles: Mapping[str, Profile]) -> Table:
-    headings = ("batch", "share %", "W", "rows/s", "mJ a row", "beyond idle")
-    made = table(("model",), headings, "power of the whole GPU, batches back to back")
-    for name, profile in profiles.items():
-        for (batch, share), draw in sorted(profile.draws.items()):
-            joules = (f"{1000 * draw.request_j:.2f}", f"{1000 * draw.extra_j:.2f}")
-            cells = (f"{draw.power_w:.0f}", f"{draw.rows_per_s:.0f}", *joules)
-            made.add_row(name, str(batch), str(share), *cells)
-    return made
 
 
 def _pressure(profiles: Mapping[str, Profile]) -> Table:

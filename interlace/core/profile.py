@@ -58,28 +58,6 @@ class LayerProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerDraw:
-    """Electric power of the whole GPU while one (batch, share) ran back to back, all else idle.
-
-    ``idle_w`` is what it drew with nothing running, ``rows_per_s`` what was done meanwhile.
-    """
-
-    power_w: float
-    idle_w: float
-    rows_per_s: float
-
-    @property
-    def request_j(self) -> float:
-        """Energy of one row, the idle GPU's part included: what was drawn over what was done."""
-        return self.power_w / self.rows_per_s
-
-    @property
-    def extra_j(self) -> float:
-        """Energy of one row beyond what the GPU would have drawn idle."""
-        return max(0.0, self.power_w - self.idle_w) / self.rows_per_s
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryContention:
     """One (batch, share) beside a kernel that only reads ``what`` ("l2" or "dram").
 
@@ -100,8 +78,8 @@ class Profile:
     """Measured behaviour of ``model`` on ``gpu_kind``.
 
     ``points`` maps (batch rows, share_pct) to latency as the engine sees it: command to completion,
-    overheads included. ``pressure`` maps the same key to (L2, DRAM) utilisation in 0..1, ``draws``
-    to power, ``strains`` to behaviour beside memory readers. ``cold_ms`` is one row with no weights
+    overheads included. ``pressure`` maps the same key to (L2, DRAM) utilisation in 0..1,
+    ``strains`` to behaviour beside memory readers. ``cold_ms`` is one row with no weights
     resident, brought as our plan has it. What was not measured is empty or 0.
     ``interval`` is of an estimate: true latencies over its own, 10th and 90th percentile.
     """
@@ -116,7 +94,6 @@ class Profile:
     load_ms: float = 0.0
     pressure: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     layers: tuple[LayerProfile, ...] = ()
-    draws: Mapping[tuple[int, int], PowerDraw] = field(default_factory=dict)
     strains: Mapping[tuple[int, int], tuple[MemoryContention, ...]] = field(default_factory=dict)
     cold_ms: float = 0.0
     interval: tuple[float, float] = (1.0, 1.0)

@@ -1,9 +1,9 @@
-"""What goes into profiles beside latency: power, pressure, layers, and models side by side."""
+"""What goes into profiles beside latency: pressure, layers, and models side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,15 +12,13 @@ from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
 from interlace.profiling.corun_partitions import measure_coruns
-from interlace.profiling.cuda.nvml import Nvml
-from interlace.profiling.cuda.power import PowerMeter, idle_w, measure_power, power_points
+from interlace.profiling.cuda.dram_use import measure_dram_use
+from interlace.profiling.cuda.nvml import Nvml, NvmlError
 from interlace.profiling.cuda.process import reader_placements, with_findings
 from interlace.profiling.findings import take_apart
 from interlace.profiling.rig import MeasureError, Rig
 
 Known = Mapping[str, Profile]  #: by deployment key
-_IDLE_S = 1.0
-_WINDOW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,57 +27,36 @@ class ExtraMetrics:
 
     layers: bool = False
     pressure: bool = False
-    power: bool = False
     corun: bool = False
 
-    @property
-    def of_a_gpu(self) -> bool:
-        """Whether something is wanted that cores do not have."""
-        return self.pressure or self.power
 
+async def count_dram_use(
+    rig: Rig, nvml: Nvml, models: Sequence[Model], known: Known, failures: list[str]
+) -> dict[str, dict[tuple[int, int], float]]:
+    """DRAM utilisation that the GPU counts, by model, where readers will stand beside it.
 
-async def with_power(
-    rig: Rig,
-    nvml: Nvml,
-    models: Sequence[Model],
-    known: Known,
-    wanted: ExtraMetrics,
-    failures: list[str],
-) -> tuple[dict[str, Profile], dict[str, dict[tuple[int, int], float]]]:
-    """Profiles with power, and by model the DRAM utilisation that the GPU counted.
-
-    Raises:
-        NvmlError: the GPU does not count its energy.
+    Readers stand in where the GPU has no such counters, or refuses them.
     """
-    meter = PowerMeter(rig, nvml)
-    idle = await idle_w(rig, meter, _IDLE_S)
-    after: dict[str, Profile] = {}
     counted: dict[str, dict[tuple[int, int], float]] = {}
-    for model in models:
-        profile = known[model.key]
+    for model in models if nvml.counts else ():
         try:
-            seen = await measure_power(
-                rig, meter, model, _points(rig, profile, wanted), idle, _WINDOW_S
-            )
+            points = _points(rig, known[model.key])
+            counted[model.key] = await measure_dram_use(rig, nvml, model, points)
         except MeasureError as error:
             failures.append(f"{model.name}: {error}")
-            continue
-        draws = {key: one.draw for key, one in seen.items()} if wanted.power else {}
-        after[model.key] = replace(profile, draws={**profile.draws, **draws})
-        counted[model.key] = {
-            key: one.counters.dram for key, one in seen.items() if one.counters.dram is not None
-        }
-    return after, counted
+        except NvmlError:
+            break
+    return counted
 
 
-def _points(rig: Rig, profile: Profile, wanted: ExtraMetrics) -> dict[int, tuple[int, ...]]:
-    """Where power is wanted, and where readers will stand beside the model."""
-    points = power_points(profile) if wanted.power else {}
-    for place in reader_placements(rig.gpu) if wanted.pressure else ():
-        known = sorted(batch for batch, share in profile.points if share == place.share_pct)
-        both = {known[0], known[-1]} if known else set()
-        points[place.share_pct] = tuple(sorted({*points.get(place.share_pct, ()), *both}))
-    return {share: batches for share, batches in points.items() if batches}
+def _points(rig: Rig, profile: Profile) -> dict[int, tuple[int, ...]]:
+    """The smallest and the largest batch at each share that readers stand beside."""
+    points: dict[int, tuple[int, ...]] = {}
+    for place in reader_placements(rig.gpu):
+        batches = sorted(batch for batch, share in profile.points if share == place.share_pct)
+        if batches:
+            points[place.share_pct] = tuple(sorted({batches[0], batches[-1]}))
+    return points
 
 
 async def with_parts(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import MsgspecError
 
-from interlace.core.profile import LatencyPoint, PowerDraw, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.profiling.profile_file import profile_of, read_record
 
 _REQUIRED: Final = ("model", "share_pct", "batch", "latency_ms")
@@ -26,9 +26,9 @@ _OPTIONAL: Final = (
     "gpu_kind",
     "l2_util",
     "dram_util",
-    "power_w",
-    "idle_w",
 )
+#: Columns of older tables that nothing reads any more.
+_PASSED_OVER: Final = ("power_w", "idle_w")
 _MB: Final = 10**6
 
 
@@ -48,8 +48,7 @@ def read_profiles(path: Path, gpu_kind: str) -> ProfileTable:
 
     Columns: model, share_pct, batch, latency_ms (median); and if known p95_ms and p99_ms (else
     as the median), samples, weights_mb, activation_mb, load_ms, gpu_kind, l2_util and dram_util
-    (0..1), power_w and idle_w (of the GPU while batches run back to back, and while nothing does).
-    Empty lines and lines that begin with # are passed over.
+    (0..1). Empty lines and lines that begin with # are passed over.
 
     Raises:
         ProfileTableError: a column is missing or unknown, or a value is not what it should be;
@@ -78,14 +77,10 @@ def profiles_text(profiles: Mapping[str, Profile]) -> str:
     for name, one in profiles.items():
         sizes = (one.weights_bytes / _MB, one.activation_bytes / _MB, one.load_ms)
         for (batch, share_pct), point in sorted(one.points.items()):
-            draw = one.draws.get((batch, share_pct))
-            more = (
-                *one.pressure.get((batch, share_pct), ("", "")),
-                *(("", "") if draw is None else (draw.power_w, draw.idle_w)),
-            )
+            pressure = one.pressure.get((batch, share_pct), ("", ""))
             times_ms = (point.median_ms, point.p95_ms, point.p99_ms)
             figures = (name, share_pct, batch, *times_ms, max(1, point.samples), *sizes)
-            table.writerow((*figures, one.gpu_kind, *more))
+            table.writerow((*figures, one.gpu_kind, *pressure))
     return out.getvalue()
 
 
@@ -111,7 +106,6 @@ class _ModelRows:
 
     points: dict[tuple[int, int], LatencyPoint] = field(default_factory=dict)
     pressure: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
-    draws: dict[tuple[int, int], PowerDraw] = field(default_factory=dict)
     weights_bytes: int = 0
     activation_bytes: int = 0
     load_ms: float = 0.0
@@ -126,7 +120,6 @@ class _ModelRows:
             self.points,
             load_ms=self.load_ms,
             pressure=self.pressure,
-            draws=self.draws,
         )
 
 
@@ -208,7 +201,8 @@ def _places(line: str) -> list[int]:
 
 def _check_columns(where: str, names: list[str]) -> None:
     missing = [name for name in _REQUIRED if name not in names]
-    wrong = [n for n in names if n not in (*_REQUIRED, *_OPTIONAL) or names.count(n) > 1]
+    known = (*_REQUIRED, *_OPTIONAL, *_PASSED_OVER)
+    wrong = [name for name in names if name not in known or names.count(name) > 1]
     if missing or wrong:
         what = f"no column {missing[0]}" if missing else f"column '{wrong[0]}' is unknown or twice"
         raise ProfileTableError(
@@ -231,9 +225,6 @@ def _take(row: _Row, gathered: dict[str, _ModelRows]) -> None:
     rows.points[key] = LatencyPoint(median_ms, p95_ms, row.above_zero("p99_ms", p95_ms), samples)
     if row.text("l2_util") or row.text("dram_util"):
         rows.pressure[key] = (row.number("l2_util", 0.0, 1), row.number("dram_util", 0.0, 1))
-    if row.text("power_w"):
-        idle_w = row.number("idle_w", 0.0)
-        rows.draws[key] = PowerDraw(row.number("power_w"), idle_w, 1000.0 * key[0] / median_ms)
     rows.weights_bytes = int(row.number("weights_mb", rows.weights_bytes / _MB) * _MB)
     rows.activation_bytes = int(row.number("activation_mb", rows.activation_bytes / _MB) * _MB)
     rows.load_ms = row.number("load_ms", rows.load_ms)

@@ -14,7 +14,6 @@ from interlace.core.profile import (
     LaunchOverhead,
     LayerProfile,
     MemoryContention,
-    PowerDraw,
     Profile,
 )
 
@@ -39,7 +38,6 @@ class ExtrasRow(msgspec.Struct, frozen=True):
     batch: int
     share_pct: int
     pressure: tuple[float, float] | None = None
-    draw: PowerDraw | None = None
     strains: tuple[MemoryContention, ...] = ()
 
 
@@ -132,12 +130,11 @@ def point_rows(profile: Profile) -> list[PointRow]:
 
 def extras_rows(profile: Profile) -> list[ExtrasRow]:
     """What was measured beside latency, by share and batch."""
-    keys = {*profile.pressure, *profile.draws, *profile.strains}
+    keys = {*profile.pressure, *profile.strains}
     return [
         ExtrasRow(
             *key,
             pressure=profile.pressure.get(key),
-            draw=profile.draws.get(key),
             strains=profile.strains.get(key, ()),
         )
         for key in sorted(keys, key=lambda key: (key[1], key[0]))
@@ -164,7 +161,6 @@ def profile_of(record: ProfileRecord, key: str) -> Profile:
         layers=record.layers,
         cold_ms=record.cold_ms,
         interval=record.interval,
-        draws={_key(one): one.draw for one in record.more if one.draw is not None},
         strains={_key(one): one.strains for one in record.more if one.strains},
     )
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.core.profile import PowerDraw
 from interlace.profiling.profile_csv import ProfileTableError, profiles_text, read_profiles
 
 HEAD = "model,share_pct,batch,latency_ms"
@@ -27,11 +26,10 @@ def test_what_is_left_out_is_the_median(tmp_path: Path) -> None:
     assert (profile.weights_bytes, profile.activation_bytes) == (100 * 10**6, 0)
 
 
-def test_power_is_read_where_it_is_known(tmp_path: Path) -> None:
+def test_a_table_from_when_power_was_measured_is_read(tmp_path: Path) -> None:
     path = table(tmp_path, f"{HEAD},power_w,idle_w", "a,100,8,4,300,100", "a,50,8,8,,")
-    draws = read_profiles(path, "h100").profiles["a"].draws
-    assert draws == {(8, 100): PowerDraw(300.0, 100.0, 2000.0)}
-    assert draws[8, 100].request_j == pytest.approx(0.15)
+    points = read_profiles(path, "h100").profiles["a"].points
+    assert [point.median_ms for point in points.values()] == [4, 8]
 
 
 def test_rows_of_other_kinds_are_passed_over(tmp_path: Path) -> None:
@@ -88,11 +86,10 @@ def test_any_value_is_a_latency_or_an_error(
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = table(
         tmp_path,
-        f"gpu_kind,{HEAD},p95_ms,p99_ms,samples,weights_mb,activation_mb,load_ms,l2_util,dram_util,"
-        "power_w,idle_w",
-        "h100,a,100,8,4,5,6,30,100,20.5,7,0.25,0.5,300,100",
-        "h100,a,50,1,2,2.5,3,9,100,20.5,7,,,,",
-        "h100,b,100,1,1,1,1,1,0,0,0,,,,",
+        f"gpu_kind,{HEAD},p95_ms,p99_ms,samples,weights_mb,activation_mb,load_ms,l2_util,dram_util",
+        "h100,a,100,8,4,5,6,30,100,20.5,7,0.25,0.5",
+        "h100,a,50,1,2,2.5,3,9,100,20.5,7,,",
+        "h100,b,100,1,1,1,1,1,0,0,0,,",
     )
     found = read_profiles(path, "h100").profiles
     again = table(tmp_path, profiles_text(found))

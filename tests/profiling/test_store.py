@@ -13,7 +13,6 @@ from interlace.core.profile import (
     LaunchOverhead,
     LayerProfile,
     MemoryContention,
-    PowerDraw,
     Profile,
 )
 from interlace.core.tensor import Signature, TensorSpec
@@ -72,7 +71,6 @@ def test_what_is_known_beside_latency_is_kept_too(tmp_path: Path) -> None:
             LayerProfile("conv", 640, 0.5, 0.25, 1.5),
             LayerProfile("relu", 0, 0.0, 0.125, 0.125),
         ),
-        draws={(4, 100): PowerDraw(350.5, 90.25, 1000.0)},
         strains={
             (1, 50): (
                 MemoryContention("l2", 50, 0.5, 0.25, 1.125),
@@ -89,6 +87,15 @@ def test_a_file_from_before_there_was_more_is_read(stored: Stored) -> None:
     record = json.loads(stored.path.read_text())
     for key in ("more", "layers"):
         del record[key]
+    stored.path.write_text(json.dumps(record))
+    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
+    assert not stored.warnings
+
+
+def test_a_file_from_when_power_was_measured_is_read(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    draw = {"power_w": 350.5, "idle_w": 90.25, "rows_per_s": 1000.0}
+    record["more"] = [{"batch": 4, "share_pct": 100, "draw": draw}]
     stored.path.write_text(json.dumps(record))
     assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
     assert not stored.warnings

@@ -1,1 +1,1 @@
-"""What is measured on a GPU beside latency: layers, memory pressure, power."""
+"""What is measured on a GPU beside latency: layers, memory pressure."""

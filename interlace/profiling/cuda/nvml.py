@@ -1,49 +1,38 @@
-"""NVML as far as measuring needs it: energy, and the utilisation counters of Hopper's GPM."""
+"""NVML as far as measuring needs it: the DRAM counter of Hopper's GPM."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-#: Metrics of ``nvmlGpmMetricsGet``, in percent: nvml.h, nvmlGpmMetricId_t.
-_SM_UTIL: Final = 2
+#: Metric of ``nvmlGpmMetricsGet``, in percent: nvml.h, nvmlGpmMetricId_t.
 _DRAM_BW_UTIL: Final = 10
-_WANTED: Final = (_SM_UTIL, _DRAM_BW_UTIL)
 
 
 class NvmlError(Exception):
     """NVML is not there, or does not say what was asked."""
 
 
-class GpmCounters(NamedTuple):
-    """Utilisation between two samples, each 0..1; ``None`` where the GPU does not count it.
-
-    GPM has no counter of L2's bandwidth on Hopper: that takes readers beside the model.
-    """
-
-    sms: float | None
-    dram: float | None
-
-
 class Nvml(Protocol):
     """One GPU. It initialises no CUDA, so that the main process may hold it."""
-
-    def energy_j(self) -> float:
-        """Energy drawn since the driver was loaded; renewed about every 100 ms.
-
-        Raises:
-            NvmlError: this GPU does not count it.
-        """
 
     @property
     def counts(self) -> bool:
         """Whether there are utilisation counters at all (Hopper and later, not inside MIG)."""
 
     def sample(self) -> Any:
-        """The counters now; to be given to ``between`` once."""
+        """The counters now; to be given to ``dram_use`` once.
 
-    def between(self, first: Any, second: Any) -> GpmCounters:
-        """What was used from the first to the second, at least 100 ms later. Ends both."""
+        Raises:
+            NvmlError: they are refused.
+        """
+
+    def dram_use(self, first: Any, second: Any) -> float | None:
+        """DRAM utilisation, 0..1, from the first to the second sample, at least 100 ms later.
+
+        Ends both; ``None`` where the GPU does not count it. GPM has no counter of L2's bandwidth on
+        Hopper: that takes readers beside the model.
+        """
 
     def close(self) -> None: ...
 
@@ -68,12 +57,6 @@ class BoundNvml:
             self.close()
             raise NvmlError(f"NVML knows no GPU {uuid}: {error}") from error
 
-    def energy_j(self) -> float:
-        try:
-            return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)) / 1000.0
-        except self._nvml.NVMLError as error:
-            raise NvmlError(f"the GPU does not count its energy: {error}") from error
-
     @property
     def counts(self) -> bool:
         try:
@@ -93,13 +76,12 @@ class BoundNvml:
             raise NvmlError(f"no GPM sample: {error}") from error
         return made
 
-    def between(self, first: Any, second: Any) -> GpmCounters:
+    def dram_use(self, first: Any, second: Any) -> float | None:
         asked = self._nvml.c_nvmlGpmMetricsGet_t()
         asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(_WANTED)
+        asked.numMetrics = 1
         asked.sample1, asked.sample2 = first, second
-        for place, metric in enumerate(_WANTED):
-            asked.metrics[place].metricId = metric
+        asked.metrics[0].metricId = _DRAM_BW_UTIL
         try:
             self._nvml.nvmlGpmMetricsGet(asked)
         except self._nvml.NVMLError as error:
@@ -107,17 +89,14 @@ class BoundNvml:
         finally:
             self._nvml.nvmlGpmSampleFree(first)
             self._nvml.nvmlGpmSampleFree(second)
-        return GpmCounters(*(_part(asked.metrics[place]) for place in range(len(_WANTED))))
+        metric = asked.metrics[0]
+        if int(metric.nvmlReturn) != 0:
+            return None
+        return min(1.0, max(0.0, float(metric.value) / 100.0))
 
     def close(self) -> None:
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
-
-
-def _part(metric: Any) -> float | None:
-    if int(metric.nvmlReturn) != 0:
-        return None
-    return min(1.0, max(0.0, float(metric.value) / 100.0))
 
 
 def _module() -> Any:

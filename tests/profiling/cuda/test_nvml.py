@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlace.profiling.cuda.nvml import BoundNvml, GpmCounters, NvmlError
+from interlace.profiling.cuda.nvml import BoundNvml, NvmlError
 
 
 class FakeError(Exception):
@@ -14,7 +14,7 @@ class FakeError(Exception):
 
 
 class FakePynvml:
-    """One GPU that has used a quarter of its SMs and half of its DRAM's bandwidth."""
+    """One GPU that has used half of its DRAM's bandwidth."""
 
     NVMLError = FakeError
     NVML_GPM_METRICS_GET_VERSION = 1
@@ -39,10 +39,6 @@ class FakePynvml:
         self._check("nvmlDeviceGetHandleByUUID")
         return f"handle of {uuid}"
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        self._check("nvmlDeviceGetTotalEnergyConsumption")
-        return 12_500
-
     def nvmlGpmQueryDeviceSupport(self, device: str) -> Any:
         self._check("nvmlGpmQueryDeviceSupport")
         return SimpleNamespace(isSupportedDevice=1)
@@ -66,34 +62,21 @@ class FakePynvml:
         assert metricsGet.version == 1
         assert metricsGet.sample1 != metricsGet.sample2
         for metric in metricsGet.metrics[: metricsGet.numMetrics]:
-            metric.value = {2: 25.0, 10: 50.0}[metric.metricId]
+            metric.value = {10: 50.0}[metric.metricId]
             metric.nvmlReturn = 3 if metric.metricId in self.absent else 0
 
 
-def test_energy_is_in_joules() -> None:
-    module = FakePynvml()
-    nvml = BoundNvml("GPU-1", module)
-    assert nvml.energy_j() == 12.5
-    nvml.close()
-    assert module.open == 0
-
-
-@pytest.mark.parametrize(
-    ("absent", "wanted"),
-    [
-        ((), GpmCounters(0.25, 0.5)),
-        ((2,), GpmCounters(None, 0.5)),
-        ((2, 10), GpmCounters(None, None)),
-    ],
-)
-def test_counters_that_are_not_there_are_not_zero(
-    absent: tuple[int, ...], wanted: GpmCounters
+@pytest.mark.parametrize(("absent", "wanted"), [((), 0.5), ((10,), None)])
+def test_a_counter_that_is_not_there_is_not_zero(
+    absent: tuple[int, ...], wanted: float | None
 ) -> None:
     module = FakePynvml(absent=absent)
     nvml = BoundNvml("GPU-1", module)
     assert nvml.counts
-    assert nvml.between(nvml.sample(), nvml.sample()) == wanted
+    assert nvml.dram_use(nvml.sample(), nvml.sample()) == wanted
     assert not module.samples
+    nvml.close()
+    assert module.open == 0
 
 
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByUUID"])
@@ -112,11 +95,9 @@ def test_what_is_refused_is_said_and_no_sample_is_left() -> None:
     module = FakePynvml("nvmlGpmMetricsGet")
     nvml = BoundNvml("GPU-1", module)
     with pytest.raises(NvmlError, match="no GPM metrics"):
-        nvml.between(nvml.sample(), nvml.sample())
+        nvml.dram_use(nvml.sample(), nvml.sample())
     assert not module.samples
     assert not BoundNvml("GPU-1", FakePynvml("nvmlGpmQueryDeviceSupport")).counts
-    with pytest.raises(NvmlError, match="does not count its energy"):
-        BoundNvml("GPU-1", FakePynvml("nvmlDeviceGetTotalEnergyConsumption")).energy_j()
 
 
 def test_the_installed_module_has_every_call_with_these_parameters() -> None:
@@ -125,7 +106,6 @@ def test_the_installed_module_has_every_call_with_these_parameters() -> None:
         if name.startswith("nvml"):
             wanted = [p for p in inspect.signature(fake).parameters if p != "self"]
             assert list(inspect.signature(getattr(pynvml, name)).parameters) == wanted, name
-    assert pynvml.NVML_GPM_METRIC_SM_UTIL == 2
     assert pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL == 10
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.numMetrics, asked.metrics[1].metricId = 2, 10
