@@ -42,8 +42,7 @@ HOT: Final = (
     *(f"runtime/{name}.py" for name in ("clock", "runtime")),
     *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),
     *(f"device/simulated/{name}.py" for name in (
-        "contention", "copy_engines", "device", "host_link", "partition_table", "physics",
-        "queued_work", "running_batches", "timeouts",
+        "contention", "device", "host_link", "partition_table", "physics", "running_batches",
     )),
     *(f"device/process/{name}.py" for name in (
         "batch_frames", "link", "output_arena", "pending",
@@ -54,12 +53,12 @@ HOT: Final = (
     *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),
     *(f"server/http/{name}.py" for name in (
-        "bodies", "chunked_coding", "connection", "connection_limit", "exchange", "generate",
-        "inference", "inference_context", "inference_handler", "input_tensors", "request_head",
+        "bodies", "chunked_coding", "connection", "exchange", "generate", "inference",
+        "inference_context", "inference_handler", "input_tensors", "request_head",
         "responses", "server_state", "timeouts",
     )),
     *(f"server/grpc/{name}.py" for name in (
-        "abuse", "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
+        "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
         "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_response",
         "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
     )),

@@ -14,8 +14,8 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.peer_path import PeerPath
 from interlace.device.cuda.memory.touched_pages import TouchedPages
+from interlace.device.cuda.memory.weights_memory import PeerPath
 
 _MIB: Final = 1 << 20
 _COPIES_MIB: Final = (1, 4, 8, 16, 64, 219)

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.accelerators import Accelerators, WeightsFolder
 from interlace.assembly.machine import drafts, find_models
-from interlace.assembly.weights_folder import WeightsFolder
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
@@ -29,9 +28,14 @@ from interlace.profiling.cpu import task as cores_task
 from interlace.profiling.cpu.task import CoresTask
 from interlace.profiling.cuda import task as gpu_task
 from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
-from interlace.profiling.cuda.process import reader_placements
 from interlace.profiling.cuda.task import GpuTask
-from interlace.profiling.extra_metrics import ExtraMetrics, count_dram_use, side_by_side, with_parts
+from interlace.profiling.extra_metrics import (
+    ExtraMetrics,
+    count_dram_use,
+    reader_placements,
+    side_by_side,
+    with_parts,
+)
 from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
+from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
 from interlace.profiling.corun_partitions import measure_coruns
 from interlace.profiling.cuda.dram_use import measure_dram_use
 from interlace.profiling.cuda.nvml import Nvml, NvmlError
-from interlace.profiling.cuda.process import reader_placements, with_findings
-from interlace.profiling.findings import take_apart
+from interlace.profiling.cuda.readers import pressure
+from interlace.profiling.cuda.task import ReaderPlacement
+from interlace.profiling.findings import PartFindings, take_apart
 from interlace.profiling.rig import MeasureError, Rig
 
 Known = Mapping[str, Profile]  #: by deployment key
@@ -105,3 +107,47 @@ async def side_by_side(
         except MeasureError as error:
             failures.append(f"side by side at {share_pct} %: {error}")
     return seen
+
+
+def reader_placements(gpu: Gpu) -> tuple[ReaderPlacement, ...]:
+    """A quarter, half and three quarters of the GPU, with the largest reader beside each.
+
+    Beside half of it a small reader, too: how a model suffers from less. Nothing where no two
+    partitions may stand side by side.
+    """
+    half = corun_share_pct(gpu, 2)
+    if half is None:
+        return ()
+    quarter = max((share for share in gpu.shares_pct if share <= half // 2), default=half)
+    most = _beside(gpu, quarter)
+    return tuple(
+        ReaderPlacement(
+            share, tuple(sorted({_beside(gpu, share), *((quarter,) if share == half else ())}))
+        )
+        for share in sorted({quarter, half, most})
+    )
+
+
+def _beside(gpu: Gpu, share_pct: int) -> int:
+    return max(other for other in gpu.shares_pct if gpu.legal(sorted((share_pct, other))))
+
+
+def with_findings(
+    profile: Profile, found: PartFindings, dram: Mapping[tuple[int, int], float]
+) -> Profile:
+    """The profile with what was found; what was not measured stays what it was.
+
+    ``dram`` is what the GPU's own counters said, and goes before what readers say of DRAM; of the
+    L2 there are readers alone.
+    """
+    strains, pressures = dict(profile.strains), dict(profile.pressure)
+    for at in found.strains:
+        key = at.batch, at.share_pct
+        if at.strains:
+            strains[key] = at.strains
+        taken = pressure(at.strains)
+        if taken is not None:
+            pressures[key] = taken[0], dram.get(key, taken[1])
+    layers = found.layers or profile.layers
+    cold_ms = found.cold_ms if found.layers else profile.cold_ms
+    return replace(profile, layers=layers, cold_ms=cold_ms, strains=strains, pressure=pressures)

@@ -1,6 +1,6 @@
 """What several nodes say, as one."""
 
-from interlace.router.merging import merged_index, merged_statistics
+from interlace.router.api import merged_index, merged_statistics
 
 
 def test_a_version_is_ready_if_one_node_has_it_ready() -> None:

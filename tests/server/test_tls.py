@@ -17,7 +17,7 @@ from interlace.core.user_errors import InputError
 from interlace.server import tls as tls_module
 from interlace.server.grpc import epoll_loop
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.http import tls_listener
+from interlace.server.http import server as http_server
 from interlace.server.http.limits import HttpLimits
 from interlace.server.tls import GRPC, HTTP, TlsFiles
 from tests.server.certificates import Authority
@@ -270,7 +270,7 @@ def test_a_client_trusts_no_authority_that_was_replaced(tmp_path: Path) -> None:
 def test_handshakes_that_stall_end_and_hold_nobody_up(
     files: TlsFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(http_server, "HANDSHAKE_S", 0.5)
     monkeypatch.setattr(epoll_loop, "HANDSHAKE_S", 0.5)
     stand = Stand(tls=files.listener(HTTP))
     try:

@@ -8,8 +8,7 @@ import pytest
 from interlace.core.tables import TableError
 from interlace.sim.workload.parse import KEYS, workload
 from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma, ReplayedTrace
-from interlace.sim.workload.renewal import Gamma
-from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.renewal import Gamma, Steady, Uniform
 from interlace.sim.workload.traces import TraceFiles
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 

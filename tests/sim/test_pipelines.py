@@ -16,11 +16,10 @@ from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
 from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import RunRecord
-from interlace.sim.report.apps import app_figures
+from interlace.sim.report.figures import app_figures
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
-from interlace.sim.workload.spacing import Steady
+from interlace.sim.workload.renewal import Steady, poisson
 from tests.builders import line_profile, machine
 
 

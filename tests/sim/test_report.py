@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlace.core.request import Outcome
 from interlace.sim.record import Execution, PartitionSpan, RunRecord, ServedRequest
 from interlace.sim.report import report
-from interlace.sim.report.fairness import jain, service_gap_ms
+from interlace.sim.report.figures import jain, service_gap_ms
 from interlace.sim.report.usage import gpus_over_time, mean_gpus
 
 

@@ -15,7 +15,7 @@ from bench.harness import Report, Row, bars, each, main, panels
 from bench.papers.dstack.published import FEW_RPS, OF_MAX_THROUGHPUT, OVER_TEMPORAL
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import profiles
-from interlace.sim.report.fairness import jain
+from interlace.sim.report.figures import jain
 
 SYSTEMS: Final = ("temporal", "dstack", "throughput", "maxmin")
 _GAIN: Final = 0.3

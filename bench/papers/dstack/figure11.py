@@ -31,7 +31,7 @@ from bench.papers.dstack.published import BATCH, FEW_RPS, TABLE_6
 from bench.papers.dstack.trial import Figures, every_time_16, figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
 from interlace.sim.arrivals import Times
-from interlace.sim.workload.spacing import Uniform
+from interlace.sim.workload.renewal import Uniform
 
 _TWO: Final = ("resnet50", "vgg19")
 _RATES: Final = {**FEW_RPS, "bert": 700.0}

@@ -21,7 +21,7 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.view import View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import Execution, RunRecord
-from interlace.sim.workload.spacing import Steady
+from interlace.sim.workload.renewal import Steady
 
 #: Nobody is dropped or refused for lateness: what is looked at are batches, not promises.
 _PATIENT_MS: Final = 1e7

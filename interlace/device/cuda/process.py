@@ -22,11 +22,10 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.model import Model
+from interlace.core.request import Batch
 from interlace.device.base import Done
-from interlace.device.cuda.answers import failure_of, finish_load, finish_move, staged_columns
 from interlace.device.cuda.fault_log import FaultLog
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.stage_batcher import StageBatcher
 from interlace.device.cuda.worker.wire import (
     BatchStarved,
     Carved,
@@ -44,7 +43,9 @@ from interlace.device.cuda.worker.wire import (
     Notice,
     ReleaseLane,
     RestartWanted,
+    StagedInputs,
     StageInputs,
+    StageRequest,
     ToGpu,
     WeightServerSetup,
     decode_from_gpu,
@@ -53,7 +54,15 @@ from interlace.device.process.batch_frames import batch_timing, request_outputs,
 from interlace.device.process.link import FrameProtocol, ProcessSpawner, WorkerLink
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.pending import PendingRequest
-from interlace.device.process.wire import BatchResult, EvictWeights, LoadModel, UnloadModel
+from interlace.device.process.wire import (
+    BatchResult,
+    Column,
+    EvictWeights,
+    Failed,
+    Loaded,
+    LoadModel,
+    UnloadModel,
+)
 from interlace.shm.arena import Arena
 
 _log = logging.getLogger(__name__)
@@ -298,3 +307,75 @@ def _start_words(ready: GpuReady) -> str:
     count, sms = ready.blocks
     cut = f", in {count} blocks of {sms} SMs" if count else ""
     return f"its process started in {sum(s for _, s in ready.took_s):.1f} s ({steps}){cut}"
+
+
+def finish_load(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
+    if isinstance(answer, Loaded):
+        done(WorkFinished(work, resident_bytes=answer.resident_bytes))
+    else:
+        done(WorkFinished(work, failure=failure_of(answer)))
+
+
+def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
+    """The columns of a staged batch, without places: its slot says where the rows are."""
+    if batch.slot is None or not batch.requests:
+        return None
+    return tuple(
+        Column(tensor.name, tensor.datatype, tensor.shape, (), (), ())
+        for tensor in batch.requests[0].inputs
+    )
+
+
+def finish_move(work: Unload | Fetch | Evict, done: Done, answer: GpuAnswer | Failure) -> None:
+    """Work whose answer says no more than that it is done."""
+    done(WorkFinished(work, failure=failure_of(answer)))
+
+
+def failure_of(answer: GpuAnswer | Failure) -> Failure | None:
+    if isinstance(answer, Failure):
+        return answer
+    return Failure(answer.detail) if isinstance(answer, Failed) else None
+
+
+#: Requests in a frame at most, which has a limit in bytes.
+_FRAME_MAX: Final = 128
+
+Ask = Callable[[StageInputs, Callable[[GpuAnswer | Failure], None]], None]
+
+
+class StageBatcher:
+    """Gathers what is to be staged and asks for it together; each is ended alone, in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ask: Ask) -> None:
+        self._loop = loop
+        self._ask = ask
+        self._waiting: list[tuple[CopyInputs, Done]] = []
+
+    def add(self, work: CopyInputs, done: Done) -> None:
+        """Ask for it before the loop waits again."""
+        if not self._waiting:
+            self._loop.call_soon(self.send)
+        self._waiting.append((work, done))
+        if len(self._waiting) == _FRAME_MAX:
+            self.send()
+
+    def send(self) -> None:
+        """Ask for what there is, now."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            frame = StageInputs(tuple(_part(work) for work, _ in waiting))
+            self._ask(frame, partial(_answered, waiting))
+
+
+def _part(work: CopyInputs) -> StageRequest:
+    request = work.request
+    inputs = tuple((tensor.name, *tensor.span) for tensor in request.inputs)
+    return StageRequest(request.model, work.slot, work.slots, request.rows, inputs)
+
+
+def _answered(asked: list[tuple[CopyInputs, Done]], answer: GpuAnswer | Failure) -> None:
+    failures: list[Failure | None] = [answer if isinstance(answer, Failure) else None] * len(asked)
+    if isinstance(answer, StagedInputs):
+        failures = [Failure(detail) if detail else None for detail in answer.failures]
+    for (work, done), failure in zip(asked, failures, strict=True):
+        done(WorkFinished(work, failure=failure))

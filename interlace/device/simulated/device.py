@@ -25,12 +25,19 @@ from interlace.core.model import Model
 from interlace.core.profile import Profiles
 from interlace.device.base import Done
 from interlace.device.simulated.contention import RunningBatch
-from interlace.device.simulated.copy_engines import CopyEngines
-from interlace.device.simulated.partition_table import PartitionTable
+from interlace.device.simulated.partition_table import (
+    PartitionTable,
+    QueuedWork,
+    duration_ms,
+    result_of,
+)
 from interlace.device.simulated.physics import Jitter, MechanismCosts, Physics
-from interlace.device.simulated.queued_work import QueuedWork, duration_ms, result_of
-from interlace.device.simulated.running_batches import RunningBatches, Timer
-from interlace.device.simulated.timeouts import RunTimeouts
+from interlace.device.simulated.running_batches import (
+    CopyEngines,
+    RunningBatches,
+    RunTimeouts,
+    Timer,
+)
 from interlace.device.simulated.weights import SimulatedWeights
 from interlace.perf.latency import Surface, surface
 from interlace.perf.memory import comes_and_goes

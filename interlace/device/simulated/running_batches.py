@@ -1,11 +1,15 @@
-"""Batches that run side by side, each at a speed that depends on the others."""
+"""Batches that run side by side, the copies before and after them, and their limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
+from interlace.core.messages import CopyInputs, Run
 from interlace.device.simulated.contention import Contention, RunningBatch
+from interlace.device.simulated.host_link import FifoResource
+from interlace.device.simulated.physics import Physics
 from interlace.perf.interference import CoRunner, Interference
 
 
@@ -125,3 +129,105 @@ class RunningBatches:
         del self._running[partition]
         self._left(one)
         one.ended()
+
+
+Callback = Callable[[], None]
+
+
+class CopyEngines:
+    """The host thread and the two copy engines of one accelerator.
+
+    A batch's inputs are copied before it begins, unless they lie in the pool already: copies into
+    the pool go on beside executions, which is what the pool is for (E2bird Figure 6). A partition's
+    next batch waits for the copy out of the one before: copy, compute, copy in series, as
+    TF-Serving does (E2bird Figure 3), and as a stream does.
+    """
+
+    def __init__(self, timer: Timer, physics: Physics) -> None:
+        self._timer = timer
+        self._physics = physics
+        self._host, self._inward, self._outward = FifoResource(), FifoResource(), FifoResource()
+        #: nothing goes before or after an execution
+        self.plain = not any((physics.host.launch_ms, physics.host.sync_ms, physics.link))
+
+    def launch(self, then: Callback) -> None:
+        """The host launches a batch; ``then`` at once if that takes no time, as in all of these."""
+        self._use(self._host, self._physics.host.launch_ms, then)
+
+    def bring(self, run: Run, then: Callback) -> None:
+        """Copy a batch's inputs in."""
+        self._use(self._inward, self._inputs_ms(run), then)
+
+    def take_out(self, run: Run, then: Callback) -> None:
+        """Copy a batch's outputs out."""
+        self._use(self._outward, self._outputs_ms(run), then)
+
+    def tell(self, then: Callback) -> None:
+        """The host learns that a batch has ended."""
+        self._use(self._host, self._physics.host.sync_ms, then)
+
+    def staged_ms(self, stage: CopyInputs) -> float:
+        """When a request's inputs lie in the pool."""
+        transfer = self._physics.transfers.get(stage.request.model)
+        if transfer is None or self._physics.link is None:
+            return self._timer.now_ms()
+        copy_ms = self._physics.link.copied_ms(transfer.input_bytes * stage.request.rows)
+        return self._inward.take(self._timer.now_ms(), copy_ms)
+
+    def _inputs_ms(self, run: Run) -> float:
+        link, batch = self._physics.link, run.batch
+        transfer = self._physics.transfers.get(batch.model)
+        if link is None or transfer is None or batch.slot is not None:
+            return 0.0
+        return link.gathered_ms(transfer.input_bytes * batch.run_rows, len(batch.requests))
+
+    def _outputs_ms(self, run: Run) -> float:
+        link, transfer = self._physics.link, self._physics.transfers.get(run.batch.model)
+        if link is None or transfer is None:
+            return 0.0
+        return link.copied_ms(transfer.output_bytes * run.batch.run_rows)
+
+    def _use(self, station: FifoResource, for_ms: float, then: Callback) -> None:
+        """Take a turn at a station now, not ahead of time: others may come first till then."""
+        if for_ms <= 0:
+            then()
+        else:
+            self._timer.call_at(station.take(self._timer.now_ms(), for_ms), then)
+
+
+class RunTimeouts:
+    """When what runs in each partition exceeds its limit; ``late`` is called with the partition.
+
+    One call of the timer for all, since few batches come near their limits.
+    """
+
+    def __init__(self, timer: Timer, late: Callable[[str], None]) -> None:
+        self._timer = timer
+        self._late = late
+        self._due_ms: dict[str, float] = {}
+        self._look_ms = inf
+
+    def begin(self, partition: str, limit_ms: float) -> None:
+        """Something began there that may take so long."""
+        due_ms = self._due_ms[partition] = self._timer.now_ms() + limit_ms
+        self._look_at(due_ms)
+
+    def end(self, partition: str) -> None:
+        """Nothing runs there any more."""
+        self._due_ms.pop(partition, None)
+
+    def clear(self) -> None:
+        self._due_ms.clear()
+
+    def _look_at(self, at_ms: float) -> None:
+        if at_ms < self._look_ms:
+            self._look_ms = at_ms
+            self._timer.call_at(at_ms, lambda: self._look(at_ms))
+
+    def _look(self, at_ms: float) -> None:
+        if at_ms != self._look_ms:
+            return  # an earlier one was asked for since, and looked after this
+        self._look_ms = inf
+        for name in [name for name, due_ms in self._due_ms.items() if due_ms <= at_ms]:
+            self._late(name)
+        self._look_at(min(self._due_ms.values(), default=inf))

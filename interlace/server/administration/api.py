@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
+from interlace.core.tensor import TensorSpec
 from interlace.core.version import __version__
 from interlace.runtime.clock import Clock
-from interlace.server.administration.model_metadata import model_metadata
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_control import ModelControl
 from interlace.server.model_table import ModelTable, ServedModel
@@ -262,3 +262,27 @@ def _contents(key: str, value: object) -> bytes:
 
 def _bad(detail: str) -> ServeError:
     return ServeError(Reason.BAD_INPUT, detail)
+
+
+def model_metadata(served: ServedModel, versions: list[str]) -> dict[str, object]:
+    """Name, versions, platform, and tensors with the batch dimension in front as -1."""
+    model = served.model
+    batched = model.signature.batched
+    return {
+        "name": model.name,
+        "versions": versions,
+        "platform": served.config.get("platform", ""),
+        "inputs": _tensors(model.signature.inputs, batched),
+        "outputs": _tensors(model.signature.outputs, batched),
+    }
+
+
+def _tensors(specs: Iterable[TensorSpec], batched: bool) -> list[dict[str, object]]:
+    return [
+        {
+            "name": spec.name,
+            "datatype": spec.datatype,
+            "shape": [-1, *spec.dims] if batched else list(spec.dims),
+        }
+        for spec in specs
+    ]

@@ -11,11 +11,10 @@ from interlace.core.errors import ServeError
 from interlace.server.api_keys import Access
 from interlace.server.http.bodies import SKIP_BYTES, ArenaBody, HeapBody, SkippedBody
 from interlace.server.http.chunked_coding import ChunkedBody
-from interlace.server.http.connection_limit import ConnectionAdmission
 from interlace.server.http.exchange import Exchange, Phase
 from interlace.server.http.request_head import CHUNKED, RequestHead, head_end
 from interlace.server.http.responses import CONTINUE, HttpError, error_response, with_connection
-from interlace.server.http.server_state import ServerState
+from interlace.server.http.server_state import ConnectionAdmission, ServerState
 
 # Found faster than attributes of an enum, and read very often.
 _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase

@@ -4,18 +4,60 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from enum import Enum
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.bodies import HeapBody
 from interlace.server.http.chunked_coding import ChunkedBody
-from interlace.server.http.connection_limit import ConnectionAdmission, IdleConnections
 from interlace.server.http.exchange import BodyPlacer, OpenConnection, RequestHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_head import CHUNKED, RequestHead, RequestHeadReader
 from interlace.server.http.responses import HttpError, error_response
 from interlace.server.http.routes import RouteKind
+
+#: How often all connections may be looked through.
+LOOK_S: Final = 0.05
+
+
+class ConnectionAdmission(Enum):
+    """What a new connection may do."""
+
+    FREE = "free"  #: everything
+    PROBES = "probes"  #: ask after the server's health
+    NONE = "none"  #: read that the server is full
+
+
+class IdleConnections:
+    """Connections that could be closed, the longest idle last."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[float, OpenConnection]] = []
+        self._looked_s = float("-inf")
+
+    def close_one(self, connections: AbstractSet[OpenConnection], now_s: float) -> bool:
+        """Close the connection that has been idle longest; false if none is."""
+        connection = self._next()
+        if connection is None and now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            idle = [(each.idle_since_s, each) for each in connections if each.idle]
+            self._found = sorted(idle, key=lambda entry: -entry[0])
+            connection = self._next()
+        if connection is None:
+            return False
+        connection.drain()
+        return True
+
+    def _next(self) -> OpenConnection | None:
+        """The longest idle of those found that is still idle."""
+        while self._found:
+            since_s, connection = self._found.pop()
+            if connection.idle and connection.idle_since_s == since_s:
+                return connection
+        return None
+
 
 #: What one read takes while no body is expected; larger bodies then go straight to the arena.
 SCRATCH_BYTES: Final = 64 * 1024

@@ -1,4 +1,4 @@
-"""Independent gaps between arrivals: Poisson, Gamma, uniform."""
+"""Independent gaps between arrivals: Poisson, Gamma, uniform, steady."""
 
 from __future__ import annotations
 
@@ -30,3 +30,31 @@ class Gamma(WorkloadTable, frozen=True, tag="gamma"):
 def poisson(rate_rps: float) -> Gamma:
     """Memoryless arrivals."""
     return Gamma(rate_rps)
+
+
+class Uniform(WorkloadTable, frozen=True, tag="uniform"):
+    """Gaps drawn evenly from 0 to twice the mean: D-STACK's "random, uniformly distributed
+    inter-arrival delay" (section 6.3)."""
+
+    rate_rps: Rate
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        if self.rate_rps <= 0:
+            return np.empty(0)
+        mean_ms = 1000.0 / self.rate_rps
+        count = int(self.rate_rps * seconds * 1.2 + 10 * np.sqrt(self.rate_rps * seconds) + 50)
+        times: Times = np.cumsum(random.uniform(0.0, 2.0 * mean_ms, count))
+        return times[times < seconds * 1000.0]
+
+
+class Steady(WorkloadTable, frozen=True, tag="steady"):
+    """Gaps all alike, as a camera's; the first arrival falls anywhere in the first gap."""
+
+    rate_rps: Rate
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        if self.rate_rps <= 0:
+            return np.empty(0)
+        gap_ms = 1000.0 / self.rate_rps
+        first_ms = random.uniform(0.0, gap_ms)
+        return np.arange(first_ms, seconds * 1000.0, gap_ms)

@@ -14,8 +14,8 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.profile import LayerProfile, MemoryContention, Profile
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.profiling.cuda.layers import BETWEEN
-from interlace.profiling.cuda.process import reader_placements, with_findings
 from interlace.profiling.cuda.task import PROCESS, GpuTask, ReaderPlacement
+from interlace.profiling.extra_metrics import reader_placements, with_findings
 from interlace.profiling.findings import BatchStrains, PartFindings, take_apart
 from interlace.profiling.rig import MeasureError
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
-
-from interlace.device.cuda.worker.heap import freeze_heap
 
 #: Jobs after which what models left behind is searched for once.
 _THAW: Final = 64
@@ -73,3 +72,16 @@ class LoaderThread:
             freeze_heap(thaw=done % _THAW == 0)
             self._ended.append((job.ended, result))
             os.eventfd_write(self._wake, 1)
+
+
+def freeze_heap(thaw: bool = False) -> None:
+    """Leave everything that is there now out of later searches, after one among what is new.
+
+    A search through torch and a few models stops the process for 50 ms and more, one through what a
+    load has left for 3. Cycles of what is set aside are only found when all of it is searched: with
+    ``thaw``, now.
+    """
+    if thaw:
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()

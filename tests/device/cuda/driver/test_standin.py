@@ -72,15 +72,15 @@ import ctypes, os
 from tests.device.cuda.driver.drivers import real
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.api import CopyGroup
-from interlace.device.cuda.memory import peer_path
-peer_path.HALF_BYTES = 1000
+from interlace.device.cuda.memory import weights_memory
+weights_memory.HALF_BYTES = 1000
 driver = real()
 try:
-    first = peer_path.PeerPath(driver, 1)
+    first = weights_memory.PeerPath(driver, 1)
 except CudaError as error:
     driver.close()
     raise SystemExit(print("refused", error.name))
-second = peer_path.PeerPath(driver, 1)  # torch may ask for access to the other GPU, too
+second = weights_memory.PeerPath(driver, 1)  # torch may ask for access to the other GPU, too
 host = driver.allocate_mapped(5000)
 ctypes.memmove(host.host, sent := os.urandom(5000), 5000)
 target, stream, ready = driver.allocate(5000), driver.stream(), driver.event()

@@ -12,7 +12,7 @@ from torch import nn
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.lanes import Lane
-from interlace.device.cuda.memory import peer_path
+from interlace.device.cuda.memory import weights_memory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
@@ -77,7 +77,7 @@ class Stand:
         self.gpu.context = self.gpu.context._replace(weights=self.memory, open_model=opened)
         self.poison(self.memory._slab, budget_bytes)
         for path in self.memory.paths:
-            self.poison(path._buffer, 2 * peer_path.HALF_BYTES)
+            self.poison(path._buffer, 2 * weights_memory.HALF_BYTES)
         self.models: dict[int, LoadedModel] = {}
         self._lanes: dict[str, Lane] = {}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.memory import peer_path
+from interlace.device.cuda.memory import weights_memory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models import cold_layout
 from tests.device.cuda.models.cold_rig import (
@@ -32,7 +32,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer a group, as far as may be, and layers in several pieces over peers."""
     monkeypatch.setattr(cold_layout, "LEAST_BYTES", 1)
     monkeypatch.setattr(cold_layout, "LAST_BYTES", 1)
-    monkeypatch.setattr(peer_path, "HALF_BYTES", 256)
+    monkeypatch.setattr(weights_memory, "HALF_BYTES", 256)
 
 
 @pytest.fixture(params=[False, True], ids=["graphs", "eager"])
