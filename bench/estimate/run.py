@@ -20,7 +20,7 @@ from bench.estimate.fit import Floats, Measured, fit, predict
 from bench.harness import Report, main
 from bench.harness.report import Table
 from interlace.perf.estimate import LawConstants
-from interlace.perf.knee import knee
+from interlace.perf.sizing import knee
 
 OUT: Final = Path("interlace/perf/law_constants.py")
 _FOLDS: Final = 4

@@ -11,8 +11,8 @@ from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen
 from bench.gpu.world import kept_profiles
 from interlace.core.profile import Profile
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee_pct
 from interlace.profiling.profiler import profile_all
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import SweepSettings

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from bench.harness import Report, Table, main
 from bench.papers.primitives.instances import multi_model
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
-from interlace.perf.sizing import Sizing
+from interlace.perf.sizing import Sizing, knee_pct
 
 SLO_MS = 50.0  # section 5.1 of D-STACK
 BATCHES = (1, 4, 16)

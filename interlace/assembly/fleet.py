@@ -15,14 +15,13 @@ from typing import Final
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Assignment, Node, NodeDescription
 from interlace.core.user_errors import InputError, UserError
-from interlace.fleet.changing_nodes import ChangingNodes
+from interlace.fleet.changing_nodes import ChangingNodes, KeptNodeChanges
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import FileLease, LatestLease, Lease
-from interlace.fleet.local_nodes import LocalNodes
 from interlace.fleet.machine_pool import MachineScaler
 from interlace.fleet.machine_scaling import MachineScaling
 from interlace.fleet.model_files import FleetFiles
-from interlace.fleet.node_changes import KeptNodeChanges
+from interlace.fleet.node_keeper import LocalNodes
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.node_orders import NodeOrders
 from interlace.fleet.orders import fleet_routes

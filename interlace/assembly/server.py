@@ -20,8 +20,7 @@ from interlace.assembly.machine import cpu_settings, default_profiles, fetched_m
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators, simulated_accelerators
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wait_for_turns
-from interlace.control.lifecycle import ModelLifecycle
-from interlace.control.shutdown import drain
+from interlace.control.lifecycle import ModelLifecycle, drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.node import check_node_name

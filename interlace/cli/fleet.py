@@ -12,8 +12,7 @@ import typer
 
 from interlace.assembly.fleet import FleetSettings, run_fleet
 from interlace.assembly.router import RouterSettings
-from interlace.cli.fleet_table import show_fleet, show_planned
-from interlace.cli.fleet_top import FleetWatch
+from interlace.cli.fleet_table import FleetWatch, show_fleet, show_planned
 from interlace.cli.options import (
     NOT_KEPT,
     CallCa,
@@ -41,9 +40,8 @@ from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
-from interlace.fleet.local_nodes import LocalNodes
 from interlace.fleet.membership import Membership, membership
-from interlace.fleet.node_keeper import NodeLaunch
+from interlace.fleet.node_keeper import LocalNodes, NodeLaunch
 from interlace.fleet.prices import KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client

@@ -7,7 +7,7 @@ from math import inf
 from rich.console import Console
 
 from interlace.assembly.machine_plan import MachinePlan
-from interlace.cli.memory_table import show_memory
+from interlace.cli.plan_tables import show_memory
 from interlace.cli.screen import table
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import typer
 
-from interlace.cli.memory_table import show_memory
 from interlace.cli.options import NOT_KEPT, check_output
-from interlace.cli.plan_tables import show, show_kinds, show_systems, show_what_ifs
+from interlace.cli.plan_tables import show, show_kinds, show_memory, show_systems, show_what_ifs
 from interlace.cli.screen import console
 from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS

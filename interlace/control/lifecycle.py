@@ -1,9 +1,10 @@
-"""Load, reload and unload under traffic: nothing lost, memory given back."""
+"""Load, reload, unload and shutdown under traffic: nothing lost, memory given back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -19,6 +20,7 @@ from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.device.base import Registers
 from interlace.repository import Draft
+from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_control import IndexEntry
 from interlace.server.model_table import NAME_CHARS
 
@@ -205,3 +207,22 @@ def _same(before: Model, after: Model) -> bool:
         and before.terms == after.terms
         and before.labels == after.labels
     )
+
+
+async def drain(
+    lifecycle: ModelLifecycle,
+    plane: DataPlane,
+    doors: Sequence[Awaitable[None]],
+    grace_s: float,
+) -> int:
+    """Refuse new requests, answer the accepted ones and see their bytes off.
+
+    ``doors`` are the transports' own endings; they bound themselves. Returns how many requests
+    were still unanswered when ``grace_s`` ran out: 0 unless a model hangs.
+    """
+    lifecycle.draining = True
+    plane.stop_accepting()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(plane.drained(), grace_s)
+    await asyncio.gather(*doors)
+    return plane.in_flight

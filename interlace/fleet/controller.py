@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
+from interlace.core.errors import bad_input
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
     Command,
@@ -20,6 +22,7 @@ from interlace.core.messages import (
 from interlace.core.node import Assignment, NodeDescription, NodeModel, NodeState, Revision
 from interlace.core.plan import Plan
 from interlace.core.profile import Profile
+from interlace.core.tables import did_you_mean
 from interlace.engine.fleet_planner import FleetPlanner
 from interlace.fleet.fleet_gpus import (
     fleet_gpu,
@@ -339,3 +342,26 @@ class Controller:
 def _member(node: str, description: NodeDescription) -> _Member:
     gpus = tuple(fleet_gpu(node, gpu) for gpu in description.gpus)
     return _Member(gpus, description.zone, description.began)
+
+
+async def what_if(
+    controller: Controller, rates_rows_per_s: Mapping[str, float], without: Collection[str]
+) -> PlannedFleet:
+    """The plan for other rates of some models, without some nodes; nothing changes.
+
+    Raises:
+        ServeError: there is no such model, or no node is left.
+    """
+    if not set(controller.nodes) - set(without):
+        raise bad_input("without these nodes none is left to plan for")
+    for model in rates_rows_per_s.keys() - controller.models.keys():
+        hint = did_you_mean(model, controller.models)
+        raise bad_input(f"the fleet serves no model '{model}'{hint}")
+    found: asyncio.Future[PlannedFleet] = asyncio.get_running_loop().create_future()
+
+    def done(planned: PlannedFleet) -> None:
+        if not found.done():  # else whoever asked has gone
+            found.set_result(planned)
+
+    controller.would_plan(rates_rows_per_s, without, done)
+    return await found

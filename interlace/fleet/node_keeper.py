@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -10,13 +11,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from interlace.core.node import Node
+from interlace.core.tables import counted
 from interlace.server.listening import listening_sockets
 
 _LOG: Final = logging.getLogger(__name__)
@@ -171,3 +173,28 @@ def _is_free(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+_HOST: Final = "127.0.0.1"
+_LOOK_S: Final = 0.1
+
+
+class LocalNodes:
+    """So many nodes, node1 and so on, each a zone by itself; one that ends is started again."""
+
+    def __init__(self, count: int, launch: NodeLaunch) -> None:
+        names = [f"node{number}" for number in range(1, count + 1)]
+        self._keepers = [NodeKeeper(launch, name, _HOST, name) for name in names]
+
+    def __str__(self) -> str:
+        return f"{counted(len(self._keepers), 'node')} of this machine"
+
+    async def watch(self) -> AsyncIterator[tuple[Node, ...]]:
+        """Never ends. A node that has ended is none until it is started again."""
+        known: tuple[Node, ...] | None = None
+        while True:
+            nodes = tuple(node for keeper in self._keepers if (node := keeper.node()) is not None)
+            if nodes != known:
+                known = nodes
+                yield nodes
+            await asyncio.sleep(_LOOK_S)

@@ -25,17 +25,16 @@ from interlace.core.node import (
 )
 from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
-from interlace.fleet.controller import Controller
+from interlace.fleet.changing_nodes import KeptNodeChanges
+from interlace.fleet.controller import Controller, what_if
 from interlace.fleet.fit_nodes import clock_remark, read_description, unfit
 from interlace.fleet.lease import Lease, next_term
 from interlace.fleet.model_files import FleetFiles
-from interlace.fleet.node_changes import KeptNodeChanges
 from interlace.fleet.node_models import NodeModels
 from interlace.fleet.node_orders import NodeOrders
 from interlace.fleet.planned_fleet import PlannedFleet
 from interlace.fleet.presence import Presence
 from interlace.fleet.status import FleetStatus, NodeStatus
-from interlace.fleet.what_if import what_if
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 

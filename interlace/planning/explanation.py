@@ -9,8 +9,8 @@ from typing import Final
 from interlace.core.plan import Demand, Partition, Slot
 from interlace.core.tables import counted, did_you_mean
 from interlace.core.user_errors import InputError
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
+from interlace.perf.sizing import knee_pct
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.policy.base import System
 

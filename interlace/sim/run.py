@@ -22,9 +22,8 @@ from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.pipeline.runner import PipelineRunner
-from interlace.sim.pipeline.served import AppServed
 from interlace.sim.provider import Reserve, SimulatedProvider
-from interlace.sim.record import RunRecord
+from interlace.sim.record import AppServed, RunRecord
 from interlace.sim.recorder import Recorder
 from interlace.sim.scenario import Simulation
 

@@ -28,8 +28,8 @@ from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import THOROUGH
 from interlace.runtime.clock import SimClock
 from tests.profiling.cuda.test_bench import CODE
-from tests.profiling.cuda.test_dram_use import FakeNvml
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
+from tests.profiling.test_extra_metrics import FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
 GPU = Gpu("gpu0", "h100-sxm5-80gb", 132, 80 << 30, (24, 48, 72, 100))

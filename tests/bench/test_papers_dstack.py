@@ -7,8 +7,8 @@ from bench.papers.dstack.convnets import kernels
 from bench.papers.dstack.published import BATCH, CONVNETS, TABLE_6
 from bench.papers.dstack.trial import at_knees, every_time_16, of_table_6, parted, run
 from bench.papers.dstack.v100 import profiles
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee_pct
 from tests.bench.conftest import Drawn
 
 

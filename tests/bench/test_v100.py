@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.planning.v100 import read, v100
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee_pct
 from tests.bench.conftest import Drawn
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "v100" / "latency.csv"

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from interlace.core.errors import ServeError
 from interlace.core.node import Node
 from interlace.core.user_errors import InputError
-from interlace.fleet.changing_nodes import ChangingNodes
+from interlace.fleet.changing_nodes import ChangingNodes, KeptNodeChanges
 from interlace.fleet.membership import ListedNodes
-from interlace.fleet.node_changes import KeptNodeChanges
 
 A, B, C = (Node(name, "h", 8000 + 10 * n, 8001 + 10 * n) for n, name in enumerate("abc"))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.perf.knee import worth_of_unit
+from interlace.perf.sizing import worth_of_unit
 
 #: What a model of unknown knee is given first (section 3.3).
 FIRST_SHARE_PCT: Final = 30

@@ -14,8 +14,7 @@ from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
-from interlace.sim.pipeline.served import AppServed
-from interlace.sim.record import RunRecord
+from interlace.sim.record import AppServed, RunRecord
 from interlace.sim.report.figures import app_figures
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

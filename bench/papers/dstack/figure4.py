@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from bench.harness import COLOURS, Report, Row, each, main
 from bench.papers.dstack.dnn import Dnn, generated_profile
 from bench.papers.dstack.published import FIGURE_4B, FIGURE_4D
-from interlace.perf.knee import knee, knee_pct, worth_of_unit
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee, knee_pct, worth_of_unit
 
 _KERNELS, _OP, _SERIAL = 50, 40.0, 10.0
 _SMS: Final = range(1, 81)

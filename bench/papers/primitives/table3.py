@@ -32,8 +32,7 @@ from bench.papers.primitives.v100 import profile as logged
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.perf.latency import Surface, surface
-from interlace.sim.pipeline.served import AppServed
-from interlace.sim.record import ServedRequest
+from interlace.sim.record import AppServed, ServedRequest
 
 RECOG: Final = ("mobilenet", "vgg-face", "resnet-car")
 BESIDE: Final = ("yolo", "resnext50")

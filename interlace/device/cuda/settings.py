@@ -9,7 +9,7 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.loading import HostLinks
 from interlace.device.cuda.backend.library_threads import LibraryChoice
-from interlace.device.cuda.nvlinks import NvLink
+from interlace.device.cuda.discovery import NvLink
 from interlace.device.process.pending import WorkTimeouts
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from interlace.core.node import NodeDescription
 from interlace.core.plan import Demand
-from interlace.fleet.simulation.node_clock import NodeClock
-from interlace.fleet.simulation.node_server import NodeServer
+from interlace.fleet.simulation.node_server import NodeClock, NodeServer
 from interlace.fleet.simulation.scenario import FleetSimulation, LossKind
 from interlace.runtime.clock import Clock
 from interlace.runtime.runtime import Observer

@@ -10,7 +10,7 @@ from typing import Final
 from interlace.core.request import Outcome, Reply, Request
 from interlace.runtime.runtime import Runtime
 from interlace.sim.pipeline.graph import Pipeline, PipelineStage
-from interlace.sim.pipeline.served import AppServed
+from interlace.sim.record import AppServed
 
 _ANSWERED: Final = frozenset({Outcome.OK, Outcome.LATE})
 

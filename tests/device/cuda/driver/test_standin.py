@@ -33,8 +33,8 @@ thread = threading.Thread(target=lambda: seen.append(driver.memory()))
 thread.start(); thread.join()
 assert seen == [driver.memory()]
 driver.free(address)
-from interlace.device.cuda.driver import copy_calls
-assert copy_calls._compiled() is not None, "copies are enqueued by a compiled call where cc is"
+from interlace.device.cuda.driver import bound
+assert bound._compiled() is not None, "copies are enqueued by a compiled call where cc is"
 print("all of it")
 """
 #: A kernel on a stream of a green context, and which handle it was launched by at last.

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from interlace.cli import fleet_top
-from interlace.cli.fleet_top import FleetWatch
+from interlace.cli import fleet_table
+from interlace.cli.fleet_table import FleetWatch
 from interlace.cli.screen import console
 from interlace.core.node import ModelOutlook, NodeState
 from interlace.core.user_errors import UserError
@@ -28,7 +28,7 @@ def test_requests_are_counted_between_two_looks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], began: int, rate: str
 ) -> None:
     times: Iterator[float] = iter([10.0, 12.0])
-    monkeypatch.setattr(fleet_top.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(fleet_table.time, "monotonic", lambda: next(times))
     texts = iter([status(100), status(250, began)])
     console().print(FleetWatch(lambda: next(texts)).look())
     lines = capsys.readouterr().out.splitlines()
