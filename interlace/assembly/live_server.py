@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -92,7 +92,6 @@ class ServeSettings:
     log: Path | None = None
     log_bytes: int = 1 << 30
     arena_bytes: int = 2 << 30
-    http: HttpLimits = field(default_factory=HttpLimits)
     fetches: bool = False  #: ``root`` is filled with what a controller says
     assigned: bool = False  #: what is served is told from outside: nothing is loaded before
     allow_missing: tuple[str, ...] = ()  #: models without which it is ready, too
@@ -212,7 +211,7 @@ class LiveServer:
         metrics = Metrics(self.table, self.figures.snapshot)
         bodies = BodyDecoder(self.arena)
         context = InferenceContext(
-            self.plane, self.table, self.arena, self.arenas, regions, choices.http, bodies
+            self.plane, self.table, self.arena, self.arenas, regions, HttpLimits(), bodies
         )
         routes = [*all_routes(admin, metrics.render), *self._orders(choices)]
         keys, origins = choices.keys, _origins(choices)
@@ -220,7 +219,7 @@ class LiveServer:
         where = choices.accelerators
         trims = isinstance(where, SimulatedAccelerators) or not where.settings
         self.http = HttpServer(
-            routes, InferenceHandler(context), choices.http, keys, origins, trims
+            routes, InferenceHandler(context), context.limits, keys, origins, trims
         )
         # The first of a path answers: here the page is at /, which names the server elsewhere.
         pages = [

@@ -51,7 +51,6 @@ class RouterSettings:
     grpc_port: int = 8001
     keys: ApiKeys = field(default_factory=ApiKeys)
     arena_bytes: int = 1 << 30
-    http: HttpLimits = field(default_factory=lambda: HttpLimits(connections=8192))
     exit_timeout_s: float = 30.0
     tls: TlsFiles = NO_TLS
 
@@ -62,7 +61,8 @@ class Router:
     def __init__(self, settings: RouterSettings, pages: Sequence[Route] = ()) -> None:
         """``pages`` are answered beside what a router answers."""
         loop = asyncio.get_running_loop()
-        budget = HeapBudget(settings.http.heap_bytes)
+        http = HttpLimits(connections=8192)
+        budget = HeapBudget(http.heap_bytes)
         beliefs = Routes(RoutingLimits(), by_pace(Random().choices))
         self._settings = settings
         self.port = settings.http_port  #: where HTTP is spoken
@@ -76,7 +76,7 @@ class Router:
         self._api = RouterApi(self.directory, reader)
         forwarder = Forwarder(self.directory, self._arena, budget)
         routes = [*all_routes(self._api, self.directory.metrics), *pages]
-        self.http = HttpServer(routes, forwarder, settings.http, settings.keys, trims=True)
+        self.http = HttpServer(routes, forwarder, http, settings.keys, trims=True)
         limits = GrpcLimits()
         heap = HeapBudget(limits.max_heap_bytes)
         calls = CallForwarder(self.directory, limits, heap)

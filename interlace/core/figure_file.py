@@ -40,7 +40,7 @@ def model_colours(models: Sequence[str]) -> dict[str, tuple[float, float, float]
     return colours
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure, and the folder it lies in; text in SVG stays text.
 
     Raises:
@@ -52,4 +52,4 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     check_figure_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "interlace"}):
-        figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -14,32 +14,29 @@ HIGH_LOAD: Final = 0.8
 class MachineScaling:
     """Grows as soon as the load has been high for a moment, shrinks after it was low for long.
 
-    A fleet is sized for a load of ``target``. It grows above ``high``, by as many machines as it
-    takes, and shrinks by one where the others would then still be below ``target``: so a load that
-    stays has an end of changes (Kubernetes' HorizontalPodAutoscaler, with a gap between both ways).
+    A fleet grows above ``HIGH_LOAD``, by as many machines as it takes for ``TARGET_LOAD``, and
+    shrinks by one where the others would then still be below that: so a load that stays has an end
+    of changes (Kubernetes' HorizontalPodAutoscaler, with a gap between both ways).
     """
 
     def __init__(
         self,
         most: int,
-        target: float = TARGET_LOAD,
-        high: float = HIGH_LOAD,
         grow_after_ms: float = 15_000.0,
         shrink_after_ms: float = 60_000.0,
     ) -> None:
         """At most so many machines, and one at least."""
         self._most = most
-        self._target, self._high = target, high
         self._grow_after_ms, self._shrink_after_ms = grow_after_ms, shrink_after_ms
         self._high_since_ms = self._low_since_ms = inf
 
     def short(self, load: float) -> bool:
         """Whether a fleet at this load has too few machines."""
-        return load > self._high
+        return load > HIGH_LOAD
 
     def wanted(self, load: float, machines: int, now_ms: float) -> int:
         """Machines to have from now on, where ``machines`` serve at a ``load`` of 1 if full."""
-        fit = max(1, min(ceil(machines * load / self._target - 1e-9), self._most))
+        fit = max(1, min(ceil(machines * load / TARGET_LOAD - 1e-9), self._most))
         grows = self.short(load) and fit > machines
         self._high_since_ms = min(self._high_since_ms, now_ms) if grows else inf
         self._low_since_ms = min(self._low_since_ms, now_ms) if fit < machines else inf

@@ -203,11 +203,9 @@ class OpenLoop:
         )
 
 
-def open_loop(
-    call: EncodedCall, rate_rps: float, seconds: float, limit: int = 256, seed: int = 1
-) -> LoadRun:
+def open_loop(call: EncodedCall, rate_rps: float, seconds: float, seed: int = 1) -> LoadRun:
     """Poisson arrivals of one call; up to 2 s more for answers."""
-    return OpenLoop([call], poisson([rate_rps], seconds, seed), limit).run(2.0)
+    return OpenLoop([call], poisson([rate_rps], seconds, seed), 256).run(2.0)
 
 
 #: How long answers are waited for after the last send.

@@ -32,7 +32,6 @@ async def keep_busy(
     rows: int,
     seconds: float,
     depth: int = 1,
-    timeout_s: float = 60.0,
 ) -> list[Interval]:
     """Run batches of ``rows`` for ``seconds``; every execution in order of its end.
 
@@ -48,7 +47,7 @@ async def keep_busy(
     async def lane() -> None:
         while rig.clock.now_ms() < until_ms:
             began_ms = rig.clock.now_ms()
-            await rig.run(partition, inputs.batch(rig.next_id(), rows), timeout_s)
+            await rig.run(partition, inputs.batch(rig.next_id(), rows), _RUN_S)
             seen.append(Interval(began_ms, rig.clock.now_ms()))
 
     await at_once(lane() for _ in range(depth))
@@ -56,6 +55,7 @@ async def keep_busy(
 
 
 _TIMEOUT_S = 120.0
+_RUN_S = 60.0
 
 
 class CoRunPartitions:

@@ -88,7 +88,7 @@ async def with_parts(
 
 
 async def side_by_side(
-    rig: Rig, models: Sequence[Model], known: Known, failures: list[str], seconds: float = 0.5
+    rig: Rig, models: Sequence[Model], known: Known, failures: list[str]
 ) -> list[CoRun]:
     """All pairs of models, and as many triples as there are models, where so many may stand.
 
@@ -104,7 +104,7 @@ async def side_by_side(
             for model in models
         ]
         try:
-            async for group in measure_coruns(rig, sides, share_pct, count, seconds):
+            async for group in measure_coruns(rig, sides, share_pct, count):
                 seen += group
         except MeasureError as error:
             failures.append(f"side by side at {share_pct} %: {error}")
@@ -158,12 +158,13 @@ def with_findings(
 _TIMEOUT_S = 120.0
 #: Before counting: clocks settle.
 _SETTLE_S = 0.3
+_COUNTED_S = 1.0
 
 
 async def measure_dram_use(
-    rig: Rig, nvml: Nvml, model: Model, points: Mapping[int, Sequence[int]], seconds: float = 1.0
+    rig: Rig, nvml: Nvml, model: Model, points: Mapping[int, Sequence[int]]
 ) -> dict[tuple[int, int], float]:
-    """DRAM utilisation, 0..1, by (batch, share), the GPU kept full for ``seconds`` each.
+    """DRAM utilisation, 0..1, by (batch, share), the GPU kept full for a second each.
 
     ``points`` are batches by share. What the GPU does not count is left out.
 
@@ -180,7 +181,7 @@ async def measure_dram_use(
                 for batch in batches:
                     await keep_busy(rig, partition, inputs, batch, _SETTLE_S, depth=2)
                     first = nvml.sample()
-                    await keep_busy(rig, partition, inputs, batch, seconds, depth=2)
+                    await keep_busy(rig, partition, inputs, batch, _COUNTED_S, depth=2)
                     used = nvml.dram_use(first, nvml.sample())
                     if used is not None:
                         found[batch, share_pct] = used

@@ -79,12 +79,13 @@ def parse_pbtxt(text: str, source: str) -> ModelConfig:
     return ModelConfig(source, _values(message, config, config.lines), config.lines)
 
 
-def parse_json(text: str, source: str = "config (JSON)") -> ModelConfig:
+def parse_json(text: str) -> ModelConfig:
     """Read a configuration from JSON: field names in snake_case or lowerCamelCase.
 
     Raises:
         RepositoryError: not JSON, an unknown field, or a value of the wrong type.
     """
+    source = "config (JSON)"
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

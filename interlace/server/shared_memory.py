@@ -31,9 +31,8 @@ class Region:
 class Regions:
     """The registered regions of one server; register is refused unless the operator allows it."""
 
-    def __init__(self, allowed: bool = False, folder: str = FOLDER) -> None:
+    def __init__(self, allowed: bool = False) -> None:
         self.allowed = allowed
-        self._folder = folder
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -137,7 +136,7 @@ class Regions:
             raise bad_input(f"shared memory key '{key}' must be one name, such as /my_input")
         try:
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            fd = os.open(os.path.join(self._folder, plain), flags)
+            fd = os.open(os.path.join(FOLDER, plain), flags)
         except OSError as error:
             raise bad_input(
                 f"Unable to open shared memory region: '{key}': {error.strerror}"

@@ -95,7 +95,7 @@ def measure_one(nvml: FakeNvml) -> dict[tuple[int, int], float]:
     rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
 
     async def whole() -> dict[tuple[int, int], float]:
-        found = await measure_dram_use(rig, nvml, make_model(), {50: (1, 4), 100: (2,)}, 1.0)
+        found = await measure_dram_use(rig, nvml, make_model(), {50: (1, 4), 100: (2,)})
         await rig.close()
         return found
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from interlace.core.profile import Profiles
 from interlace.perf.interference import CoRunner
-from interlace.perf.latency import Quantile, Surface, surface
+from interlace.perf.latency import Surface, surface
 
 #: L2 and DRAM that are used, each 0..1.
 Pressure = tuple[float, float]
@@ -86,11 +86,11 @@ def _mixed(low: Pressure, high: Pressure, part: float) -> Pressure:
     return low[0] + (high[0] - low[0]) * part, low[1] + (high[1] - low[1]) * part
 
 
-def from_profiles(profiles: Profiles, quantile: Quantile = "median_ms") -> FromProfiles:
+def from_profiles(profiles: Profiles) -> FromProfiles:
     """What profiles say of every runner."""
     pressures: dict[str, dict[int, dict[int, Pressure]]] = {}
     for model, profile in profiles.items():
         known = pressures.setdefault(model, {})
         for (batch, share), both in profile.pressure.items():
             known.setdefault(share, {})[batch] = both
-    return FromProfiles({m: surface(p, quantile) for m, p in profiles.items()}, pressures)
+    return FromProfiles({m: surface(p, "median_ms") for m, p in profiles.items()}, pressures)

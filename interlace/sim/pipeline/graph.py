@@ -103,9 +103,7 @@ class Pipeline:
         return found
 
 
-def demands(
-    apps: Mapping[str, Pipeline], rates_rps: Mapping[str, float], max_batch: int = 32
-) -> tuple[Demand, ...]:
+def demands(apps: Mapping[str, Pipeline], rates_rps: Mapping[str, float]) -> tuple[Demand, ...]:
     """What apps ask of their models: requests of all stages, within the shortest stage's time.
 
     ``rates_rps`` are requests/s of each app.
@@ -119,4 +117,4 @@ def demands(
             slo_ms = ends[stage.name] - begins_ms
             rps[stage.model] = rps.get(stage.model, 0.0) + rates_rps[name] * rates[stage.name]
             slos_ms[stage.model] = min(slos_ms.get(stage.model, slo_ms), slo_ms)
-    return tuple(Demand(model, rate, slos_ms[model], max_batch) for model, rate in rps.items())
+    return tuple(Demand(model, rate, slos_ms[model]) for model, rate in rps.items())

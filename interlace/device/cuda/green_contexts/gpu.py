@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms
@@ -60,19 +59,13 @@ def green_gpu(found: DiscoveredGpu, gpu_id: str, atoms: Atoms | None = None) -> 
     )
 
 
-def green_settings(
-    found: DiscoveredGpu,
-    gpu_id: str,
-    handle_context: LibraryChoice = "auto",
-    atoms: Atoms | None = None,
-) -> CudaSettings:
+def green_settings(found: DiscoveredGpu, gpu_id: str, atoms: Atoms | None = None) -> CudaSettings:
     """The settings of such a device."""
     return CudaSettings(
         green_gpu(found, gpu_id, atoms),
         found.uuid,
         LANES,
         environment=only_gpu(found.uuid),
-        handle_context=handle_context,
         nvlinks=found.nvlinks,
     )
 

@@ -46,7 +46,6 @@ class VariantTrial(NamedTuple):
 def compare_variants(
     variants: Sequence[ModelVariant],
     attempt: Callable[[ModelVariant], VariantTrial],
-    tolerance: float = TOLERANCE,
 ) -> tuple[VariantResult, ...]:
     """Try each variant; the first is what the others' results are held against.
 
@@ -64,7 +63,7 @@ def compare_variants(
             figures.append(VariantResult(variant, note=f"does not run ({first_line(error)})"))
             continue
         worst = max(map(relative_error, first.outputs, trial.outputs), default=0.0)
-        note = "" if worst <= tolerance else f"not close enough (at most {tolerance:g})"
+        note = "" if worst <= TOLERANCE else f"not close enough (at most {TOLERANCE:g})"
         figures.append(VariantResult(variant, worst, trial.run_ms, note))
     return tuple(figures)
 
