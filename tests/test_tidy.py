@@ -22,8 +22,6 @@ VAGUE_FILE = re.compile(r"(^|_)(utils?|helpers?|misc|common)\.py$")
 VAGUE_CLASS = re.compile(r"(Helper|Utils?|Mixin)$")
 #: A path in somebody's home means nothing to another reader.
 HOME_PATH = re.compile(r"(?<![\w.$])/(?:home|Users)/(?!\.\.\.)\w")
-#: Class names that may mean two things: each is the field's own word in both of its places.
-REUSED_CLASSES: frozenset[str] = frozenset()
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -107,17 +105,16 @@ def test_names_say_something() -> None:
 
 
 def test_a_class_name_has_one_meaning() -> None:
-    places: dict[str, list[str]] = {}
+    places: dict[tuple[str, str], list[str]] = {}
     for name, tree in package().items():
+        room = name.split("/")[1]
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(name)
-    reused = {name: files for name, files in places.items() if len(files) > 1}
-    found = [f"  {name}: {', '.join(files)}" for name, files in sorted(reused.items())]
-    new = [line for line in found if line.split(":")[0].strip() not in REUSED_CLASSES]
-    assert not new, report(new, "a name of the package has one meaning; rename one of:")
-    assert reused.keys() >= REUSED_CLASSES, "REUSED_CLASSES names what is not reused any more"
-    assert len(REUSED_CLASSES) < 15
+                places.setdefault((room, node.name), []).append(name)
+    reused = [
+        f"  {name}: {', '.join(files)}" for (_, name), files in places.items() if len(files) > 1
+    ]
+    assert not reused, report(reused, "a name has one meaning in its room; rename one of:")
 
 
 def _impurity(node: ast.AST) -> str | None:

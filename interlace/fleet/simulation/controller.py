@@ -10,7 +10,7 @@ from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.presence import Presence
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.fleet.simulation.polling import SimulatedPoller
+from interlace.fleet.simulation.polling import NodePoller
 from interlace.fleet.simulation.scenario import FleetSimulation
 from interlace.policy.base import System
 from interlace.routing.routes import Routes
@@ -48,7 +48,7 @@ class SimulatedService:
         self._beliefs = Routes(scenario.limits, lambda nodes, model: nodes[0])
         self._beliefs.follow([Node(name, name, 0) for name in nodes])
         news_ms = scenario.delays.news_ms
-        self._poller = SimulatedPoller(clock, nodes, self._beliefs.pause_ms, news_ms, self._heard)
+        self._poller = NodePoller(clock, nodes, self._beliefs.pause_ms, news_ms, self._heard)
         self._states: dict[str, NodeState] = {}
         self._planned = dict.fromkeys(described)
         self._presence = Presence()

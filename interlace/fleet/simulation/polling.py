@@ -12,7 +12,7 @@ from interlace.runtime.clock import Clock
 _PATIENCE_MS: Final = 500.0
 
 
-class SimulatedPoller:
+class NodePoller:
     """One question at a time for each node; who does not answer is asked again after a while."""
 
     def __init__(

@@ -10,7 +10,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node, NodeState
 from interlace.core.request import Outcome
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.fleet.simulation.polling import SimulatedPoller
+from interlace.fleet.simulation.polling import NodePoller
 from interlace.fleet.simulation.scenario import Delays
 from interlace.routing.routes import Draw, Routes, RoutingLimits
 from interlace.runtime.clock import Clock
@@ -31,7 +31,7 @@ class RoutedRequest:
     refused: bool = False  #: a node has refused it
 
 
-class SimulatedRouter:
+class Router:
     """Sends requests to nodes, and elsewhere what they refuse or lose."""
 
     def __init__(
@@ -47,9 +47,7 @@ class SimulatedRouter:
         self._delay_ms = delays.request_ms
         self._routes = Routes(limits, draw)
         self._routes.follow([Node(name, name, 0) for name in nodes])
-        self._poller = SimulatedPoller(
-            clock, nodes, self._routes.pause_ms, delays.news_ms, self._heard
-        )
+        self._poller = NodePoller(clock, nodes, self._routes.pause_ms, delays.news_ms, self._heard)
         self._pause_ms = limits.pause_ms(len(nodes))
         self._at: dict[str, dict[int, RoutedRequest]] = {name: {} for name in nodes}
         self._sent = 0

@@ -18,7 +18,7 @@ from interlace.core.messages import (
 from interlace.core.request import Outcome
 from interlace.fleet.simulation.controller import SimulatedService
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.fleet.simulation.router import RoutedRequest, SimulatedRouter
+from interlace.fleet.simulation.router import RoutedRequest, Router
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, OnProgress, RateChange
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
@@ -163,7 +163,7 @@ class _FleetRun:
             clock, scenario, self._planning.solver, self._nodes, self._noticed
         )
         self._routers = [
-            SimulatedRouter(
+            Router(
                 clock, self._nodes, scenario.limits, scenario.delays,
                 scenario.draw(scenario.seed, index),
             )

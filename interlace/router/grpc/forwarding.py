@@ -42,15 +42,15 @@ class CallForwarder:
         self.budget = budget
         self.count = 0  #: calls without an answer
 
-    def unary(self, stream: GrpcStream) -> PassedInfer:
+    def unary(self, stream: GrpcStream) -> ModelInferCall:
         """A ModelInfer call."""
-        return PassedInfer(stream, self)
+        return ModelInferCall(stream, self)
 
     def streaming(
-        self, stream: GrpcStream, forget: Callable[[PassedStreamInfer], None]
-    ) -> PassedStreamInfer:
+        self, stream: GrpcStream, forget: Callable[[ModelStreamInferCall], None]
+    ) -> ModelStreamInferCall:
         """A ModelStreamInfer call; ``forget`` is called once, when it has ended."""
-        return PassedStreamInfer(stream, self, forget)
+        return ModelStreamInferCall(stream, self, forget)
 
     def sink(
         self,
@@ -70,17 +70,17 @@ class Caller(Protocol):
     """Waits for the answer of a request; exactly one of the two is called."""
 
     def answered(
-        self, passed: PassedRequest, message: memoryview, sent: Callable[[], None]
+        self, passed: ForwardedCall, message: memoryview, sent: Callable[[], None]
     ) -> None:
         """A node's response; ``sent`` must be called once its bytes are no longer needed."""
         ...
 
-    def failed(self, passed: PassedRequest, end: CallEnd) -> None:
+    def failed(self, passed: ForwardedCall, end: CallEnd) -> None:
         """There is none, and why."""
         ...
 
 
-class PassedRequest:
+class ForwardedCall:
     """One ModelInferRequest, and the node that has it now."""
 
     __slots__ = ("_attempts", "_budget_ms", "_call", "_caller", "_forwarder", "_refusal",
@@ -188,7 +188,7 @@ def _end(error: ServeError) -> CallEnd:
     return CallEnd(STATUS[error.reason], error.detail, error.retry_after_ms)
 
 
-class PassedInfer:
+class ModelInferCall:
     """ModelInfer: one request, one response."""
 
     __slots__ = ("_forwarder", "_passed", "_stream")
@@ -197,7 +197,7 @@ class PassedInfer:
     def __init__(self, stream: GrpcStream, forwarder: CallForwarder) -> None:
         self._stream = stream
         self._forwarder = forwarder
-        self._passed: PassedRequest | None = None
+        self._passed: ForwardedCall | None = None
 
     def whole(self, message: memoryview) -> None:
         self._take(memoryview(bytes(message)))
@@ -210,7 +210,7 @@ class PassedInfer:
             self.gone()
             return
         try:
-            self._passed = PassedRequest(self._forwarder, self, message, stream.head.budget_ms)
+            self._passed = ForwardedCall(self._forwarder, self, message, stream.head.budget_ms)
         except ServeError as error:
             stream.refuse(error)
 
@@ -229,15 +229,15 @@ class PassedInfer:
             self._passed.cancel()
 
     def answered(
-        self, passed: PassedRequest, message: memoryview, sent: Callable[[], None]
+        self, passed: ForwardedCall, message: memoryview, sent: Callable[[], None]
     ) -> None:
         self._stream.answer([message], len(message), sent)
 
-    def failed(self, passed: PassedRequest, end: CallEnd) -> None:
+    def failed(self, passed: ForwardedCall, end: CallEnd) -> None:
         self._stream.fail(end.status, end.text, end.retry_after_ms)
 
 
-class PassedStreamInfer:
+class ModelStreamInferCall:
     """ModelStreamInfer: each request goes to a node as a ModelInfer of its own."""
 
     __slots__ = ("_ended", "_forget", "_forwarder", "_passed", "_stream")
@@ -247,12 +247,12 @@ class PassedStreamInfer:
         self,
         stream: GrpcStream,
         forwarder: CallForwarder,
-        forget: Callable[[PassedStreamInfer], None],
+        forget: Callable[[ModelStreamInferCall], None],
     ) -> None:
         self._stream = stream
         self._forwarder = forwarder
         self._forget = forget
-        self._passed: set[PassedRequest] = set()
+        self._passed: set[ForwardedCall] = set()
         self._ended = False
 
     def whole(self, message: memoryview) -> None:
@@ -261,7 +261,7 @@ class PassedStreamInfer:
     def _take(self, message: memoryview) -> None:
         """Take a message that nobody changes any more."""
         try:
-            passed = PassedRequest(self._forwarder, self, message, self._stream.head.budget_ms)
+            passed = ForwardedCall(self._forwarder, self, message, self._stream.head.budget_ms)
         except ServeError as error:
             self._refuse(error)
             return
@@ -289,7 +289,7 @@ class PassedStreamInfer:
             each.cancel()
 
     def answered(
-        self, passed: PassedRequest, message: memoryview, sent: Callable[[], None]
+        self, passed: ForwardedCall, message: memoryview, sent: Callable[[], None]
     ) -> None:
         self._passed.discard(passed)
         parts: list[Buffer] = [message, FINAL_RESPONSE]  # fields may come in any order
@@ -297,7 +297,7 @@ class PassedStreamInfer:
         self._stream.message(*whole, sent)
         self._finish()
 
-    def failed(self, passed: PassedRequest, end: CallEnd) -> None:
+    def failed(self, passed: ForwardedCall, end: CallEnd) -> None:
         self._passed.discard(passed)
         if self._stream.head.status_errors:
             self._stream.fail(end.status, end.text, end.retry_after_ms)

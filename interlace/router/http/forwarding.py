@@ -46,9 +46,9 @@ class Forwarder:
 
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
-    ) -> Forwarded:
+    ) -> ForwardedRequest:
         """Begin to pass one request on."""
-        forwarded = Forwarded(self, writer, head, body)
+        forwarded = ForwardedRequest(self, writer, head, body)
         forwarded.start()
         return forwarded
 
@@ -57,7 +57,7 @@ class Forwarder:
         self.directory.close()
 
 
-class Forwarded:
+class ForwardedRequest:
     """One request, and the node that has it now."""
 
     __slots__ = ("_attempts", "_blocks", "_head", "_nbytes", "_parts", "_pending", "_refusal",

@@ -11,7 +11,7 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
 from interlace.router.http.node_connection import NodeConnection, ReplyTaker
-from interlace.router.http.passed_heads import PassedHeads, ReplyHeads
+from interlace.router.http.passed_heads import ReplyHeads, RequestHeads
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.origins import loopback
 from interlace.server.tls import FollowedContext
@@ -55,7 +55,7 @@ class NodeConnections:
         self.node = node.name
         self.private = tls is not None or loopback(node.host)  #: nobody reads what is sent
         self.host_header = f"{node.host}:{node.http_port}".encode()
-        self.sent_heads = PassedHeads(self.host_header)
+        self.sent_heads = RequestHeads(self.host_header)
         self._loop = asyncio.get_running_loop()
         self._host = node.host
         self._port = node.http_port

@@ -35,7 +35,7 @@ class _PassedHead:
     whole: bytes
 
 
-class PassedHeads:
+class RequestHeads:
     """Heads of requests as one node gets them: all but what concerns this connection alone."""
 
     def __init__(self, host: bytes) -> None:
