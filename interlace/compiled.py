@@ -42,7 +42,7 @@ HOT: Final = (
     *(f"runtime/{name}.py" for name in ("clock", "runtime")),
     *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),
     *(f"device/simulated/{name}.py" for name in (
-        "contention", "device", "host_link", "partition_table", "physics", "running_batches",
+        "contention", "device", "partition_table", "physics", "running_batches",
     )),
     *(f"device/process/{name}.py" for name in (
         "batch_frames", "link", "output_arena", "pending",
@@ -63,7 +63,7 @@ HOT: Final = (
         "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
-    *(f"router/{name}.py" for name in ("attempts", "directory", "node_links", "polling")),
+    *(f"router/{name}.py" for name in ("attempts", "directory", "polling")),
     *(f"router/grpc/{name}.py" for name in ("forwarding", "node_channel", "passed_calls")),
     *(f"router/http/{name}.py" for name in (
         "forwarding", "node_connection", "node_connections", "passed_heads",

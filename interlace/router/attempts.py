@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.router.directory import NodeDirectory
-from interlace.router.node_links import NodeLinks
+from interlace.router.directory import NodeDirectory, NodeLinks
 
 #: A request ends so long after its SLO, and later by the time that its body takes at this pace.
 _MARGIN_MS: Final = 1_000.0

@@ -17,8 +17,7 @@ from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Device
 from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
 from interlace.device.simulated.device import SimulatedDevice
-from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import MECHANISMS, HostCost, Physics
+from interlace.device.simulated.physics import MECHANISMS, HostCost, HostLink, Physics, Transfer
 from interlace.device.simulated.wall_timer import WallTimer
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock

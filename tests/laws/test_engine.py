@@ -27,8 +27,7 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.request import Outcome, Request
-from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import HostLink, Physics, Transfer
 from interlace.engine.engine import Engine
 from interlace.engine.live_partition import PartitionState
 from interlace.perf.memory import needed_bytes

@@ -10,8 +10,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import HostCost, Physics
+from interlace.device.simulated.physics import HostCost, HostLink, Physics, Transfer
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve

@@ -18,8 +18,7 @@ from bench.planning.prediction_errors import (
 )
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.interference import ConstantFactor, CoRunner, Interference
-from interlace.perf.slowdown.base import features
-from interlace.perf.slowdown.learned import fit_learned
+from interlace.perf.slowdown.learned import features, fit_learned
 from interlace.perf.slowdown.observation import FromProfiles, Observation, from_profiles
 
 MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}

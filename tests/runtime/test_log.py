@@ -19,8 +19,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, EpochEnded, Failure, Run, SendReply, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
-from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import HostLink, Physics, Transfer
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.runtime.log import write
 from interlace.runtime.log.codec import digest, encode

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import MECHANISMS, Physics
+from interlace.device.simulated.physics import MECHANISMS, HostLink, Physics, Transfer
 
 
 class BoardSpec(NamedTuple):

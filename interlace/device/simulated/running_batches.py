@@ -8,8 +8,7 @@ from typing import Protocol
 
 from interlace.core.messages import CopyInputs, Run
 from interlace.device.simulated.contention import Contention, RunningBatch
-from interlace.device.simulated.host_link import FifoResource
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import FifoResource, Physics
 from interlace.perf.interference import CoRunner, Interference
 
 

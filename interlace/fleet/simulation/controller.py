@@ -10,7 +10,7 @@ from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.presence import Presence
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.fleet.simulation.polling import NodePoller
+from interlace.fleet.simulation.router import NodePoller
 from interlace.fleet.simulation.scenario import FleetSimulation
 from interlace.policy.base import System
 from interlace.routing.routes import Routes

@@ -10,12 +10,11 @@ import torch
 
 from interlace.core.model import Model
 from interlace.formats import open_torch
-from interlace.formats.cold_weights import ColdWeights
+from interlace.formats.cold_weights import ColdWeights, WeightWatcher
 from interlace.formats.page_cache import reading_ahead
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.torch_runner import sample_of
 from interlace.formats.torch_sharing import share_weights
-from interlace.formats.weight_uses import WeightWatcher
 
 
 class TorchLayers:

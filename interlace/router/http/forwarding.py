@@ -7,10 +7,9 @@ from typing import Final
 
 from interlace.core.errors import ServeError
 from interlace.router.attempts import Attempts, joined
-from interlace.router.directory import NodeDirectory
+from interlace.router.directory import NodeDirectory, NodeLinks
 from interlace.router.http.node_connections import PendingReply
 from interlace.router.http.passed_heads import ReplyHead
-from interlace.router.node_links import NodeLinks
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.http.bodies import ArenaBody, SegmentedBody
 from interlace.server.http.exchange import ResponseWriter

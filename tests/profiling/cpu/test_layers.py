@@ -18,8 +18,8 @@ from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
 from interlace.device.process.sandbox import why_unconfined
+from interlace.formats.cold_weights import WeightWatcher
 from interlace.formats.extents_file import Extent, WeightUse
-from interlace.formats.weight_uses import WeightWatcher
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cpu import layer_bench
