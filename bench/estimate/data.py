@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bench.estimate.fit import Measured, unique
-from bench.planning.a100_profiles import SHARE_PCT
+from bench.planning.a100 import SHARE_PCT
 from interlace.core.gpu_kinds import GPU_KINDS, GPU_RATES
 from interlace.core.work import LayerWork, ModelWork
 from interlace.formats.torch_work import count

@@ -3,7 +3,8 @@
 One host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispatcher's own rules:
 the rate up to which a given part of the requests ends in time depends on the SLO in latencies of
 one row, on a row's part of that latency, on the largest batch and on ``cv``.
-``bench.planning.capacity_table`` plays every cell and writes the table; between cells it is
+Every cell was played request by request (`bench.planning.capacity_table`, last in commit
+0e65b79f); `tests/bench/test_promise.py` holds the table to the engine. Between cells it is
 interpolated in logarithms; over the square of ``cv``, since where a gap below x makes someone
 late, that has a probability of nearly (rate x)^(1 / cv^2) under gamma gaps. Of a burst behind a
 running batch as many rows are admitted as the SLO has time for, and with each what is kept jumps:

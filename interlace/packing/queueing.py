@@ -2,8 +2,8 @@
 
 The dispatcher's own order: earliest deadline first, whoever is there is served at once, in a batch
 of what has gathered. Nobody waits where nobody is there, so that all is weighed with how busy the
-partition is. Constants were found on one partition played request by request
-(`bench.planning.one_partition`); `bench.planning.promise` says how close it is.
+partition is. Constants were found on one partition played request by request;
+`bench.planning.promise` says how close it is.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.planning.a100 import a100, worst
-from bench.planning.a100_profiles import Published, read_profile, scenarios
+from bench.planning.a100 import Published, a100, read_profile, scenarios, worst
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.packing.bounds import lower_bound
 from tests.bench.conftest import Drawn

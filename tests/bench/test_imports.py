@@ -22,7 +22,6 @@ KNOWN = frozenset(
 #: Of the extra `bench` alone, by folder.
 MORE = {
     "bench/clairvoyant/": {"numba"},
-    "bench/planning/one_partition": {"numba"},
     "bench/estimate/": {"timm", "transformers"},
     "bench/gpu/": {"cuda", "pynvml", "triton", "numba"},
 }

@@ -272,7 +272,7 @@ def test_published_a100_scenarios_have_their_known_floors() -> None:
     data = Path(__file__).parents[2].parent / "shared" / "data" / "a100-mig"
     if not data.exists():
         pytest.skip(f"public data is not at {data}")
-    from bench.planning.a100_profiles import scenarios
+    from bench.planning.a100 import scenarios
 
     known = zip(scenarios(data), [0.731, 1.502, 2.930], [0.73, 1.52, 2.96], strict=True)
     for one, by_area, by_layout in known:
