@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bench.papers.deepplan.links import SWITCH_OF
-from bench.papers.deepplan.v100 import V100, layers, planned, waiting
+from bench.papers.deepplan.v100 import SWITCH_OF, V100, layers, planned, waiting
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import HostLinks

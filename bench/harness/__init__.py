@@ -9,7 +9,8 @@ A benchmark is a function. Its parameters are the options of its command, and it
     if __name__ == "__main__":
         main(figure4)
 
-The module's docstring is what ``--help`` prints. Every command takes ``--out FOLDER`` and leaves
+The docstrings of module and function are what ``--help`` prints. Of several, ``main(figure4,
+figure9)``, the first argument names one. Every command takes ``--out FOLDER`` and leaves
 there NAME.json, with date, command and machine, and NAME.svg where there is a picture.
 """
 

@@ -23,10 +23,26 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 OUT: Final = Path("build/bench")
 
 
-def main(benchmark: Benchmark) -> None:
-    """Run a benchmark as the command of its module; exits with 1 if its report says so."""
-    report = run(benchmark)
+def main(*benchmarks: Benchmark) -> None:
+    """Run a benchmark as the command of its module; exits with 1 if its report says so.
+
+    Of several the first argument names one.
+    """
+    benchmark, arguments = chosen(benchmarks, sys.argv[1:])
+    report = run(benchmark, arguments)
     sys.exit(1 if report.broken else 0)
+
+
+def chosen(
+    benchmarks: Sequence[Benchmark], arguments: Sequence[str]
+) -> tuple[Benchmark, Sequence[str]]:
+    """The benchmark that the command line names, and the arguments that are left for it."""
+    if len(benchmarks) == 1:
+        return benchmarks[0], arguments
+    named = {one.__name__: one for one in benchmarks}
+    made = argparse.ArgumentParser()
+    made.add_argument("benchmark", choices=named, help="its own --help says more")
+    return named[made.parse_args(arguments[:1]).benchmark], arguments[1:]
 
 
 def run(benchmark: Benchmark, arguments: Sequence[str] | None = None) -> Report:
@@ -57,17 +73,19 @@ def show(report: Report, name: str, out: Path) -> None:
 
 
 def name_of(benchmark: Benchmark) -> str:
-    """A benchmark's files are named after its module: ``dstack-figure4`` of the papers."""
+    """A benchmark's files are named after its module; of the papers, ``dstack-figure4``."""
     file = Path(inspect.getfile(benchmark)).with_suffix("")
     parts = file.relative_to(ROOT / "bench" if file.is_relative_to(ROOT / "bench") else ROOT).parts
-    return "-".join(part for part in parts if part not in ("papers", "run"))
+    if parts[0] == "papers":
+        return f"{parts[1]}-{benchmark.__name__}"
+    return "-".join(part for part in parts if part != "run")
 
 
 def parser(benchmark: Benchmark) -> argparse.ArgumentParser:
     """Options of a function: positional-only parameters are named by their place alone."""
     about = inspect.getmodule(benchmark)
     made = argparse.ArgumentParser(
-        description=(about and about.__doc__) or benchmark.__doc__,
+        description=f"{about.__doc__ if about else ''}\n{inspect.getdoc(benchmark)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     hints = get_type_hints(benchmark, include_extras=True)

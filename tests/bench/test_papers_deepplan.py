@@ -8,23 +8,17 @@ import numpy as np
 import pytest
 
 from bench.harness import Row
-from bench.papers.deepplan import (
-    figure2,
-    figure5,
-    figure6,
-    figure11,
-    figure12,
-    figure13,
-    figure14,
-    figure15,
-    figure16,
-    table3,
-    table4,
+from bench.papers.deepplan import figures, serving
+from bench.papers.deepplan.v100 import (
+    MODELS,
+    TABLE_2,
+    V100,
+    LinkFlow,
+    arrivals_ms,
+    cold_ms,
+    layers,
+    plans,
 )
-from bench.papers.deepplan.links import LinkFlow, arrivals_ms
-from bench.papers.deepplan.machine import served
-from bench.papers.deepplan.published import MODELS, TABLE_2
-from bench.papers.deepplan.v100 import V100, cold_ms, layers, plans
 from interlace.core.loading import HostLinks
 from interlace.sim.arrivals import Arrivals
 from tests.bench.conftest import Drawn
@@ -57,14 +51,14 @@ def test_the_copied_plans_are_the_published_ones() -> None:
 
 def test_table_3_plans_of_transformers_are_the_published_ones_but_for_a_layer_or_two() -> None:
     for model in MODELS:
-        initial, planned, count = table3.agreeing(model)
+        initial, planned, count = figures.agreeing(model)
         assert initial >= 0.94 * count
         if "resnet" not in model:
             assert planned >= count - 2
 
 
 def test_figure_11_a_cold_resnet_takes_the_published_times(drawn: Drawn) -> None:
-    rows = drawn(figure11.figure11()).rows
+    rows = drawn(figures.figure11()).rows
     _within([row for row in rows if row.what.startswith("ResNet-50")], 0.9, 1.1)
     _within(rows, 0.89, 1.1)
     for row in rows:
@@ -73,11 +67,11 @@ def test_figure_11_a_cold_resnet_takes_the_published_times(drawn: Drawn) -> None
 
 
 def test_table_4_two_cold_starts_at_once_take_turns_on_the_links(drawn: Drawn) -> None:
-    _within(drawn(table4.table4()).rows, 0.86, 1.12)
+    _within(drawn(figures.table4()).rows, 0.86, 1.12)
 
 
 def test_figure_6_links_of_one_switch_are_shared(drawn: Drawn) -> None:
-    rows = drawn(figure6.figure6()).rows
+    rows = drawn(figures.figure6()).rows
     _within([row for row in rows if "(4)" not in row.what], 0.96, 1.04)
     _within([row for row in rows if "(4)" in row.what and "resnet" not in row.what], 0.9, 1.1)
     for row in rows:
@@ -86,8 +80,8 @@ def test_figure_6_links_of_one_switch_are_shared(drawn: Drawn) -> None:
 
 
 def test_figure_2_and_5_give_back_what_the_layers_were_made_of(drawn: Drawn) -> None:
-    _within(drawn(figure2.figure2()).rows, 0.9, 1.4)
-    rows = drawn(figure5.figure5()).rows
+    _within(drawn(figures.figure2()).rows, 0.9, 1.4)
+    rows = drawn(figures.figure5()).rows
     _within(rows, 0.96, 1.05)
     over = {row.what: row.ours for row in rows if row.published is None}
     for what, ratio in over.items():
@@ -95,22 +89,25 @@ def test_figure_2_and_5_give_back_what_the_layers_were_made_of(drawn: Drawn) -> 
 
 
 def test_figure_12_larger_batches_hide_more_of_the_load(drawn: Drawn) -> None:
-    ours = drawn(figure12.figure12()).ours
-    for model in figure12.MODELS:
+    ours = drawn(figures.figure12()).ours
+    for model in figures.BATCHED_MODELS:
         gains = [ours[f"{model}, {rows} rows: PT + DHA over PipeSwitch"] for rows in (1, 2, 4, 8)]
         assert gains == sorted(gains, reverse=True) or min(gains) > 0.99
 
 
 def test_figure_13_deepplan_serves_more_instances_in_time(drawn: Drawn) -> None:
-    found = {way: figure13.run("bert_base", way, 200, 100.0, 200) for way in PUBLISHED.split(",")}
+    found = {
+        way: serving.run_instances("bert_base", way, 200, 100.0, 200)
+        for way in PUBLISHED.split(",")
+    }
     p99s_ms = [one.p99_ms for one in found.values()]
     assert p99s_ms == sorted(p99s_ms, reverse=True) and p99s_ms[0] > 100.0 > p99s_ms[-1]
     assert found["deepplan"].good > found["pipeswitch"].good
-    drawn(figure13.figure13(requests=5, ways=PUBLISHED))
+    drawn(serving.figure13(requests=5, ways=PUBLISHED))
 
 
 def test_figure_13_the_engine_is_less_apart_because_what_is_warm_passes_what_is_cold() -> None:
-    in_order, passing = (figure13.one_at_a_time_gain(one) for one in (False, True))
+    in_order, passing = (serving.one_at_a_time_gain(one) for one in (False, True))
     assert in_order > 1.35
     assert 1.1 < passing < 1.25
 
@@ -118,18 +115,18 @@ def test_figure_13_the_engine_is_less_apart_because_what_is_warm_passes_what_is_
 def test_figure_14_deepplans_tail_is_below_pipeswitchs(drawn: Drawn) -> None:
     for model, rate_rps, count in (("bert_large", 30.0, 56), ("gpt2", 90.0, 160)):
         slow, quick = (
-            figure13.run(model, way, count, rate_rps, 100).p99_ms
+            serving.run_instances(model, way, count, rate_rps, 100).p99_ms
             for way in ("pipeswitch", "deepplan")
         )
         assert quick < 0.7 * slow
-    drawn(figure14.figure14(requests=5, ways=PUBLISHED))
+    drawn(serving.figure14(requests=5, ways=PUBLISHED))
 
 
 def test_figure_15_runs(tmp_path: Path) -> None:
     trace = tmp_path / "calls.csv"
     lines = [f"x,x,f{number},t,{60 + number},{number}" for number in range(20)]
     trace.write_text("\n".join(["a,b,HashFunction,Trigger,480,481", *lines]) + "\n")
-    found = figure15.figure15(trace=str(trace), rate_rps=5.0, minutes=1, ways="deepplan-dha")
+    found = serving.figure15(trace=str(trace), rate_rps=5.0, minutes=1, ways="deepplan-dha")
     assert found.ours["sample, deepplan-dha: within 100 ms"] > 0.0
 
 
@@ -146,7 +143,7 @@ def test_the_papers_machine_loads_what_is_cold_and_evicts_the_least_recently_use
         length_s = 64.0
         part = (times_ms[since] - 1.0) / (1000.0 * length_s) if since else 0.0
         arrivals = Arrivals(tuple(names), times_ms, which, length_s)
-        return served(way, ["bert_base"] * len(names), arrivals, part).cold
+        return serving.served(way, ["bert_base"] * len(names), arrivals, part).cold
 
     assert cold(0) == most + 1 + 2  # all at first, then the one that is new and the one that left
     assert cold(most + 1) == 2
@@ -171,11 +168,11 @@ def _alone(way: str, instances: Sequence[int]) -> list[float]:
     names = tuple(f"bert-{number}" for number in range(4))
     which = np.array(instances, dtype=np.int32)
     arrivals = Arrivals(names, np.full(len(which), 10.0), which, 1.0)
-    return served(way, ["bert_base"] * 4, arrivals, 0.0).times_ms
+    return serving.served(way, ["bert_base"] * 4, arrivals, 0.0).times_ms
 
 
 def test_figure_16_the_trend_stays_on_the_other_machine(drawn: Drawn) -> None:
-    ours = drawn(figure16.figure16()).ours
+    ours = drawn(figures.figure16()).ours
     for model in MODELS:
         assert (
             ours[f"deepplan over Baseline, {model}"] >= ours[f"pipeswitch over Baseline, {model}"]

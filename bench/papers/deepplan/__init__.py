@@ -1,1 +1,1 @@
-"""DeepPlan (Jeong et al., EuroSys 2023): its figures again, one command each."""
+"""DeepPlan (Jeong et al., EuroSys 2023): its figures and tables again."""

@@ -1,4 +1,4 @@
-"""The eight models on the paper's V100, layer by layer: shaped after what is printed.
+"""What DeepPlan prints, and its eight models on a V100, layer by layer, shaped after that.
 
 Layers, their kinds and bytes are those of the published plans (`plans.csv`; MIT,
 github.com/csl-ajou/DeepPlan). Their times were never published, and are made so:
@@ -15,26 +15,97 @@ github.com/csl-ajou/DeepPlan). Their times were never published, and are made so
   pixels of their output, so that small ones in early stages are better loaded, as published.
 * A layer whose weights are copied waits for an event, and was profiled under Python hooks: 0.02 ms
   each, fitted to the README's five times of ResNet-50.
+
+Of copies to several GPUs at once, two on one switch have half of its link each. A GPU's own link is
+a queue, as in the released engine, so it has one flow: the times of its pieces on an idle link.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from bench.papers.deepplan.published import (
-    BERT_WARM_MS,
-    RESNET50_MS,
-    STALLED_BERT,
-    STALLED_OTHERS,
-    TABLE_4,
-)
 from interlace.core.loading import OVER_LINKS, HostLinks, LoadStep
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import layer_times
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
+
+MODELS: Final = (
+    "resnet50",
+    "resnet101",
+    "bert_base",
+    "bert_large",
+    "roberta_base",
+    "roberta_large",
+    "gpt2",
+    "gpt2_medium",
+)
+
+
+class ColdTimes(NamedTuple):
+    """ms of a cold start: PipeSwitch, PT + DHA alone, PT + DHA on both GPUs at once (Table 4)."""
+
+    pipeswitch_ms: float
+    alone_ms: float
+    both_ms: float
+
+
+TABLE_4: Final[Mapping[str, ColdTimes]] = MappingProxyType(
+    {
+        "resnet50": ColdTimes(12.03, 8.93, 11.97),
+        "resnet101": ColdTimes(19.85, 17.71, 21.19),
+        "bert_base": ColdTimes(40.51, 20.88, 30.45),
+        "bert_large": ColdTimes(122.37, 70.56, 108.16),
+        "roberta_base": ColdTimes(45.86, 20.83, 34.48),
+        "roberta_large": ColdTimes(129.58, 70.26, 107.87),
+        "gpt2": ColdTimes(48.41, 33.38, 35.98),
+        "gpt2_medium": ColdTimes(134.10, 101.83, 112.71),
+    }
+)
+#: GB/s of one, two and four links at work (Table 2).
+TABLE_2: Final[Mapping[str, tuple[float, float, float]]] = MappingProxyType(
+    {
+        "resnet50": (9.10, 9.13, 7.01),
+        "bert_base": (10.87, 10.67, 5.89),
+        "roberta_large": (10.94, 10.75, 6.01),
+        "gpt2_medium": (11.52, 11.32, 5.96),
+    }
+)
+#: Cache lines of 64 bytes that cross PCIe when a layer is loaded, and when it is read (Table 1).
+TABLE_1: Final[Mapping[str, tuple[float, int, int]]] = MappingProxyType(
+    {
+        "embedding, 1.50 MB": (1.50, 24_580, 18_267),
+        "embedding, 89.42 MB": (89.42, 1_465_112, 18_459),
+        "convolution, 2.25 MB": (2.25, 36_869, 65_891),
+        "convolution, 9.0 MB": (9.0, 147_465, 273_487),
+        "linear, 2.25 MB": (2.25, 36_920, 446_276),
+        "linear, 9.01 MB": (9.01, 147_660, 1_765_787),
+    }
+)
+#: ms of a cold ResNet-50 in the repository's README: copy, PipeSwitch, DHA, PT, PT + DHA.
+RESNET50_MS: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "copy": 17.7038,
+        "pipeswitch": 11.981,
+        "deepplan-dha": 11.2345,
+        "deepplan-pt": 9.39064,
+        "deepplan": 8.36423,
+    }
+)
+#: ms of a warm BERT-Base (section 1).
+BERT_WARM_MS = 9.35
+#: Part of PipeSwitch's time that is stall (section 2.1): BERT and RoBERTa 73 to 75 %, the others
+#: 27 to 37 %; the middles.
+STALLED_BERT, STALLED_OTHERS = 0.74, 0.32
+#: PT + DHA over PipeSwitch, one row (section 5.2).
+SPEEDUPS: Final[Mapping[str, float]] = MappingProxyType(
+    {"bert_base": 1.94, "bert_large": 1.74, "roberta_base": 2.21}
+)
+
 
 _MIB: Final = 1 << 20
 #: What each layer adds to a copy, fitted to Table 2.
@@ -234,3 +305,36 @@ def _convolutions(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield 1, side * side
             if not block:
                 yield 1, side * side  # the shortcut's
+
+
+#: A p3.8xlarge: two switches with two GPUs each (section 4.3.3).
+SWITCH_OF: Final = (0, 0, 1, 1)
+
+
+class LinkFlow(NamedTuple):
+    """Copies in order over one GPU's link, in ms on an idle one."""
+
+    gpu: int
+    pieces_ms: Sequence[float]
+
+    @property
+    def switch(self) -> int:
+        return SWITCH_OF[self.gpu]
+
+
+def arrivals_ms(flows: Sequence[LinkFlow]) -> list[list[float]]:
+    """When each piece of each flow has come, all flows begun at once."""
+    left = [list(flow.pieces_ms)[::-1] for flow in flows]
+    came: list[list[float]] = [[] for _ in flows]
+    now_ms = 0.0
+    while active := [index for index, pieces in enumerate(left) if pieces]:
+        users = Counter(flows[index].switch for index in active)
+        rates = {index: 1 / users[flows[index].switch] for index in active}
+        step_ms = min(left[index][-1] / rates[index] for index in active)
+        now_ms += step_ms
+        for index in active:
+            left[index][-1] -= step_ms * rates[index]
+            if left[index][-1] <= 1e-9:
+                left[index].pop()
+                came[index].append(now_ms)
+    return came
