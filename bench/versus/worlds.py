@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from bench.papers.dstack.published import TABLE_6
-from bench.papers.dstack.v100 import V100
+from bench.papers.dstack.v100 import TABLE_6, V100
 from bench.papers.dstack.v100 import profiles as dstack_profiles
 from bench.papers.e2bird import titan
 from bench.planning.gpulet_profiles import profiles as gpulet_profiles

@@ -2,13 +2,18 @@
 
 import pytest
 
-from bench.papers.dstack import figure4, figure9, figure10, figure11, figure12, table1
-from bench.papers.dstack.convnets import kernels
-from bench.papers.dstack.published import BATCH, CONVNETS, TABLE_6
-from bench.papers.dstack.trial import at_knees, every_time_16, of_table_6, parted, run
-from bench.papers.dstack.v100 import profiles
+from bench.papers.dstack import figure11, figures
+from bench.papers.dstack.trial import (
+    at_knees,
+    convnet_kernels,
+    every_time_16,
+    of_table_6,
+    parted,
+    run,
+)
+from bench.papers.dstack.v100 import BATCH, CONVNETS, TABLE_6, profiles
+from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
-from interlace.perf.sizing import knee_pct
 from tests.bench.conftest import Drawn
 
 
@@ -33,7 +38,7 @@ def test_no_batch_uses_the_gpu_better_than_16_rows_at_the_knee() -> None:
 
 
 def test_kernels_together_use_what_their_model_does() -> None:
-    for model, ones in kernels().items():
+    for model, ones in convnet_kernels().items():
         knee, run_ms = CONVNETS[model]
         assert sum(k.run_ms for k in ones) == pytest.approx(run_ms)
         assert sum(k.share_pct * k.run_ms for k in ones) == pytest.approx(knee * run_ms)
@@ -54,14 +59,14 @@ def test_a_full_session_without_fill_is_in_time() -> None:
 
 
 def test_table_1(drawn: Drawn) -> None:
-    rows = drawn(table1.table1(images=160)).rows
+    rows = drawn(figures.table1(images=160)).rows
     ratios = {row.what: row.ratio for row in rows}
     assert ratios["triton"] == pytest.approx(1.0, abs=0.15)
     assert ratios["dstack"] == pytest.approx(1.0, abs=0.2)
 
 
 def test_figure_4(drawn: Drawn) -> None:
-    ours = drawn(figure4.figure4()).ours
+    ours = drawn(figures.figure4()).ours
     assert ours["4b: knee in SMs, N1 = 20, rounded down"] == 9
     assert ours["4d: knee, batch of 1"] == 10
 
@@ -69,13 +74,13 @@ def test_figure_4(drawn: Drawn) -> None:
 def test_figure_4_with_other_repetitions_has_other_knees() -> None:
     """With one R_i the knee is half of N1; drawn ones move it both ways."""
     for first in (20, 40, 60):
-        knees = figure4.drawn(first, 30)
+        knees = figures.drawn(first, 30)
         assert knees[0] < knees[-1]
-    assert len(figure4.figure4(draws=5).rows) == len(figure4.figure4().rows) + 9
+    assert len(figures.figure4(draws=5).rows) == len(figures.figure4().rows) + 9
 
 
 def test_figure_9(drawn: Drawn) -> None:
-    ours = drawn(figure9.figure9(seconds=1.5)).ours
+    ours = drawn(figures.figure9(seconds=1.5)).ours
     assert ours["9a: temporal, use"] < ours["9b: dstack-plain, use"] < ours["9c: dstack, use"]
     assert ours["9b: dstack-plain, use"] == pytest.approx(60.0, abs=6.0)
     ideal = ours["9d: ideal, kernels at the model's knee, use"]
@@ -85,7 +90,7 @@ def test_figure_9(drawn: Drawn) -> None:
 
 
 def test_figure_10(drawn: Drawn) -> None:
-    ours = drawn(figure10.figure10(seconds=2.0)).ours
+    ours = drawn(figures.figure10(seconds=2.0)).ours
     assert ours["10a: dstack / temporal, alexnet"] > 2.5
     assert ours["10a: dstack / temporal, vgg19"] > 1.5
     assert ours["10a: dstack / max-throughput, alexnet (more than)"] > 0.8
@@ -126,7 +131,7 @@ def test_gslice_in_c7_depends_on_what_was_fitted() -> None:
 
 
 def test_figure_12(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure12, "SCHEMES", ("exclusive", "temporal", "dstack"))
-    ours = drawn(figure12.figure12(seconds=1.0)).ours
+    monkeypatch.setattr(figures, "SCHEMES", ("exclusive", "temporal", "dstack"))
+    ours = drawn(figures.figure12(seconds=1.0)).ours
     assert ours["dstack / temporal"] > 2.6
     assert ours["dstack: missed"] < 5.0

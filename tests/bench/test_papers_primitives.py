@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from bench.harness import Row
-from bench.papers.primitives import figure1, figure8, figure9, figure12, table2, table3, table4
-from bench.papers.primitives.live import changed
-from bench.papers.primitives.published import MORE_INSTANCES
+from bench.papers.primitives import changing, figures, recognition
+from bench.papers.primitives.changing import changed
 from bench.papers.primitives.running import FirstCome, time_sliced
-from bench.papers.primitives.v100 import MODELS, at, logs, profile, t4
+from bench.papers.primitives.v100 import MODELS, MORE_INSTANCES, at, logs, profile, t4
 from interlace.device.simulated.contention import RunningBatch
 from interlace.perf.latency import surface
 from tests.bench.conftest import Drawn
@@ -21,14 +20,14 @@ def _value(rows: Sequence[Row], what: str) -> float:
 
 
 def test_figure_1_all_statements_hold(drawn: Drawn) -> None:
-    rows = drawn(figure1.figure1()).rows
+    rows = drawn(figures.figure1()).rows
     stated = [row for row in rows if row.published is not None]
     assert len(stated) == 9
     assert all(row.ours == 1.0 for row in stated), [row.what for row in stated if not row.ours]
 
 
 def test_figure_8_the_share_follows_the_rate_without_a_gap(drawn: Drawn) -> None:
-    rows = drawn(figure8.figure8(live=False)).rows
+    rows = drawn(changing.figure8(live=False)).rows
     assert _value(rows, "share before the change") == 40
     assert _value(rows, "share after it") == 50
     assert _value(rows, "without overlap: longest time without service") == pytest.approx(
@@ -54,7 +53,7 @@ def test_without_overlap_a_model_goes_missing_live() -> None:
 
 
 def test_figure_9_instances_gain_until_latency_does_not_bear_it(drawn: Drawn) -> None:
-    rows = drawn(figure9.figure9(seconds=1.0)).rows
+    rows = drawn(figures.figure9(seconds=1.0)).rows
     assert _value(rows, "1 row: 4 instances over 1, throughput (more than)") > 2.0
     assert _value(rows, "1 row: 4 instances over 1, p99") == pytest.approx(1.25, rel=0.1)
     assert _value(rows, "8 rows: 5 instances over 1, throughput") == pytest.approx(1.5, rel=0.2)
@@ -64,27 +63,27 @@ def test_figure_9_instances_gain_until_latency_does_not_bear_it(drawn: Drawn) ->
 
 
 def test_figure_12_beyond_the_whole_only_latency_grows(drawn: Drawn) -> None:
-    rows = drawn(figure12.figure12(seconds=1.0)).rows
+    rows = drawn(figures.figure12(seconds=1.0)).rows
     assert _value(rows, "alexnet of 25 %: 8 over 4, throughput") == pytest.approx(1.0, rel=0.05)
     assert _value(rows, "alexnet of 25 %: 8 over 4, p99 (climbs)") > 1.8
     assert _value(rows, "resnet50 of 40 %: 5 over 3, throughput") < 1.2
 
 
 def test_table_2_counts_what_fits(drawn: Drawn) -> None:
-    rows = drawn(table2.table2(workers=2, width=512)).rows
-    memory = table2.T4.memory_bytes
+    rows = drawn(changing.table2(workers=2, width=512)).rows
+    memory = changing.T4.memory_bytes
     for model, gain in MORE_INSTANCES.items():
-        weights = table2.WEIGHTS_BYTES[model]
+        weights = changing.WEIGHTS_BYTES[model]
         own = _value(rows, f"{model}: instances with weights of their own")
-        assert own == memory // (weights + table2.PRIVATE_BYTES)
-        least, most = table2.consistent_bytes(model)
+        assert own == memory // (weights + changing.PRIVATE_BYTES)
+        least, most = changing.consistent_bytes(model)
         for private in (least, most):
-            shared, alone = (table2.fit(weights, private, s) for s in (True, False))
+            shared, alone = (changing.fit(weights, private, s) for s in (True, False))
             assert shared - alone == gain
 
 
 def test_table_3_side_by_side_serves_more_in_time(drawn: Drawn) -> None:
-    rows = drawn(table3.table3(rounds=60)).rows
+    rows = drawn(recognition.table3(rounds=60)).rows
     assert _value(rows, "PyTorch: DNN-Recog over temporal") >= 4.0
     assert _value(rows, "PyTorch: all over temporal") >= 3.0
     assert _value(rows, "TensorRT logs: all over temporal") > 2.0
@@ -95,7 +94,7 @@ def test_table_3_side_by_side_serves_more_in_time(drawn: Drawn) -> None:
 
 
 def test_table_4_light_models_gain_by_instances(drawn: Drawn) -> None:
-    rows = drawn(table4.table4(seconds=0.7)).rows
+    rows = drawn(figures.table4(seconds=0.7)).rows
     assert _value(rows, "PyTorch, mobilenet: 4 x 25 % over 1 x 100 %") > 1.9
     assert _value(rows, "PyTorch, alexnet: 4 x 25 % over 1 x 100 %") > 1.5
     assert _value(rows, "PyTorch, vgg19: 2 x 50 % over 1 x 100 %") < 1.2

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.dstack.dnn import Dnn, KernelMemory, generated_profile
+from bench.papers.dstack.v100 import Dnn, KernelMemory, generated_profile
+from interlace.perf.knee import knee, knee_pct
 from interlace.perf.latency import surface
-from interlace.perf.sizing import knee, knee_pct
 
 
 def _knee(dnn: Dnn) -> int:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.e2bird.model import hidden_part, rows, throughput_gain
+from bench.papers.e2bird.memory import hidden_part, rows, throughput_gain
 from interlace.perf.worker_sizes import Configuration, configurations, engine, naive, search
 
 #: Table 4: the fastest configuration of Res152 for each load, and the engine's.

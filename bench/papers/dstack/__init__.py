@@ -1,1 +1,1 @@
-"""D-STACK's tables and figures on a simulated V100: one command each."""
+"""D-STACK (Dhakal et al., 2023): its tables and figures again, on a simulated V100."""

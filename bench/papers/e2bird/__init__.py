@@ -1,1 +1,1 @@
-"""E2bird (Cui et al., TPDS 2021): its figures and tables again, one command each."""
+"""E2bird (Cui et al., TPDS 2021): its figures and tables again."""

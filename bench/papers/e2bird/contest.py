@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from bench.harness import highest
 from bench.papers.e2bird import titan
-from bench.papers.e2bird.published import MAX_BATCH, OPT_WAIT_MS, QOS_MS
-from bench.papers.e2bird.titan import GPU, STREAMS, profile
+from bench.papers.e2bird.titan import GPU, MAX_BATCH, OPT_WAIT_MS, QOS_MS, STREAMS, profile
 from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot

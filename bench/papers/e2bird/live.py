@@ -1,11 +1,4 @@
-"""Figure 13 on this machine's cores: the systems that serve, live, on a small network.
-
-Worker processes of several batch sizes on the same cores, inputs staged into a ring in shared
-memory, against one worker that waits 30 ms for company. Nothing is simulated, and no figure of the
-paper is for a processor. The network is five layers of 2048 x 2048 weights, which are read once a
-batch: there batching pays on a processor as it does on a GPU (a small convolution is faster row by
-row). Load is high at 40 % of what one worker of the largest batch serves, low at a fifth of that.
-"""
+"""Figure 13 on this machine's cores: the systems that serve, live, on a small network."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,9 +11,9 @@ import numpy as np
 from bench.fidelity.live import play
 from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand
-from bench.harness import Report, curves, each, main
+from bench.harness import Report, curves, each
 from bench.papers.e2bird.contest import Latencies, in_order, low_then_high, saved_pct
-from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS
+from bench.papers.e2bird.titan import OPT_WAIT_MS, QOS_MS
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
@@ -41,7 +34,15 @@ async def live(
     requests: int = LOW + HIGH,
     samples: Annotated[int, "of each batch, when the network is profiled"] = 30,
 ) -> Report:
-    """The three systems, one after the other, on the same trace."""
+    """Figure 13 on this machine's cores: the systems that serve, live, on a small network.
+
+    Worker processes of several batch sizes on the same cores, inputs staged into a ring in shared
+    memory, against one worker that waits 30 ms for company. Nothing is simulated, and no figure of
+    the paper is for a processor. The network is five layers of 2048 x 2048 weights, which are read
+    once a batch: there batching pays on a processor as it does on a GPU (a small convolution is
+    faster row by row). Load is high at 40 % of what one worker of the largest batch serves, low at
+    a fifth of that.
+    """
     with TemporaryDirectory(prefix="interlace-e2bird-") as folder:
         root = Path(folder)
         terms = f"slo_ms = {QOS_MS}\nmax_batch = {_MAX_BATCH}\n"
@@ -100,7 +101,3 @@ async def _played(
     plan = one.planner([asked], Fleet((stand.device.gpu,)), profiles, Plan())
     patient = replace(asked, slo_ms=_PATIENT_MS)
     return in_order(await play(stand, one, plan, [patient], profiles, arrivals))
-
-
-if __name__ == "__main__":
-    main(live)

@@ -1,1 +1,1 @@
-"""The figures and tables of the GPU primitives paper: one command each."""
+"""GPU primitives (Dhakal et al., CLOUD 2021): its figures and tables again."""

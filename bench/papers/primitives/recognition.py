@@ -1,38 +1,107 @@
-"""Table III: DNN-Recog, ResNeXt and Yolo on one V100, one after the other and side by side.
-
-Rounds of 30 ms, in which what came at the round's beginning is answered. Temporal sharing: each
-model in turn has the whole GPU; Yolo and ResNeXt have one row in every other round, as the text
-says. Spatio-temporal: shares of 25, 40, 50, 50 and 60 %, as in Figure 10; Batch-Latency gives the
-batches that end in the time that is left. DNN-Recog gets the largest batch with which Yolo and
-ResNeXt still have one row. Both timetables are then played by the engine, DNN-Recog as an app with
-one deadline.
-
-Left open: the latencies. D-STACK's Table 6 (PyTorch, the same authors and GPU) is taken with what
-its equations make of other batches; VGG-Face is VGG-16, with 15.5 of VGG-19's 19.6 billion
-multiplications, Yolo its third version on 224 x 224, with 9.5. Every picture goes to both VGG-Face
-and ResNet-Car. Above the knee a twentieth is gained. The TensorRT logs are tried too: there a
-second row of VGG costs more than the first, so that DNN-Recog gains nothing. "Filled" gives Yolo
-and ResNeXt all the time that temporal sharing leaves, which the text does not.
-"""
+"""Table 3: DNN-Recog and two more models, by a timetable that repeats."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, NamedTuple
 
-from bench.harness import Report, Row, bars, main
+import numpy as np
+
+from bench.harness import Report, Row, bars
 from bench.papers.apps import recog
-from bench.papers.dstack.published import TABLE_6
+from bench.papers.dstack.v100 import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
-from bench.papers.primitives import published as paper
-from bench.papers.primitives.instances import batch_latency
-from bench.papers.primitives.published import ROUND_MS
-from bench.papers.primitives.timetable import HOP_MS, SLACK_MS, Entry, Timetable, follow
+from bench.papers.primitives.running import batch_latency
+from bench.papers.primitives.v100 import RECOG_GAIN, ROUND_MS, SYSTEM_GAIN, TABLE_3_SHARES_PCT, V100
 from bench.papers.primitives.v100 import profile as logged
+from bench.playing import played
+from interlace.core.gpu_kinds import uniform_fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.perf.latency import Surface, surface
-from interlace.sim.record import AppServed, ServedRequest
+from interlace.policy.catalog import resolve
+from interlace.policy.decision import Dispatch, Launch
+from interlace.policy.view import View
+from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.pipeline.graph import Pipeline
+from interlace.sim.pipeline.served import AppServed
+from interlace.sim.record import RunRecord, ServedRequest
+from interlace.sim.workload.recorded import ReplayedTrace
+
+#: From the end of a batch until those who wait for it have come: nothing, but for rounding.
+HOP_MS: Final = 0.01
+#: The engine drops what it believes will be late, and its beliefs waver by a percent.
+SLACK_MS: Final = 1.0
+_ROUNDING_MS: Final = 1e-6
+
+
+class Entry(NamedTuple):
+    """A batch of the timetable, ``begins_ms`` after its cycle began."""
+
+    begins_ms: float
+    model: str
+    share_pct: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """A dispatcher: each entry begins once a cycle, at its time, with what is there of its rows."""
+
+    entries: tuple[Entry, ...]
+    cycle_ms: float
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        begun_ms = now_ms - (now_ms + _ROUNDING_MS) % self.cycle_ms
+        launches: list[Launch] = []
+        wake_ms = begun_ms + self.cycle_ms + HOP_MS
+        homes = {slot.model: partition for partition in view.partitions for slot in partition.slots}
+        for entry in self.entries:
+            at_ms, home = begun_ms + entry.begins_ms, homes.get(entry.model)
+            if now_ms < at_ms - _ROUNDING_MS:
+                wake_ms = min(wake_ms, at_ms)
+            elif home is None or not home.accepting or home.running is not None:
+                continue
+            elif home.last_start_ms(entry.model) < at_ms - HOP_MS and view.queue(entry.model).rows:
+                launches.append(Launch(home.id, entry.model, entry.rows))
+        return Dispatch(tuple(launches), wake_ms)
+
+
+def follow(
+    table: Timetable,
+    profiles: Mapping[str, Profile],
+    apps: Mapping[str, Pipeline],
+    each_round: Mapping[str, Sequence[int]],
+    round_ms: float,
+    rounds: int,
+) -> RunRecord:
+    """Requests come in whole rounds: of each app or model so many in the 1st, 2nd, ... round,
+    over and over. Every one has the round's length for its answer, and a little more before it is
+    given up."""
+    shares = {entry.model: entry.share_pct for entry in table.entries}
+    parts = tuple(
+        Partition(model, "gpu0", share, (Slot(model, 32, 1.0),)) for model, share in shares.items()
+    )
+    demand = tuple(Demand(model, 1.0, round_ms + SLACK_MS, 32) for model in shares)
+    known = {model: profiles[model] for model in shares}
+    traffic: dict[str, Workload] = {
+        name: ReplayedTrace(
+            np.repeat(np.arange(rounds) * round_ms, np.resize(counts, rounds)).astype(float)
+        )
+        for name, counts in each_round.items()
+    }
+    return played(
+        replace(resolve("triton"), dispatcher=table),
+        uniform_fleet(V100, 1),
+        demand,
+        known,
+        merge_arrivals(traffic, rounds * round_ms / 1000.0, seed=0),
+        Plan(parts, overlapping=True),
+        warm_ms=100 * table.cycle_ms,
+        pipelines=apps,
+    )
+
 
 RECOG: Final = ("mobilenet", "vgg-face", "resnet-car")
 BESIDE: Final = ("yolo", "resnext50")
@@ -54,7 +123,22 @@ class Schedule(NamedTuple):
 
 
 def table3(*, rounds: Annotated[int, "of 30 ms"] = 300) -> Report:
-    """Both timetables, for two sources of latencies."""
+    """Table III: DNN-Recog, ResNeXt and Yolo on one V100, one after the other and side by side.
+
+    Rounds of 30 ms, in which what came at the round's beginning is answered. Temporal sharing: each
+    model in turn has the whole GPU; Yolo and ResNeXt have one row in every other round, as the text
+    says. Spatio-temporal: shares of 25, 40, 50, 50 and 60 %, as in Figure 10; Batch-Latency gives
+    the batches that end in the time that is left. DNN-Recog gets the largest batch with which Yolo
+    and ResNeXt still have one row. Both timetables are then played by the engine, DNN-Recog as an
+    app with one deadline.
+
+    Left open: the latencies. D-STACK's Table 6 (PyTorch, the same authors and GPU) is taken with
+    what its equations make of other batches; VGG-Face is VGG-16, with 15.5 of VGG-19's 19.6 billion
+    multiplications, Yolo its third version on 224 x 224, with 9.5. Every picture goes to both VGG-
+    Face and ResNet-Car. Above the knee a twentieth is gained. The TensorRT logs are tried too:
+    there a second row of VGG costs more than the first, so that DNN-Recog gains nothing. "Filled"
+    gives Yolo and ResNeXt all the time that temporal sharing leaves, which the text does not.
+    """
     rows: list[Row] = []
     shown: dict[str, dict[str, float]] = {}
     for source, profiles in (("PyTorch", of_table_6()), ("TensorRT logs", of_logs())):
@@ -70,8 +154,8 @@ def table3(*, rounds: Annotated[int, "of 30 ms"] = 300) -> Report:
         after, before = good["spatio-temporal"]["recog"], good["temporal"]["recog"]
         best = whole["spatio-temporal"]
         rows += [
-            Row(f"{source}: DNN-Recog over temporal", paper.RECOG_GAIN, after / before),
-            Row(f"{source}: all over temporal", paper.SYSTEM_GAIN, best / whole["temporal"]),
+            Row(f"{source}: DNN-Recog over temporal", RECOG_GAIN, after / before),
+            Row(f"{source}: all over temporal", SYSTEM_GAIN, best / whole["temporal"]),
             Row(f"{source}: all over temporal, filled", None, best / whole["temporal, filled"]),
         ]
         for way, plan in plans.items():
@@ -144,7 +228,7 @@ def temporal(known: Surfaces, most: int = 1) -> Schedule:
 
 def spatial(known: Surfaces) -> Schedule:
     """MobileNet, then VGG-Face in 40 %; beside them Yolo, ResNet-Car, ResNeXt in the other 60 %."""
-    shares = paper.TABLE_3_SHARES_PCT
+    shares = TABLE_3_SHARES_PCT
 
     def ms(model: str, rows: int) -> float:
         return known[model].latency_ms(rows, shares[model])
@@ -199,7 +283,3 @@ def in_time(schedule: Schedule, profiles: Mapping[str, Profile], rounds: int) ->
 
 def _punctual(one: AppServed | ServedRequest) -> bool:
     return one.outcome is Outcome.OK and one.answered_ms - one.arrived_ms <= ROUND_MS
-
-
-if __name__ == "__main__":
-    main(table3)
