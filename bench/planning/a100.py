@@ -1,4 +1,4 @@
-"""Published A100 MIG scenarios (ParvaGPU, SC 2024): each system's GPUs, the published ones, the bound.
+"""Published A100 MIG scenarios (ParvaGPU, SC 2024): each system's GPUs, the published, the bound.
 
 Every plan is played in virtual time under Poisson arrivals of seeds that planning did not see,
 twice: with the dispatcher and the admission of its own system, and with ours. A system's figure is

@@ -1,1 +1,1 @@
-"""gpulet (Choi et al., USENIX ATC 2022): its figures again, one command each."""
+"""gpulet (Choi et al., USENIX ATC 2022): its figures again."""

@@ -1,14 +1,4 @@
-"""Figure 14: rates that rise and fall over 3,200 s; GPUs are cut anew, come and go.
-
-Scenario 3 (mob, res, vgg at equal rates) on up to eight GPUs: up and down until 1,200 s, and from
-1,400 s on to a higher peak. Rates are looked at every 20 s and schedules changed while requests
-flow; a new partition takes 12 s to stand (the paper has 10 to 15) beside the old ones. GPUs are
-powered and come at once, as the paper's containers do.
-
-Left open: the rates (peaks of 400 and 700 requests/s a model are taken), the latencies and the
-interference (as in Figure 12). All rates are three tenths of that, at the paper's pace, without
---rate 1.
-"""
+"""Figure 14: rates that rise and fall."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from bench.harness import COLOURS, Report, Row, each, main
+from bench.harness import COLOURS, Report, Row, each
 from bench.hosting_gaps import Gaps
-from bench.papers.gpulet.law import LAW
+from bench.papers.gpulet.trial import LAW
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.schedulers import GPU
 from interlace.core.gpu_kinds import uniform_fleet
@@ -60,7 +50,17 @@ def figure14(
     rate: Annotated[float, "part of the rates"] = 0.3,
     time: Annotated[float, "part of the time"] = 1.0,
 ) -> Report:
-    """One system through the waves."""
+    """Figure 14: rates that rise and fall over 3,200 s; GPUs are cut anew, come and go.
+
+    Scenario 3 (mob, res, vgg at equal rates) on up to eight GPUs: up and down until 1,200 s, and
+    from 1,400 s on to a higher peak. Rates are looked at every 20 s and schedules changed while
+    requests flow; a new partition takes 12 s to stand (the paper has 10 to 15) beside the old ones.
+    GPUs are powered and come at once, as the paper's containers do.
+
+    Left open: the rates (peaks of 400 and 700 requests/s a model are taken), the latencies and the
+    interference (as in Figure 12). All rates are three tenths of that, at the paper's pace, without
+    --rate 1.
+    """
     found = play(system, rate, time)
     return Report(_rows(found, system), partial(_draw, found), (7.0, 6.0))
 
@@ -211,7 +211,3 @@ def _rows(found: Outcomes, name: str) -> list[Row]:
         Row(f"{name}: windows of 20 s below 1 %", 100.0, found.calm_windows_pct, " %"),
         *each(f"{name}: {{}}", counts),
     ]
-
-
-if __name__ == "__main__":
-    main(figure14)
