@@ -1,19 +1,14 @@
-"""Malformed HTTP/1.1: named cases with the answer each must get, then mutated requests in bulk."""
+"""Malformed HTTP/1.1: named cases with the answer each must get, and what browsers may send."""
 
 import asyncio
 import re
-from collections import Counter
 from typing import Final
 
-from bench.attack.attack import VICTIM, Ground, Result, grown
+from bench.attack.attack import VICTIM, Ground, Result
 from bench.attack.calls import HttpCaller, body
 from bench.attack.stand import Stand
-from bench.attack.wire import Sent, damaged, exchange, run_flood
+from bench.attack.wire import exchange
 
-_MUTATED: Final = 200_000
-_AT_ONCE: Final = 32
-#: A connection that has said nothing for so long waits for more of its request.
-_SILENT_S: Final = 0.02
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 _BODY: Final = body([1.0, 2.0, 3.0, 4.0])
@@ -22,7 +17,6 @@ _ASK: Final = b"POST " + _PATH + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 _SIZE: Final = b"Content-Length: %d\r\n" % len(_BODY)
 _CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 _CHUNKS: Final = b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY)
-_GET: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 def _with(*lines: bytes, data: bytes = _BODY) -> bytes:
@@ -102,13 +96,6 @@ SERVED: Final[dict[str, bytes]] = {
     "header names in capitals": _with(_SIZE.upper()),
     "no space after the colon": _with(_SIZE.replace(b": ", b":")),
 }
-_SEEDS: Final = (
-    *SERVED.values(), _GET + b"\r\n", _numbered(b'"slo_ms":50,"priority":1'),
-    b"POST /v2/repository/index HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
-    _with(_CHUNKED, b"Content-Encoding: gzip\r\n", data=_CHUNKS), _with(_SIZE) + _with(_SIZE),
-    _with(b"Inference-Header-Content-Length: 40\r\n", _SIZE),
-    _with(b"Expect: 100-continue\r\n", _SIZE),
-)  # fmt: skip
 
 
 def named(ground: Ground, stand: Stand) -> Result:
@@ -127,30 +114,6 @@ def named(ground: Ground, stand: Stand) -> Result:
 def _refused(statuses: list[int]) -> bool:
     """One refusal; what follows in the body is not another request."""
     return len(statuses) == 1 and (400 <= statuses[0] < 500 or statuses[0] in (501, 505))
-
-
-def mutated(ground: Ground, stand: Stand) -> Result:
-    """Bytes changed at random: no crash, no 500, nothing that hangs, nothing that grows."""
-    count = ground.count(_MUTATED, 500)
-    lines_before, before = len(stand.lines), stand.held()
-    sent = run_flood(stand.http_port, damaged(_SEEDS, count, ground.seed), _AT_ONCE, _SILENT_S)
-    statuses = Counter(found.decode() for one in sent for found in _STATUS.findall(one.answer))
-    after = stand.held()
-    result = Result(len(sent), figures={"statuses": dict(statuses.most_common())})
-    result.broken["500"] += statuses["500"]
-    result.broken["garbled answer"] += sum(_garbled(one) for one in sent)
-    result.broken["server ended"] += stand.process.poll() is not None
-    result.figures |= {
-        "slowest_s": round(max(one.seconds for one in sent), 2),
-        "log_lines": len(stand.lines) - lines_before,
-        **grown(before, after, "main_pss_mb", "main_descriptors"),
-    }
-    return result
-
-
-def _garbled(sent: Sent) -> bool:
-    """Whether an answer does not begin as HTTP does."""
-    return bool(sent.answer) and not sent.answer.startswith(b"HTTP/1.1 ")
 
 
 def browser(ground: Ground, stand: Stand) -> Result:

@@ -1,9 +1,8 @@
-"""HTTP/2 against the gRPC port: floods that have names, and mutated connections in bulk."""
+"""HTTP/2 against the gRPC port: floods that have names."""
 
 import asyncio
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -13,11 +12,8 @@ import hpack
 from bench.attack.attack import VICTIM, Ground, Result, grown
 from bench.attack.calls import message
 from bench.attack.stand import Stand
-from bench.attack.wire import damaged, exchange, run_flood
+from bench.attack.wire import exchange
 
-_MUTATED: Final = 30_000
-_AT_ONCE: Final = 32
-_SILENT_S: Final = 0.02
 _FLOOD_BYTES: Final = 4 << 20
 #: A server may keep the sockets of those it cut off for a moment, so that coming back costs.
 _LINGER_S: Final = 4.0
@@ -129,7 +125,10 @@ def floods(ground: Ground, stand: Stand) -> Result:
         result.tried += 4 * rounds
         result.broken[f"{name}: no answer to the next"] += ended[name]["next_answer_ms"] is None
     time.sleep(_LINGER_S)
-    return _judged(result, ended, before, stand)
+    after = stand.held()
+    result.broken["descriptors kept"] += after["main_descriptors"] - before["main_descriptors"] > 20
+    result.figures = {**ended, **grown(before, after, "main_pss_mb", "main_descriptors")}
+    return result
 
 
 async def _four(port: int, data: bytes) -> None:
@@ -170,33 +169,3 @@ def _has_end(got: bytes) -> bool:
             return True
         at += 9 + size
     return False
-
-
-def mutated(ground: Ground, stand: Stand) -> Result:
-    """Connections with bytes changed at random."""
-    seeds = (
-        HELLO + _call(1) + _call(3),
-        HELLO + frame(_PING, 0, 0, bytes(8)) + _call(1) + frame(_RESET, 0, 1, bytes(4)),
-        HELLO + frame(_SETTINGS, 0, 0, struct.pack(">HIHI", 4, 3000, 5, 20_000)) + _call(1),
-        HELLO + head(1, flags=0) + frame(_CONTINUATION, _END_HEADERS, 1) + _call(3),
-    )  # fmt: skip
-    before = stand.held()
-    count = ground.count(_MUTATED, 200)
-    sent = run_flood(stand.grpc_port, damaged(seeds, count, ground.seed), _AT_ONCE, _SILENT_S)
-    result = Result(len(sent))
-    kinds = Counter(_first_kind(one.answer) for one in sent)
-    time.sleep(_LINGER_S)
-    return _judged(result, {"first_frame": dict(kinds)}, before, stand)
-
-
-def _first_kind(answer: bytes) -> str:
-    return str(answer[3]) if len(answer) > 9 else "none"
-
-
-def _judged(
-    result: Result, ended: dict[str, Any], before: dict[str, float], stand: Stand
-) -> Result:
-    after = stand.held()
-    result.broken["descriptors kept"] += after["main_descriptors"] - before["main_descriptors"] > 20
-    result.figures = {**ended, **grown(before, after, "main_pss_mb", "main_descriptors")}
-    return result
