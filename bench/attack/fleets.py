@@ -13,8 +13,7 @@ from unittest.mock import patch
 from bench.attack.attack import Ground, Result
 from bench.attack.bystander import MODEL, SLO_MS, Bystander
 from bench.attack.calls import HttpCaller, body
-from bench.attack.lying_node import adjacent_ports
-from bench.attack.lying_peers import LyingPeer, lying_controller, lying_node
+from bench.attack.lying import LyingPeer, adjacent_ports, lying_controller, lying_node
 from bench.attack.repository import write_model
 from bench.attack.routers import wait_served
 from bench.attack.stand import Stand

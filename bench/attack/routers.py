@@ -13,7 +13,7 @@ from bench.attack.attack import VICTIM, Ground, Result
 from bench.attack.bystander import MODEL, Bystander
 from bench.attack.calls import GrpcCaller, body, message
 from bench.attack.http2 import HELLO, frame, head
-from bench.attack.lying_node import ENDS, REPLIES, SILENT, LyingNode, adjacent_ports
+from bench.attack.lying import ENDS, REPLIES, SILENT, LyingNode, adjacent_ports
 from bench.attack.stand import RoutedStand, Stand
 from bench.attack.wire import run_flood
 

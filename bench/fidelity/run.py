@@ -14,12 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from bench.fidelity.gaps import figures, gap
 from bench.fidelity.live import play
 from bench.fidelity.measured import Measured, half_pct, measure
 from bench.fidelity.stand import Stand
-from bench.fidelity.truth import at_the_moment, busy, simulated_device
-from bench.fidelity.twin import sent, twin
+from bench.fidelity.twin import at_the_moment, busy, figures, gap, sent, simulated_device, twin
 from bench.harness import Report, Table, main
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan

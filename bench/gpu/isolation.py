@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench.fidelity.gaps import figures
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand, cores
+from bench.fidelity.twin import figures
 from bench.gpu.bench import Bench
 from bench.gpu.cold_models import ColdRun, ColdStand, cold_run, cold_stand
 from bench.gpu.contestants import protecting, scaled

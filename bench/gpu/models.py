@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from bench.fidelity.network import network, write_network
+from bench.fidelity.stand import network, write_network
 from bench.gpu.bench import Bench
 from interlace.core.model import Model
 

@@ -6,9 +6,9 @@ from math import inf, sqrt
 from time import perf_counter, process_time
 from typing import Final, NamedTuple
 
-from bench.fidelity.gaps import figures
 from bench.fidelity.live import play
 from bench.fidelity.stand import Stand
+from bench.fidelity.twin import figures
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import Contestant
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of

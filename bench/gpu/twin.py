@@ -8,12 +8,10 @@ just before and after each run; nothing is fitted to the runs.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
-from bench.fidelity.gaps import Figures, Gap, figures, gap
 from bench.fidelity.live import play
 from bench.fidelity.measured import Measured, Pairs, half_pct, slowdowns
 from bench.fidelity.stand import Stand
-from bench.fidelity.truth import at_the_moment, busy
-from bench.fidelity.twin import sent, twin
+from bench.fidelity.twin import Figures, Gap, at_the_moment, busy, figures, gap, sent, twin
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import CONTESTANTS, Contestant
 from bench.gpu.devices import lacking, maker

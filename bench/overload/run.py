@@ -4,7 +4,11 @@ The server gets core 0 and this process core 1; the model is the CNN. A server's
 measured first in each repetition, and loads are multiples of it.
 """
 
+import os
+import signal
 import statistics
+import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,13 +17,142 @@ from typing import Annotated, Any, Final
 from matplotlib.figure import Figure
 
 from bench.harness import Picture, Report, main, processes
-from bench.overload import curve, sigterm
-from bench.peers import wire
-from bench.peers.server import Bench, NotReadyError, claim, started
+from bench.harness.closed_loop import closed_loop
+from bench.peers import once, wire
+from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, Peer, installed, peers, prepare
-from interlace.load.call import pack
+from interlace.load.call import EncodedCall, pack
+from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.pool import ConnectionPool
+from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
 
 Row = dict[str, Any]
+FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)
+#: Connections a server may be offered; more than its rate times any wait that matters here.
+CONNECTIONS = 2000
+#: How long a backlog may take to be answered before the next load.
+DRAIN_S = 12.0
+
+
+def capacity_rps(call: EncodedCall, seconds: float = 2.0) -> float:
+    """What a closed loop of 32 connections gets through."""
+    closed_loop(call, 8, 1.0, 0.0)
+    return float(figures(closed_loop(call, 32, seconds))["rps"])
+
+
+def measure(
+    server: Server, call: EncodedCall, capacity: float, seconds: float, slo_ms: float, seed: int
+) -> list[Row]:
+    """One row per factor, least load first."""
+    rows = []
+    for number, factor in enumerate(FACTORS):
+        arrivals = poisson([capacity * factor], seconds, seed * 100 + number)
+        loop = OpenLoop([call], arrivals, CONNECTIONS)
+        watch = Watch(server)
+        run = loop.run(DRAIN_S)
+        rows.append(_point(run, factor, capacity * factor, seconds, slo_ms) | watch.read())
+        time.sleep(0.5)
+    return rows
+
+
+def _point(run: LoadRun, factor: float, offered_rps: float, seconds: float, slo_ms: float) -> Row:
+    accepted = [s.latency_s for s in run.samples if s.status == 200]
+    refused = [s.latency_s for s in run.samples if s.status not in (200, UNANSWERED)]
+    return {
+        **figures(run),
+        "factor": factor,
+        "offered_rps": round(offered_rps, 1),
+        "goodput_rps": round(goodput_rps(run.samples, slo_ms, seconds), 1),
+        "accepted_p50_ms": ms(percentile(accepted, 50)),
+        "accepted_p99_ms": ms(percentile(accepted, 99)),
+        "accepted_late": sum(latency * 1e3 > slo_ms for latency in accepted),
+        "refused": len(refused),
+        "refusal_p50_ms": ms(percentile(refused, 50)),
+        "refusal_p99_ms": ms(percentile(refused, 99)),
+        "by_status": {
+            str(status): {
+                "count": len(times),
+                "p50_ms": ms(percentile(times, 50)),
+                "p99_ms": ms(percentile(times, 99)),
+            }
+            for status, times in _by_status(run).items()
+        },
+        "unanswered": sum(s.status == UNANSWERED for s in run.samples),
+    }
+
+
+def _by_status(run: LoadRun) -> dict[int, list[float]]:
+    """Latencies by status: a refusal on arrival (429) is not one that expired in a queue (504)."""
+    found: dict[int, list[float]] = {}
+    for sample in run.samples:
+        found.setdefault(sample.status, []).append(sample.latency_s)
+    return found
+
+
+IN_FLIGHT = 32
+#: Time for all calls to reach the server before the signal.
+HEAD_START_S = 0.012
+ANSWERS_WITHIN_S = 12.0
+LOOK_AGAIN_S = 4.0
+
+
+def stop_under_load(server: Server, call: EncodedCall) -> dict[str, Any]:
+    """Answers by status, how many never came, exit code and time, processes left after 4 s."""
+    pool = ConnectionPool(IN_FLIGHT)
+    pool.prepare(call, IN_FLIGHT)
+    for _ in range(IN_FLIGHT):
+        connection = pool.take(call)
+        assert connection is not None
+        connection.start(call)
+    time.sleep(HEAD_START_S)
+    began = time.perf_counter()
+    os.kill(server.process.pid, signal.SIGTERM)
+    statuses: Counter[str] = Counter()
+    last_s = 0.0
+    while statuses.total() < IN_FLIGHT and time.perf_counter() - began < ANSWERS_WITHIN_S:
+        for _, status in pool.ended(pool.epoll.poll(0.05)):
+            statuses["cut" if status < 0 else str(status)] += 1
+            last_s = time.perf_counter() - began
+    pool.close()
+    return {
+        "in_flight": IN_FLIGHT,
+        "answers": dict(statuses),
+        "never_answered": IN_FLIGHT - statuses.total(),
+        "last_answer_s": round(last_s, 2),
+        **_after(server, began, call.port),
+    }
+
+
+def _after(server: Server, began: float, port: int) -> dict[str, Any]:
+    while server.process.poll() is None and time.perf_counter() - began < 30:
+        time.sleep(0.02)
+    gone_s = round(time.perf_counter() - began, 2)
+    time.sleep(max(0.0, LOOK_AGAIN_S - (time.perf_counter() - began)))
+    left = server.pids()
+    return {
+        "exit": server.process.poll(),
+        "exit_s": gone_s,
+        "left_processes": len(left),
+        "left": [_command(pid) for pid in left[:6]],
+        "port_still_open": _open(port),
+    }
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")[:90].decode()
+    except OSError:
+        return ""
+
+
+def _open(port: int) -> bool:
+    try:
+        once.get(port, "/")
+    except OSError:
+        return False
+    return True
+
+
 #: Label and colour of each server that is compared.
 CHOSEN: Final = {
     "ours": ("Interlace", "#d1495b"),
@@ -81,11 +214,11 @@ def one(
     row: Row = {"peer": name}
     try:
         with started(name, peer, bench, checks, patience_s) as server:
-            row["capacity_rps"] = known_rps or curve.capacity_rps(packed)
+            row["capacity_rps"] = known_rps or capacity_rps(packed)
             capacity = row["capacity_rps"]
-            row["curve"] = curve.measure(server, packed, capacity, seconds, slo_ms, seed)
+            row["curve"] = measure(server, packed, capacity, seconds, slo_ms, seed)
             row["memory"] = processes.memory(server.pids())
-            row["sigterm"] = sigterm.stop_under_load(server, packed)
+            row["sigterm"] = stop_under_load(server, packed)
     except (NotReadyError, OSError) as error:
         row["fail"] = str(error)[:500]
     return row

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.attack import folders, lying_node, soak
+from bench.attack import lying, models, soak
 from bench.attack.attack import Result
 from bench.attack.calls import HttpCaller
 from bench.attack.repository import write_model
@@ -104,18 +104,18 @@ def test_traffic_counts_bad_answers_and_the_time_to_the_first_good_one() -> None
 
 
 def test_a_router_that_passed_on_what_a_node_lies_would_be_seen() -> None:
-    liar = lying_node.LyingNode()
+    liar = lying.LyingNode()
     with ThreadPoolExecutor() as pool:
-        seen = list(pool.map(lambda model: answered_http(liar.port, model), lying_node.REPLIES))
+        seen = list(pool.map(lambda model: answered_http(liar.port, model), lying.REPLIES))
     liar.close()
-    assert seen == [False] * len(lying_node.REPLIES)
+    assert seen == [False] * len(lying.REPLIES)
 
 
-@pytest.mark.parametrize("name", folders.HOSTILE)
+@pytest.mark.parametrize("name", models.HOSTILE)
 def test_every_hostile_folder_can_be_made(tmp_path: Path, name: str) -> None:
     write_model(tmp_path, name, 2.0, 100.0)
     before = {path: path.lstat() for path in tmp_path.rglob("*")}
-    folders.HOSTILE[name](tmp_path / name)
+    models.HOSTILE[name](tmp_path / name)
     assert {path: path.lstat() for path in tmp_path.rglob("*")} != before
 
 

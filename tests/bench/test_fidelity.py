@@ -4,11 +4,9 @@ import math
 
 import pytest
 
-from bench.fidelity.gaps import Figures, figures, gap
 from bench.fidelity.measured import Measured, Pairs, slowdown
 from bench.fidelity.run import cases, demand
-from bench.fidelity.truth import at_the_moment
-from bench.fidelity.twin import sent
+from bench.fidelity.twin import Figures, at_the_moment, figures, gap, sent
 from interlace.core.request import Outcome
 from interlace.perf.latency import surface
 from interlace.sim.record import RunRecord, ServedRequest

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench.versus.run import Case, cases, measure
-from bench.versus.table import table
+from bench.versus.run import Case, cases, measure, table
 from bench.versus.worlds import worlds
 from interlace.core.plan import Plan
 from interlace.packing.bounds import lower_bound

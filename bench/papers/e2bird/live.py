@@ -9,8 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from bench.fidelity.live import play
-from bench.fidelity.network import network, write_network
-from bench.fidelity.stand import Stand
+from bench.fidelity.stand import Stand, network, write_network
 from bench.harness import Report, curves, each
 from bench.papers.e2bird.contest import Latencies, in_order, low_then_high, saved_pct
 from bench.papers.e2bird.titan import OPT_WAIT_MS, QOS_MS

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from bench.fidelity.changing_share import ChangingShare, engine_of
-from bench.fidelity.network import network, write_network
-from bench.fidelity.stand import Stand, cores
+from bench.fidelity.stand import Stand, cores, network, write_network
 from bench.harness import COLOURS, Report, Row, bars, curves, each, panels, processes
 from bench.hosting_gaps import Gaps
 from bench.papers.primitives.v100 import (
