@@ -1,5 +1,7 @@
 """More models than memory in reduced form: what the goals are made of."""
 
+from __future__ import annotations
+
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,13 @@ from bench.cold.oversubscribed import oversubscribed
 from bench.cold.playing import cold_run, with_cold, zipf_parts
 from bench.cold.trial import _Trial
 from bench.cold.variants import write_variant
+from bench.cold_cycles import cold_cycles
+from bench.cold_start import cold_start
 from interlace.core.hardware import Fleet
 from interlace.core.loading import HostTier
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.sim.arrivals import Arrivals
+from tests.profiling.cpu.test_layers import CODE
 
 GB = 10**9
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulation"
@@ -126,3 +131,35 @@ def test_a_trial_does_not_ask_what_an_earlier_one_changed(tmp_path: Path) -> Non
     assert (models / "v0000" / "1" / "weights.safetensors").read_bytes() == made
     assert sorted(one.name for one in models.iterdir()) == ["large", "v0000", "v0001"]
     assert [one.name for one in (models / "large").iterdir() if one.is_dir()] == ["1"]
+
+
+def test_every_way_is_timed_beside_a_warm_run(tmp_path: Path) -> None:
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.py").write_text(CODE)
+    report = cold_start(tmp_path, model="net", takes=2)
+    predicted, times = report.figures
+    plans = {"copy", "pipeswitch", "deepplan-dha", "interlace", "all left in the file"}
+    assert predicted.keys() == plans
+    beside = {"warm", "warm, flushed", "interlace, flushed", "opened", "loaded"}
+    assert times.keys() == plans | beside
+    assert all(took_ms > 0.0 for ones in times.values() for took_ms in ones)
+    assert [row.published for row in report.rows] == [1.10, 1.10, 4.0, None]
+
+
+def test_from_disk_every_way_is_beside_reading_the_file(tmp_path: Path) -> None:
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.py").write_text(CODE)
+    report = cold_start(tmp_path, model="net", takes=2, disk=True)
+    predicted, times = report.figures
+    assert {"read", "copy", *predicted} < times.keys()
+    assert [row.published for row in report.rows] == [1.15, 3.5, None]
+
+
+def test_cycles_leave_what_was_there(tmp_path: Path) -> None:
+    for name in ("net", "other"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").write_text(CODE)
+    ours = cold_cycles(tmp_path, comes="net", neighbour="other", seconds=0.2, turns=2).ours
+    assert ours["cycles"] >= 2
+    assert ours["slowest eviction"] > 0.0
+    assert ours["descriptors after less before"] == 0.0

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.harness.command import parser
+from bench.harness.command import chosen, parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -33,12 +34,12 @@ def shown() -> Iterator[tuple[str, ...]]:
             words = shlex.split(rest.replace("\\\n", " "), comments=True)
             yield (module, *_until(words))
     table = (ROOT / "docs/papers.md").read_text()
-    for paper, rest in re.findall(r"`python -m (bench\.papers\.\w+)\.\w+`([^|]*)\|", table):
-        for number in re.findall(r"`(\w+)`", rest):
-            name = number if not number.isdigit() else f"figure{number}"
-            yield (
-                (f"{paper}.{name}",) if _exists(f"{paper}.{name}") else (f"{paper}.table{number}",)
-            )
+    for paper, kind, rest in re.findall(
+        r"`python -m (bench\.papers\.\w+) ([a-z]+)\d+`([^|]*)\|", table
+    ):
+        for named, number in re.findall(r"`([a-z]*)(\d*)`", rest):
+            kind = named or kind
+            yield paper, f"{kind}{number}"
 
 
 def _until(words: list[str]) -> list[str]:
@@ -46,35 +47,39 @@ def _until(words: list[str]) -> list[str]:
     return words[: min(ends, default=len(words))]
 
 
-def _exists(module: str) -> bool:
-    return (ROOT / f"{module.replace('.', '/')}.py").exists()
+def source(module: str) -> Path:
+    """The file that runs as that module."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def benchmark(module: str) -> str | None:
-    """The function that a module gives to the harness; none if it is run otherwise."""
-    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "main"
-        ):
-            return next((one.id for one in node.args if isinstance(one, ast.Name)), None)
-    return None
+def benchmarks(module: str) -> dict[str, Any]:
+    """By name, the functions that a module gives to the harness; none if it is run otherwise."""
+    for node in ast.walk(ast.parse(source(module).read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "main" and node.args:
+            return dict(_function(module, ast.unparse(one)) for one in node.args)
+    return {}
+
+
+def _function(module: str, name: str) -> tuple[str, Any]:
+    """A function of the module, or of one beside it: ``figures.figure4``."""
+    folder, _, last = name.rpartition(".")
+    return last, getattr(import_module(f"{module}.{folder}" if folder else module), last)
 
 
 @pytest.mark.parametrize("command", sorted(set(shown())), ids=" ".join)
 def test_a_documented_command_takes_its_options(command: tuple[str, ...]) -> None:
     module, *arguments = command
-    assert _exists(module), f"no such program: {module}"
-    name = benchmark(module)
-    if name is None:
+    assert source(module).exists(), f"no such program: {module}"
+    found = benchmarks(module)
+    if not found:
         argv = [sys.executable, "-m", module, "--help"]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert all(word in done.stdout for word in arguments if word.startswith("--"))
         return
-    parser(getattr(import_module(module), name)).parse_args(arguments)
+    one, rest = chosen(tuple(found.values()), arguments)
+    parser(one).parse_args(rest)
 
 
 def test_the_documentation_shows_commands() -> None:

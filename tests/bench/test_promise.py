@@ -1,4 +1,4 @@
-"""What plans promise, held to the engine: the table of lone models, mixes, and whole plans."""
+"""What plans promise, held to the engine: lone models, mixes, whole plans; what can only help."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.planning import highest
 from bench.planning.a100 import attainment
+from bench.planning.kept import PromiseCheck, random_scenario
+from bench.planning.monotone import checks
 from bench.planning.promise import affine, everywhere, part_in_time, planned_rps
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
@@ -144,3 +147,31 @@ def test_what_an_idle_accelerator_can_answer_in_time_is_accepted() -> None:
     scenario = Scenario((asked,), GPU, {"m": affine("m", 2.0, 0.1, 32)})
     found = attainment(everywhere(asked, there), there, scenario, "interlace", 5.0, 0)
     assert found["m"] == 1.0
+
+
+@pytest.mark.parametrize(("tells_rps", "keeps_rps"), [(105.0, 120.0), (110.0, 110.0)])
+def test_what_is_told_and_what_some_plan_keeps_are_found_apart(
+    tells_rps: float, keeps_rps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def check(
+        name: str, scenario: Scenario, seeds: int, seconds: float, chance: float
+    ) -> PromiseCheck:
+        (rate_rps,) = {one.rows_per_s for one in scenario.demand}
+        asked.append(rate_rps)
+        assert scenario.limit == 4 and {one.model for one in scenario.demand} == {"den", "vgg"}
+        told, can = rate_rps <= tells_rps, rate_rps <= keeps_rps
+        return PromiseCheck(name, 4, 4, told, told, can, "vgg", 1.0, 1.0, 0.0)
+
+    monkeypatch.setattr(highest, "check", check)
+    told, kept = highest.tried_rps("scen2", 4, 100.0)
+    assert told <= tells_rps <= told * 1.02 and kept <= keeps_rps <= kept * 1.02
+    assert len(asked) == len(set(asked)), "no rate is planned and played twice"
+
+
+@pytest.mark.parametrize("seed", [1, 4, 7])
+def test_what_can_only_help_never_costs_a_gpu(seed: int) -> None:
+    scenario = random_scenario(seed, models=(2, 3), gpus=(0.3, 1.0))
+    broken = [one for one in checks(seed, scenario) if not one.holds]
+    assert not broken

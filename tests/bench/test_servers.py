@@ -6,12 +6,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 from bench.front import front
 from bench.harness.command import run
 from bench.mix.run import ratio, table
 from bench.overload.run import points
+from bench.peers import models, wire
 from bench.peers.summarise import FILE, summarise
 from bench.round_trip import round_trip
+from interlace.proto.messages import ModelInferRequest
 
 
 def _row(rep: int, peer: str, rps: float, others: float = 0.0) -> dict[str, Any]:
@@ -82,3 +87,27 @@ def test_batches_come_back_from_a_worker() -> None:
     finally:
         os.sched_setaffinity(0, cores)
     assert 0.0 < ours["in the worker's phases, p50"] < ours["round trip, p50"]
+
+
+@pytest.mark.parametrize("model", models.SHAPES)
+def test_grpc_message(model: str) -> None:
+    x = models.sample(model)
+    message = ModelInferRequest.FromString(wire.v2_grpc(model, x).body)
+    assert (message.model_name, message.outputs[0].name) == (model, "OUTPUT")
+    (tensor,) = message.inputs
+    assert (tensor.name, tensor.datatype, tuple(tensor.shape)) == ("INPUT", "FP32", (1, *x.shape))
+    assert message.raw_input_contents[0] == x.tobytes()
+
+
+def test_http_message() -> None:
+    x = models.sample("echo")
+    call = wire.v2_http("echo", x)
+    length = int(call.headers["Inference-Header-Content-Length"])
+    head = json.loads(call.body[:length])
+    assert head["inputs"][0]["shape"] == [1, 16]
+    assert np.array_equal(np.frombuffer(call.body[length:], np.float32), x)
+
+
+def test_unknown_protocol() -> None:
+    with pytest.raises(ValueError, match="does not speak"):
+        wire.request("mosec", "cnn", "grpc")
