@@ -8,8 +8,12 @@ cannot walk cannot run.
 """
 
 import argparse
+import contextlib
+import os
+import shutil
 import signal
 import site
+import subprocess
 import sys
 import tarfile
 import time
@@ -17,18 +21,101 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from bench.gpu.bundle import NAME, bundle, unpack
 from bench.gpu.child import ENVIRONMENT, Children, Errand
-from bench.gpu.findings import Findings, Found
-from bench.gpu.leftovers import end_daemons, temporary
+from bench.gpu.findings import NAME, Findings, Found, bundle, unpack
 from bench.gpu.models import NAMES
-from bench.gpu.nvml import held
 from bench.gpu.parts import END_S, MOST_S, PARTS, Part, chosen, granted_s, with_seconds
-from bench.gpu.rows import Row, Verdict, seen
+from bench.gpu.rows import Row, Verdict, failed, seen, skipped
 from bench.gpu.show import Screen
+from interlace.device.cuda.mps import PROGRAM
+
+_PERSISTENCE: Final = "persistence mode"
+
+
+@contextmanager
+def nvml_open(dry: bool, pynvml: Any = None) -> Iterator[Row]:
+    """NVML open in this process for a while, and a row that says what that is good for.
+
+    Without persistence mode a GPU is switched off when its last user goes, and takes one to three
+    seconds for the next: each part would pay them. ``pynvml`` is a module that does the same.
+    """
+    if dry:
+        yield skipped(_PERSISTENCE, "needs a GPU")
+        return
+    try:
+        nvml = pynvml or _pynvml()
+        nvml.nvmlInit()
+    except Exception as error:
+        yield skipped(_PERSISTENCE, f"NVML cannot be kept open: {error}")
+        return
+    try:
+        yield _persistence(nvml)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _pynvml() -> Any:
+    import pynvml
+
+    return pynvml
+
+
+def _persistence(nvml: Any) -> Row:
+    try:
+        on = bool(nvml.nvmlDeviceGetPersistenceMode(nvml.nvmlDeviceGetHandleByIndex(0)))
+    except nvml.NVMLError as error:
+        return skipped(_PERSISTENCE, str(error))
+    words = "on" if on else "off: this run holds NVML open, so that the GPU stays initialised"
+    return seen(_PERSISTENCE, words, on=on)
+
+
+#: Where daemons that this program starts have their pipes, below a part's temporary folder.
+_PIPES: Final = "interlace-mps-*/pipe"
+_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
+_QUIT_S: Final = 10.0
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """A part's own temporary folder. Daemons that it starts have their pipes below it."""
+    folder = Path(mkdtemp(prefix="interlace-gpu-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_daemons(folder: Path, program: str = PROGRAM) -> Iterator[Row]:
+    """Quit each daemon of MPS whose pipes lie in the folder; a row for each."""
+    for pipe in sorted(folder.glob(_PIPES)):
+        what = "a daemon of MPS was left behind"
+        try:
+            yield seen(what, f"ended: {_ended(pipe, program)}")
+        except OSError as error:
+            yield failed(what, error)
+
+
+def _ended(pipe: Path, program: str) -> str:
+    """How it ended: told to, or killed, if it does not answer."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        said = subprocess.run(
+            [program],
+            env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+            input="quit -t 5\n", text=True, timeout=_QUIT_S, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        if said.returncode == 0:
+            return "it was told to quit"
+    try:
+        os.kill(int((pipe / _PID_FILE).read_text()), signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return "it did not answer, and no longer runs"
+    return "it did not answer, and was killed"
+
 
 BACKEND: Final = "bench.gpu.devices:open_backend"
 FAKE: Final = "tests.device.cuda.fake.backend:at_once"
@@ -62,7 +149,7 @@ def run(course: Course, findings: Findings, screen: Screen) -> None:
     """
     children = Children()
     try:
-        with _signals(), held(findings.dry) as machine:
+        with _signals(), nvml_open(findings.dry) as machine:
             _tell(machine, findings, screen)
             _parts(course, children, findings, screen)
     except ToldToEnd as told:

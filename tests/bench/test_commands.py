@@ -34,9 +34,10 @@ def shown() -> Iterator[tuple[str, ...]]:
             words = shlex.split(rest.replace("\\\n", " "), comments=True)
             yield (module, *_until(words))
     table = (ROOT / "docs/papers.md").read_text()
-    for paper, kind, rest in re.findall(
+    for paper, first, rest in re.findall(
         r"`python -m (bench\.papers\.\w+) ([a-z]+)\d+`([^|]*)\|", table
     ):
+        kind = first
         for named, number in re.findall(r"`([a-z]*)(\d*)`", rest):
             kind = named or kind
             yield paper, f"{kind}{number}"

@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.bench import Bench
-from bench.gpu.bundle import NAME, bundle, unpack
-from bench.gpu.findings import ROWS, Findings
-from bench.gpu.leftovers import end_daemons, temporary
-from bench.gpu.nvml import held
+from bench.gpu.findings import NAME, ROWS, Findings, bundle, unpack
 from bench.gpu.parts import Part
 from bench.gpu.rows import Row, Verdict, failed, judged, law, seen
-from bench.gpu.run import Course, main, run
+from bench.gpu.run import Course, end_daemons, main, nvml_open, run, temporary
 from bench.gpu.show import Screen, again
 from bench.gpu.switches import Switches, choose, chosen
 from interlace.device.cuda.green_contexts.atoms import Atoms
@@ -325,9 +322,9 @@ class _Nvml:
 @pytest.mark.parametrize("on", [0, 1])
 def test_nvml_stays_open_and_persistence_is_told(on: int) -> None:
     nvml = _Nvml(on)
-    with held(False, nvml) as row:
+    with nvml_open(False, nvml) as row:
         assert nvml.open == 1
         assert row.figures == {"on": bool(on)}
     assert nvml.open == 0
-    with held(True, nvml) as row:
+    with nvml_open(True, nvml) as row:
         assert row.verdict is Verdict.SKIPPED and nvml.open == 0
