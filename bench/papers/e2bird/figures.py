@@ -254,7 +254,7 @@ def figure12() -> Report:
     """Figure 12: configurations of 32 rows in flight, Res152: the fastest and the slowest.
 
     Workers of a configuration begin together on the simulated GPU. Its law of streams was fitted to
-    the published latencies (titan.py), so these are inputs. That no other of the 200 configurations
+    the published latencies (`titan`), so these are inputs. That no other of the 200 configurations
     is faster than the published one, and how many beat a single worker, are results.
 
     (The figure's caption names Resnet 50; its text and its 93.7 ms are those of Resnet 152.)
@@ -297,7 +297,7 @@ def figure13(*, models: tuple[str, ...] = MODELS) -> Report:
 
     Left open: the low rate (a fifth and three fifths of the high one are tried: the second gives
     about the printed range), the longest wait for each network (30 ms for all), what TF-Serving
-    does around a batch (titan.py), and whether means or curves are compared (means of each phase).
+    does around a batch (`titan`), and whether means or curves are compared (means of each phase).
     """
     by_part = {part: {model: phases(model, part) for model in models} for part in LOW_PARTS}
     found = by_part[LOW_PARTS[0]]
@@ -365,7 +365,7 @@ def figure14(*, models: tuple[str, ...] = MODELS, count: int = _COUNT) -> Report
     latencies (Table 1), so the means here are over the three ResNets.
 
     Left open: what TF-Serving does between batches (copies from pageable memory, gathering, 1 ms a
-    batch: see titan.py) and its longest wait for each network (30 ms, Res152's, for all). What
+    batch: see `titan`) and its longest wait for each network (30 ms, Res152's, for all). What
     N-Ebird gains is not mostly the hidden copies: under TF-Serving's rule a batch is what arrived
     within the wait, and such batches are too small to keep the GPU busy. The last rows say what
     Equation 1 alone would give. E-Ebird over N-Ebird is the law of streams, fitted on Res152's

@@ -174,7 +174,7 @@ def table4() -> Report:
     """Table 4: the configurations that E-Ebird's offline phase finds for Res152, and its engine.
 
     The search of `interlace.perf.worker_sizes` over all configurations, on the simulated GPU's law
-    of streams. The law was fitted with this table in view (titan.py): that five constants are
+    of streams. The law was fitted with this table in view (`titan`): that five constants are
     enough for four searches is what is shown. The printed engine has one worker of 4, and the
     printed row of 16 wants two: the engine found here has them. Res50 and Res101, whose tables are
     not printed, are searched too.
