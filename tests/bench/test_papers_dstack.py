@@ -12,8 +12,8 @@ from bench.papers.dstack.trial import (
     run,
 )
 from bench.papers.dstack.v100 import BATCH, CONVNETS, TABLE_6, profiles
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee_pct
 from tests.bench.conftest import Drawn
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.dstack.v100 import Dnn, KernelMemory, generated_profile
-from interlace.perf.knee import knee, knee_pct
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee, knee_pct
 
 
 def _knee(dnn: Dnn) -> int:

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.primitives.running import Instances, batch_latency, multi_model
-from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface
-from interlace.perf.sizing import Sizing
+from interlace.perf.sizing import Sizing, knee_pct
 from tests.oracles.dstack_knee_search import knee_search
 
 SHARES = tuple(range(10, 101, 10))

@@ -45,11 +45,11 @@ from bench.papers.dstack.v100 import (
 )
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Partition, Plan, Slot
-from interlace.perf.knee import knee, knee_pct, worth_of_unit
 from interlace.perf.latency import surface
+from interlace.perf.sizing import knee, knee_pct, worth_of_unit
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.draw import tiles
-from interlace.sim.report.fairness import jain
+from interlace.sim.report.figures import jain
 from interlace.sim.workload.recorded import ReplayedTrace
 
 TABLE_1_MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")

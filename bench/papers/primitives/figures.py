@@ -38,8 +38,7 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Trait
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.device.simulated.boards import physics_of
-from interlace.device.simulated.host_link import Transfer
-from interlace.device.simulated.physics import MECHANISMS, Physics
+from interlace.device.simulated.physics import MECHANISMS, Physics, Transfer
 from interlace.perf.latency import surface
 from interlace.sim.record import RunRecord
 

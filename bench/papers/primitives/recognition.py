@@ -25,8 +25,7 @@ from interlace.policy.decision import Dispatch, Launch
 from interlace.policy.view import View
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.graph import Pipeline
-from interlace.sim.pipeline.served import AppServed
-from interlace.sim.record import RunRecord, ServedRequest
+from interlace.sim.record import AppServed, RunRecord, ServedRequest
 from interlace.sim.workload.recorded import ReplayedTrace
 
 #: From the end of a batch until those who wait for it have come: nothing, but for rounding.
