@@ -17,11 +17,22 @@ from interlace.assembly.estimation import (
     worth_measuring,
 )
 from interlace.cli.options import NOT_KEPT
+from interlace.cli.plan_scenario import (
+    PlanOutputs,
+    check_outputs,
+    draw_and_save,
+    refuse_for_kinds,
+    running_plan,
+    vary,
+)
 from interlace.cli.plan_tables import show
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
+from interlace.core.user_errors import InputError
 from interlace.perf.law_constants import CHECKED_KINDS
 from interlace.planning.capacity_plan import CapacityPlan, plan
+from interlace.planning.explanation import explain
+from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
 from interlace.profiling.profile_file import point_rows
 
@@ -121,29 +132,46 @@ def plan_estimated(
     slos: Mapping[str, float],
     prices: Mapping[str, float],
     system: System,
-    as_json: bool,
+    outputs: PlanOutputs,
 ) -> None:
     """Answer the capacity question of a folder of models for each kind by itself.
 
     Raises:
         UserError: nothing can be estimated, or a rate is missing.
+        InputError: an option is not what it should be.
     """
+    check_outputs(outputs)
+    if len(task.kinds) > 1:
+        refuse_for_kinds(outputs)
     found = estimate(task)
+
+    def read(kind: str | None) -> Scenario:
+        if kind not in (None, *task.kinds):
+            raise InputError(f"--what-if gpu={kind}: estimates are of {task.kinds[0]}; use --gpu {kind}")
+        return scenarios(found, task.kinds[0], rates, slos, prices.get(task.kinds[0]))[0]
+
+    if vary(read(None), system, outputs, read):
+        return
     plans = []
     for kind in task.kinds:
         asked, slow = scenarios(found, kind, rates, slos, prices.get(kind))
         plans.append(
             EstimatedPlan(
                 kind,
-                plan(asked, system=system),
+                plan(asked, system=system, current=running_plan(asked, system, outputs)),
                 plan(slow, system=system),
                 worth_measuring(found, kind, rates),
             )
         )
-    if as_json:
-        typer.echo(json_text(_plain(found, plans)))
+    central = plans[0].central
+    said = [line for model in outputs.explain for line in explain(central, model, system)]
+    if outputs.as_json:
+        typer.echo(json_text(_plain(found, plans) | ({"explained": said} if said else {})))
     else:
         _show_plans(console(), found, plans)
+        for line in said:
+            typer.echo(line)
+    draw_and_save(central, outputs)
     if not any(one.central.kept for one in plans):
         raise typer.Exit(NOT_KEPT)
 

@@ -51,19 +51,19 @@ _Kind = Annotated[
     ),
 ]
 _Explain = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Scenario: explain a model's placement.")
+    list[str] | None, typer.Option(metavar="NAME", help="Explain a model's placement.")
 ]
 _Draw = Annotated[
-    list[Path] | None, typer.Option(help="Scenario: draw to this .svg or .png; may be repeated.")
+    list[Path] | None, typer.Option(help="Draw to this .svg or .png; may be repeated.")
 ]
 _WhatIf = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KIND=VALUES",
-        help="Scenario: vary rates=0.5,2, slos=1,2, gpu=h100,t4 or model=NAME:RPS:MS.",
+        help="Vary rates=0.5,2, slos=1,2, gpu=h100,t4 or model=NAME:RPS:MS.",
     ),
 ]
-_Compare = Annotated[bool, typer.Option("--compare", help="Scenario: compare all systems.")]
+_Compare = Annotated[bool, typer.Option("--compare", help="Compare all systems.")]
 _Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Memory for weights that are swapped, such as 2GB."),
@@ -71,7 +71,7 @@ _Memory = Annotated[
 _Save = Annotated[Path | None, typer.Option(help="Save the plan to a file, for serve --plan.")]
 _Current = Annotated[
     Path | None,
-    typer.Option(metavar="PLAN", help="Scenario: the running plan, to change little of it."),
+    typer.Option(metavar="PLAN", help="The running plan, to change little of it."),
 ]
 
 
@@ -105,7 +105,8 @@ def plan(
     Nothing is loaded or run. A model without a rate gets a small part of the machine.
 
     A folder or a model file, with --gpu: the fewest GPUs of each kind. No GPU is needed; models
-    without a stored profile are estimated.
+    without a stored profile are estimated. --explain, --draw, --what-if, --compare and --current
+    are for scenarios, and for --gpu with one kind.
 
     Exit code 3: a model is not served, or its SLO is missed.
 
@@ -205,14 +206,12 @@ def _plan_estimated(
     from interlace.assembly.machine import default_profiles
     from interlace.cli.estimates import plan_estimated
 
-    _only_for_scenarios({}, outputs)
-    for option, value in (("--memory", overrides.memory_bytes), ("--save", outputs.save)):
-        if value is not None:
-            raise InputError(f"{option} does not go with --gpu and a model folder")
+    if overrides.memory_bytes is not None:
+        raise InputError("--memory does not go with --gpu and a model folder")
     kinds, folder = kinds_of(overrides.gpu or ""), machine.profiles or default_profiles()
     task = EstimateTask(root, kinds, (), folder, machine.measured)
     wanted = overrides.rates, overrides.slos, overrides.prices
-    plan_estimated(task, *wanted, system_of(system), outputs.as_json)
+    plan_estimated(task, *wanted, system_of(system), outputs)
 
 
 def _only_for_scenarios(prices: Mapping[str, float], wishes: PlanOutputs) -> None:
@@ -226,4 +225,6 @@ def _only_for_scenarios(prices: Mapping[str, float], wishes: PlanOutputs) -> Non
     }
     for option, value in asked.items():
         if value:
-            raise InputError(f"{option} is for scenarios (a .toml file), not for a model folder")
+            raise InputError(
+                f"{option} is for scenarios (a .toml file), and for a model folder with --gpu KIND"
+            )

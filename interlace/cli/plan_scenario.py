@@ -60,7 +60,7 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
         InputError: the scenario, an option or a profile is not what it should be.
         OSError: a file cannot be written.
     """
-    _check(outputs)
+    check_outputs(outputs)
 
     def read(gpu: str | None) -> Scenario:
         found = read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
@@ -75,17 +75,27 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
             hint = did_you_mean(kind, GPU_KINDS)
             raise InputError(f"--price {kind}: no such kind of GPU{hint}")
     if len(kinds) > 1:
+        refuse_for_kinds(outputs)
         _kinds([scenario, *map(read, kinds[1:])], system, outputs)
-    elif outputs.what_if:
-        _what_if(scenario, system, outputs, read)
-    elif outputs.compare:
-        _compare(scenario, outputs)
-    else:
+    elif not vary(scenario, system, outputs, read):
         _one(scenario, system, outputs)
 
 
-def _check(outputs: PlanOutputs) -> None:
-    """Refuse what cannot be drawn, and options that only one plan can fulfil."""
+def vary(scenario: Scenario, system: System, outputs: PlanOutputs, read: ReadScenario) -> bool:
+    """Answer ``--what-if`` or ``--compare``; False if neither is asked for."""
+    if outputs.what_if:
+        _what_if(scenario, system, outputs, read)
+    elif outputs.compare:
+        _compare(scenario, outputs)
+    return bool(outputs.what_if) or outputs.compare
+
+
+def check_outputs(outputs: PlanOutputs) -> None:
+    """Refuse what cannot be drawn, and options that only one plan can fulfil.
+
+    Raises:
+        InputError: an option does not go with another, or a file cannot be written.
+    """
     for picture in outputs.draw:
         check_figure_path(picture)
         check_output("--draw", picture)
@@ -121,11 +131,7 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
 
 def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     layered = _layered(scenario)  # before the plan: it says at once what it cannot answer
-    current = None
-    if outputs.current is not None:
-        _, standing = load_fleet_plan(outputs.current, scenario.gpu, system.name)
-        current = Plan(standing)
-    found = plan(scenario, system=system, current=current)
+    found = plan(scenario, system=system, current=running_plan(scenario, system, outputs))
     said = [line for model in outputs.explain for line in explain(found, model, system)]
     helps = advice(found, system)
     memory = None
@@ -141,17 +147,34 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
             show_memory(console(), memory)
         for line in [*([helps] if helps else []), *said]:
             typer.echo(line)
+    draw_and_save(found, outputs)
+    if not found.kept or (memory is not None and memory.broken):
+        raise typer.Exit(NOT_KEPT)
+
+
+def running_plan(scenario: Scenario, system: System, outputs: PlanOutputs) -> Plan | None:
+    """The plan of ``--current``."""
+    if outputs.current is None:
+        return None
+    return Plan(load_fleet_plan(outputs.current, scenario.gpu, system.name)[1])
+
+
+def draw_and_save(found: CapacityPlan, outputs: PlanOutputs) -> None:
+    """Write the files of ``--draw`` and ``--save``."""
     for picture in outputs.draw:
         draw_plan(found, picture)
         _say(f"drawn: {picture}")
     if outputs.save is not None:
         found.save(outputs.save)
         _say(f"kept: {outputs.save}")
-    if not found.kept or (memory is not None and memory.broken):
-        raise typer.Exit(NOT_KEPT)
 
 
-def _kinds(scenarios: Sequence[Scenario], system: System, outputs: PlanOutputs) -> None:
+def refuse_for_kinds(outputs: PlanOutputs) -> None:
+    """Refuse options that only one kind of GPU can fulfil.
+
+    Raises:
+        InputError: one of them is given.
+    """
     one_kind = {
         "--explain": bool(outputs.explain),
         "--draw": bool(outputs.draw),
@@ -161,6 +184,9 @@ def _kinds(scenarios: Sequence[Scenario], system: System, outputs: PlanOutputs) 
         "--compare": outputs.compare,
     }
     _refuse("--gpu with several kinds", one_kind)
+
+
+def _kinds(scenarios: Sequence[Scenario], system: System, outputs: PlanOutputs) -> None:
     found = plan_kinds(scenarios, system)
     if outputs.as_json:
         typer.echo(json_text(found.to_dict()))

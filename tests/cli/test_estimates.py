@@ -177,3 +177,19 @@ def test_a_kind_that_is_not_known_and_a_missing_rate_are_refused(tmp_path: Path)
         said("plan", root, "--gpu", "a100", "--profiles", tmp_path / "p")
     with pytest.raises(InputError, match="--estimate takes --gpu"):
         said("profile", root, "--gpu", "a100")
+
+
+def test_one_kind_takes_what_a_scenario_takes(tmp_path: Path) -> None:
+    folder = models(tmp_path)
+    asked = "plan", folder, "--rate", "net=200", "--profiles", tmp_path / "p"
+    picture, kept = tmp_path / "net.svg", tmp_path / "net.plan"
+    shown = said(*asked, "--gpu", "l4", "--explain", "net", "--draw", picture, "--save", kept)
+    assert "net: 200 requests/s within 100 ms" in shown
+    assert picture.read_text().startswith("<?xml") and kept.stat().st_size
+    assert "rates x 2" in said(*asked, "--gpu", "l4", "--what-if", "rates=2")
+    with pytest.raises(InputError, match="several kinds makes many plans: --explain"):
+        said(*asked, "--gpu", "l4,a100", "--explain", "net")
+    with pytest.raises(InputError, match="use --gpu a100"):
+        said(*asked, "--gpu", "l4", "--what-if", "gpu=a100")
+    with pytest.raises(InputError, match="a model folder with --gpu KIND"):
+        said(*asked, "--explain", "net")
