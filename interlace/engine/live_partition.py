@@ -87,6 +87,8 @@ class LivePartition(PartitionView):
     sustaining_rows: dict[str, float] = field(default_factory=dict)  #: see ``perf.service_round``
     service_tags: ServiceTags = field(default_factory=ServiceTags)
     rivals: Sequence[LivePartition] = field(default=(), compare=False, repr=False)
+    tight: Sequence[tuple[float, int]] = ()
+    kept_room: int = 0
     room_part: float = 1.0
     dying: bool = False  #: its process died; what it held is being finished
     #: From when on a batch may be given to it: minus infinity if it is idle, infinity if never. A

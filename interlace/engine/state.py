@@ -21,6 +21,7 @@ from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.residency import GpuWeights, ModelWeights
 from interlace.engine.service_tags import ServiceTags
+from interlace.policy.availability import kept_room
 from interlace.policy.decision import Tally
 from interlace.policy.view import ModelView
 
@@ -299,17 +300,42 @@ class EngineState:
         """Models contend for a partition, or, where partitions overlap, for the accelerator."""
         places, used = self.partitions_on[gpu.id], set[int]()
         whole = sum(live.room for live in places if live.slots) > gpu.room
+        tight = self._tight(places) if whole else []
         for group in [places] if whole else [[live] for live in places]:
             tags = group[0].service_tags
             if id(tags) in used:  # they overlapped before
                 tags = ServiceTags()
             used.add(id(tags))
             for live in group:
-                live.service_tags, live.rivals = tags, group
+                live.service_tags, live.rivals, live.tight = tags, group, tight
+                live.kept_room = self._kept_room(live)
                 part = live.room / gpu.room if live.slots else 0.0
                 live.room_part = part if whole else 1.0
             tags.plan(slot for live in group for slot in live.slots)
             self.contests_on[gpu.id].append((tags, group))
+
+    def _kept_room(self, live: LivePartition) -> int:
+        """What ``tight`` asks of a batch of one row here, of whichever model asks least."""
+        loaded = (self.models[slot.model] for slot in live.slots if slot.model in self.models)
+        runs_ms = (deployed.latency_ms(1, live.share_pct) for deployed in loaded)
+        return min((kept_room(live.tight, run_ms) for run_ms in runs_ms), default=0)
+
+    def _tight(self, places: Sequence[LivePartition]) -> list[tuple[float, int]]:
+        """Of each model the slack, and the least room that a row takes in time: see ``tight``."""
+        least: dict[str, tuple[int, float]] = {}
+        for live in places:
+            for slot in live.slots:
+                deployed = self.models.get(slot.model)
+                if deployed is not None:
+                    slack_ms = deployed.demand.slo_ms - deployed.latency_ms(1, live.share_pct)
+                    lane = live.room, slack_ms
+                    if slack_ms >= 0.0:
+                        least[slot.model] = min(least.get(slot.model, lane), lane)
+        found: list[tuple[float, int]] = []
+        for room, slack_ms in sorted(least.values(), key=lambda lane: (lane[1], lane[0])):
+            if not found or room > found[-1][1]:
+                found.append((slack_ms, room))
+        return found
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Take a model out of the plan, in one partition or everywhere."""

@@ -18,3 +18,16 @@ def available_partitions(view: View, now_ms: float) -> Sequence[PartitionView]:
 def start_ms(partition: PartitionView, now_ms: float) -> float:
     """When a batch that is given to a partition now would begin."""
     return max(now_ms, partition.free_at_ms)
+
+
+def kept_room(tight: Sequence[tuple[float, int]], run_ms: float) -> int:
+    """The room that a batch of ``run_ms`` leaves to models that cannot wait for its end.
+
+    See ``PartitionView.tight``.
+    """
+    kept = 0
+    for slack_ms, room in tight:
+        if slack_ms >= run_ms:
+            break
+        kept = room
+    return kept

@@ -28,6 +28,10 @@ class PartitionView:
     own_turns: int  #: models that have a turn here, guests left out
     #: Where partitions exceed their accelerator: all that are there; else only this one.
     rivals: Sequence[PartitionView]
+    #: Where partitions exceed their accelerator: (slack_ms, room), by slack. A batch that runs for
+    #: longer should leave so much of ``Gpu.room`` to a model that cannot wait for its end.
+    tight: Sequence[tuple[float, int]]
+    kept_room: int  #: what ``tight`` asks of the shortest batch here
     #: The part of the accelerator's room that a batch here takes from its rivals; 1 if none.
     room_part: float
     #: The part of each model's rate that is planned here, of all that is planned for it.

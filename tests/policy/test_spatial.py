@@ -1,6 +1,7 @@
 """Partitions that overlap: where they are planned, and what may run in them at once."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from interlace.policy.decision import Refusal
 from interlace.policy.planners.overcommitted import Overcommitted
 from interlace.policy.view import View
 from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
@@ -178,11 +180,17 @@ def _asked(quick_rps: float, long_rps: float) -> list[Demand]:
 def _outcomes(
     demand: list[Demand], plan: Plan, known: dict[str, Profile] = _KNOWN
 ) -> Counter[Outcome]:
-    arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, 3.0, 1)
+    return Counter(one.outcome for one in _served(demand, plan, known))
+
+
+def _served(
+    demand: list[Demand], plan: Plan, known: dict[str, Profile], seconds: float = 3.0
+) -> Sequence[ServedRequest]:
+    arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, seconds, 1)
     record = simulate(
         Simulation(OURS, fleet_of(FREELY, 1), tuple(demand), known, known, arrivals, plan)
     )
-    return Counter(one.outcome for one in record.served)
+    return record.served
 
 
 def test_ours_overlaps_where_a_cut_falls_short_and_then_serves_more() -> None:
@@ -279,3 +287,20 @@ def test_admission_knows_what_the_lanes_beside_take(monkeypatch: pytest.MonkeyPa
     aware = lost()
     monkeypatch.setattr(admission, "_crowded_ms", lambda *_: -1e9)
     assert aware < 0.8 * lost()
+
+
+def test_long_batches_leave_room_for_a_model_that_cannot_wait_for_their_end() -> None:
+    """Three of 40 ms within 400 would fill the accelerator, and lose what has 3 ms to wait."""
+    known = {m: scaled_profile(m, 39.0, 1.0, 40, 10) for m in ("long0", "long1", "long2")}
+    known["tight"] = scaled_profile("tight", 4.0, 1.0, 60, 10)
+    demand = [Demand(m, 12.0, 8.0 if m == "tight" else 400.0, 8) for m in known]
+    lanes = [
+        Partition(m, "g0", 60 if m == "tight" else 40, (Slot(m, 1, 12.0),)) for m in sorted(known)
+    ]
+    outcomes = {
+        model: Counter(one.outcome for one in record if one.model == model)
+        for record in [_served(demand, Plan(tuple(lanes), overlapping=True), known, 20.0)]
+        for model in known
+    }
+    assert outcomes["tight"][Outcome.OK] > 0.95 * outcomes["tight"].total() > 150
+    assert all(outcomes[f"long{n}"].keys() == {Outcome.OK} for n in range(3))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
-from interlace.policy.availability import start_ms
+from interlace.policy.availability import kept_room, start_ms
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
 from interlace.policy.decision import Dispatch, Drop, Launch
@@ -22,6 +23,8 @@ _OWED: Final = 1
 _FAMISHED: Final = 2
 _STARVED: Final = 3
 _REST: Final = 4
+#: For this part of its slack a batch leaves room for models that could wait no longer than it runs.
+_YIELDS: Final = 0.5
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-6
 
@@ -64,8 +67,8 @@ class _Busy:
 class _WaitingModel(NamedTuple):
     """A model's head and the lanes that could run it now, the fastest first.
 
-    ``latest_ms`` is when it must begin in the first of them. ``ahead_ms`` is less the lag of one
-    that is owed a batch, else 0.
+    ``latest_ms`` is when it must begin in the first of them, ``yields_ms`` until when it leaves
+    room for tighter models. ``ahead_ms`` is less the lag of one that is owed a batch, else 0.
     """
 
     priority: int
@@ -76,14 +79,19 @@ class _WaitingModel(NamedTuple):
     deadline_ms: float
     head: Request
     lanes: list[tuple[PartitionView, Slot]]
+    yields_ms: float
 
 
 class _Waiting(NamedTuple):
-    """A claim, and all there are; of those models in ``begun`` a batch begins now."""
+    """A claim, and all there are.
+
+    Of those models in ``begun`` a batch begins now; those in ``yielding`` left room for others.
+    """
 
     claim: _WaitingModel
     claims: Sequence[_WaitingModel]
     begun: set[str]
+    yielding: set[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +117,10 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     takes the lane that ends its batch first, and of equals the one that takes least. One that finds
     no room waits, and the others pass it (EASY backfilling, Lifka 1995) only as long as it can
     still begin in time afterwards, if its deadline is before theirs. No batch begins in a lane in
-    which it would be late. Of models that lose requests, one that is owed a batch comes first, then
-    one that is starved; one that is overdue is not passed (``policy.fairness``).
+    which it would be late. For the first half of its slack a batch leaves the room free that a
+    model needs whose slack is shorter than the batch: once begun, it is not stopped. Of models that
+    lose requests, one that is owed a batch comes first, then one that is starved; one that is
+    overdue is not passed (``policy.fairness``).
     """
     whole = view.gpu.room
     busy = _Busy(_uses(view, now_ms), whole)
@@ -119,10 +129,14 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     drops: list[Drop] = []
     begun: set[str] = set()
     given: set[str] = set()
+    yielding: set[str] = set()
+    wake_ms: float | None = None
     for claim in claims:
-        waiting = _Waiting(claim, claims, begun)
+        waiting = _Waiting(claim, claims, begun, yielding)
         found = _launch(waiting, busy, given, view, now_ms)
         if found is None:
+            if claim.model in yielding:
+                wake_ms = min(claim.yields_ms, wake_ms or inf)
             continue
         launch, dropped, use = found
         begun.add(claim.model)
@@ -132,7 +146,7 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
         launches.append(launch)
         if dropped:
             drops.append(Drop(launch.model, dropped))
-    return Dispatch(tuple(launches), None, tuple(drops))
+    return Dispatch(tuple(launches), wake_ms, tuple(drops))
 
 
 def _uses(view: View, now_ms: float) -> list[_Use]:
@@ -174,7 +188,12 @@ def _claim(
     latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
     level = head.priority or UNSTATED_PRIORITY
     ordered = [(one[3], one[4]) for one in timed]
-    return _WaitingModel(level, _REST, 0.0, latest_ms, name, head.deadline_ms, head, ordered)
+    yields_ms = -inf  # a stated priority waits for nobody
+    if level == UNSTATED_PRIORITY:
+        yields_ms = head.arrived_ms + _YIELDS * (latest_ms - head.arrived_ms)
+    return _WaitingModel(
+        level, _REST, 0.0, latest_ms, name, head.deadline_ms, head, ordered, yields_ms
+    )
 
 
 def _by_end(one: tuple[float, int, str, PartitionView, Slot]) -> tuple[float, int, str]:
@@ -192,10 +211,10 @@ def _ordered(claims: list[_WaitingModel], view: View) -> list[_WaitingModel]:
         lost_rows = view.model(claim.model).lost_rows
         if lag_ms >= owed_ms(slot):
             turn = _OVERDUE if lag_ms >= overdue_ms(slot) else _OWED
-            claims[index] = claim._replace(turn=turn, ahead_ms=-lag_ms)
+            claims[index] = claim._replace(turn=turn, ahead_ms=-lag_ms, yields_ms=-inf)
         elif starved(slot, lost_rows):
             turn = _FAMISHED if famished(slot, lost_rows) else _STARVED
-            claims[index] = claim._replace(turn=turn)
+            claims[index] = claim._replace(turn=turn, yields_ms=-inf)
     claims.sort(key=_urgency)
     return claims
 
@@ -212,6 +231,9 @@ def _launch(
     for place, slot in claim.lanes:
         if place.id in given or not busy.fits(place):
             continue
+        if now_ms < claim.yields_ms and place.room + place.kept_room > busy.free:
+            waiting.yielding.add(claim.model)
+            continue
         queue, model, head = view.queue(claim.model), view.model(claim.model), claim.head
         at_ms = start_ms(place, now_ms)
         limit = max(model.demand.max_batch, head.rows)
@@ -223,9 +245,17 @@ def _launch(
         if end_ms > queue.deadline_ms(dropped) + _ROUNDING_MS:
             continue  # too slow a lane: a faster one may have room in time
         use = _Use(end_ms, place.room, place.units_mask, place.id)
+        if now_ms < claim.yields_ms and not _leaves_room(use, busy, place.tight, now_ms):
+            waiting.yielding.add(claim.model)
+            continue
         if _passes(waiting, use, busy.uses, view, now_ms):
             return Launch(place.id, claim.model, rows), dropped, use
     return None
+
+
+def _leaves_room(use: _Use, busy: _Busy, tight: Sequence[tuple[float, int]], now_ms: float) -> bool:
+    """True if a model that cannot wait until the batch ends still finds room beside it."""
+    return use.room + kept_room(tight, use.until_ms - now_ms) <= busy.free
 
 
 def _passes(waiting: _Waiting, use: _Use, uses: Sequence[_Use], view: View, now_ms: float) -> bool:
