@@ -357,9 +357,10 @@ def add(
 
 @fleet.command()
 def remove(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallCa = None) -> None:
-    """Remove a node: it gets no more requests, and its models are loaded elsewhere.
+    """Remove a node from the controller's list; its models are loaded elsewhere.
 
-    Drain it first, so that they are loaded before. The node keeps serving its assignment.
+    Drain it first, so that they are loaded before. The node keeps serving its assignment. A
+    separate router keeps the nodes it was started with: restart it with the new list, or use dns:.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ from interlace.core.user_errors import InputError
 from interlace.planning.systems import system_of
 
 Target = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="A scenario, or models.")
+    Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR|MODEL", help="A scenario, models or a model file.")
 ]
 
 _Rate = Annotated[

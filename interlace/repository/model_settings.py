@@ -86,7 +86,7 @@ class SettingsTable(
     """The keys of ``interlace.toml``; ``None`` where nothing is said.
 
     Keys:
-        slo_ms: SLO, from arrival to answer.
+        slo_ms: SLO, from arrival to answer. A load of the model reads a new value.
         max_batch: most rows in one execution.
         priority: order of requests; 1 is the most urgent, larger is later.
         memory_limit: limit of the model's memory in one worker.

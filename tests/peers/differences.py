@@ -15,7 +15,8 @@ REASONS = {
     "strict": (
         "Doubtful calls are refused",
         "Triton ignores or guesses what was meant. Interlace refuses an output that is requested\n"
-        "twice, a value that does not fit its datatype, a superfluous tensor, an unknown setting.",
+        "twice, a value that does not fit its datatype, a superfluous tensor, an unknown trace or\n"
+        "log setting. Unknown request parameters are ignored.",
     ),
     "trace_model": (
         "An unknown model is 404 in every call",

@@ -17,7 +17,8 @@ Over HTTP an error is `{"error": "...", "reason": "..."}`. Over gRPC it is the s
 text. A refusal may have more:
 
 * `late_ms`: by how much the request would have missed its deadline;
-* `retry_after_ms`: when a retry may succeed. HTTP also has the header `Retry-After`, in seconds.
+* `retry_after_ms`: when a retry may succeed. The HTTP header `Retry-After` is the same in whole
+  seconds, rounded up: prefer `retry_after_ms`.
 
 ## Reasons
 """

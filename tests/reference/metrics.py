@@ -20,7 +20,8 @@ from .markdown import sentence, table
 _START = """# Metrics
 
 In the text format of Prometheus. A family without samples is left out: GPU figures without a GPU,
-and figures of swapped weights without `--memory`.
+figures of swapped weights without `--memory`, and `interlace_refusals_total` before the first
+error.
 
 Families with the prefix `nv_` have the names and labels of Triton. Use `interlace_headroom_ratio`
 to scale, and `interlace_slo_missed_total` for alerts. The chart's rules are in
@@ -42,7 +43,8 @@ _LABELS = """
 | --- | --- |
 | `model`, `version` | name and version in the repository |
 | `reason` of `interlace_refusals_total` | [reasons](errors.md#reasons) |
-| `reason` of `nv_inference_request_failure` | `REJECTED`, `CANCELED`, `BACKEND`, `OTHER` |
+| `reason` of `nv_inference_request_failure` | `REJECTED` (`overloaded`, `deadline`, `not_ready`, \
+`quarantined`), `CANCELED`, `BACKEND`, `OTHER` (the caller's error) |
 | `state` | `resident`, `loading` or `cold` |
 | `gpu_uuid` | UUID of the GPU |
 | `node` | name of the node in the fleet |
