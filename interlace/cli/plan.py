@@ -32,7 +32,10 @@ from interlace.core.user_errors import InputError
 from interlace.planning.systems import system_of
 
 Target = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR|MODEL", help="A scenario, models or a model file.")
+    Path,
+    typer.Argument(
+        metavar="SCENARIO.toml|MODELS_DIR|MODEL", help="A scenario, models or a model file."
+    ),
 ]
 
 _Rate = Annotated[

@@ -13,20 +13,17 @@ class Reason(Enum):
     """Why a request got no result. Each transport maps every member in one table.
 
     Members: when it happens, then what the caller should do (docs/errors.md).
-        UNKNOWN_MODEL: no such model or version, or it failed to load. Use a near name that the
-            error gives, or correct what it says about the load.
+        UNKNOWN_MODEL: no such model or version, or it failed to load. Do what the error says.
         BAD_INPUT: a tensor, type, shape, size or JSON is wrong. Send what the error expects.
         UNSUPPORTED: the server has no such feature. Do without it.
         OVERLOADED: it would be late now, or the queue is full. Retry after ``retry_after_ms``.
-        DEADLINE: even an idle server is too slow, or time ran out in the queue. Too slow: allow
-            more time. Ran out: retry later.
+        DEADLINE: too slow even if idle, or expired in the queue. Allow more time; if expired, retry.
         NOT_READY: the server or model starts, or the server stops. Retry, or use another server.
         CANCELLED: the client closed the connection or cancelled. Nothing.
         UNAUTHORIZED: a key is missing or wrong. Send ``Authorization: Bearer KEY``.
         TOO_LARGE: a size limit is exceeded, which the error names. Send less.
         QUARANTINED: the model ended its worker three times. Retry after ``retry_after_ms``.
-        BACKEND: the model or a load of it failed, or these inputs ended its worker twice. See the
-            error's text.
+        BACKEND: the model or its load failed, or inputs ended its worker twice. See the error's text.
         SUPERSEDED: a node has a newer order of its fleet. Nothing: the controller stops.
     """
 
