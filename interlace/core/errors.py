@@ -17,13 +17,13 @@ class Reason(Enum):
         BAD_INPUT: a tensor, type, shape, size or JSON is wrong. Send what the error expects.
         UNSUPPORTED: the server has no such feature. Do without it.
         OVERLOADED: it would be late now, or the queue is full. Retry after ``retry_after_ms``.
-        DEADLINE: too slow even if idle, or expired in the queue. Allow more time; if expired, retry.
+        DEADLINE: too slow even idle, or expired in the queue. Allow more time; if expired, retry.
         NOT_READY: the server or model starts, or the server stops. Retry, or use another server.
         CANCELLED: the client closed the connection or cancelled. Nothing.
         UNAUTHORIZED: a key is missing or wrong. Send ``Authorization: Bearer KEY``.
         TOO_LARGE: a size limit is exceeded, which the error names. Send less.
         QUARANTINED: the model ended its worker three times. Retry after ``retry_after_ms``.
-        BACKEND: the model or its load failed, or inputs ended its worker twice. See the error's text.
+        BACKEND: model or load failed, or these inputs ended its worker twice. See the error's text.
         SUPERSEDED: a node has a newer order of its fleet. Nothing: the controller stops.
     """
 
