@@ -74,10 +74,14 @@ class CountedModel:
 
 @dataclass(slots=True)
 class Estimates:
-    """Profiles by kind and model name, measured or estimated; what each rests on, in words."""
+    """Profiles by kind and model name, measured or estimated; what each rests on, in words.
+
+    ``measured`` has kind and name of each profile with a measured point.
+    """
 
     models: list[CountedModel]
     profiles: dict[str, dict[str, Profile]]
+    measured: set[tuple[str, str]] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -162,6 +166,8 @@ def _estimate(
     for kind in task.kinds:
         gpu = GPU_KINDS[kind]
         profile = measured.get(kind)
+        if profile is not None:
+            found.measured.add((kind, one.name))
         if profile is not None and _complete(profile, gpu):
             found.profiles[kind][one.name] = profile
             found.notes.append(f"{one.name} on {kind}: measured")
@@ -239,17 +245,19 @@ def scenarios(
     """The capacity question on estimated latencies, and on those of the pessimistic end.
 
     Raises:
-        UserError: a name is not of a model, or a model has no rate.
+        InputError: a name is not of a model, or models have no rate.
     """
     names = {one.name for one in found.models}
     for name in (*rates_rps, *slos_ms):
         if name not in names:
-            raise UserError(f"there is no model '{name}'{did_you_mean(name, names)}")
+            raise InputError(f"there is no model '{name}'{did_you_mean(name, names)}")
+    rates = {one.name: rates_rps.get(one.name, one.model.terms.rate_rps) for one in found.models}
+    if unknown := [name for name, rate in rates.items() if rate is None]:
+        options = " ".join(f"--rate {name}=RPS" for name in unknown)
+        raise InputError(f"every model needs a rate with --gpu: say {options}")
     demand = []
     for one in found.models:
-        rate = rates_rps.get(one.name, one.model.terms.rate_rps)
-        if rate is None:
-            raise UserError(f"{one.name} has no rate: say --rate {one.name}=RPS")
+        rate = rates[one.name] or 0.0
         slo = slos_ms.get(one.name, one.model.terms.slo_ms)
         demand.append(Demand(one.name, as_rows_per_s(rate), slo, one.max_batch))
     central = Scenario(
@@ -260,12 +268,16 @@ def scenarios(
 
 
 def worth_measuring(found: Estimates, kind: str, rates_rps: Mapping[str, float]) -> str:
-    """The model whose measurement narrows the plan most: GPU time that is not known."""
+    """The model whose measurement narrows the plan most: GPU time that is not known.
+
+    Empty where every model has a measured point.
+    """
     unknown = {}
     for one in found.models:
+        if (kind, one.name) in found.measured:
+            continue
         profile = found.profiles[kind][one.name]
         rate = rates_rps.get(one.name, one.model.terms.rate_rps or 0.0)
         row_ms = min(p.median_ms / batch for (batch, s), p in profile.points.items() if s == 100)
         unknown[one.name] = rate * row_ms * (profile.interval[1] - profile.interval[0])
-    name = max(unknown, key=lambda each: unknown[each])
-    return name if unknown[name] > 0 else ""
+    return max(unknown, key=lambda each: unknown[each], default="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import typer
 from rich.console import Console
@@ -102,6 +103,9 @@ def _say(out: Console, found: Estimates) -> None:
         out.print(line, soft_wrap=True)
 
 
+_CASES: Final = "8 of 10 cases"
+
+
 @dataclass(frozen=True, slots=True)
 class EstimatedPlan:
     """The fewest GPUs of one kind, for the estimate and for its pessimistic end."""
@@ -109,13 +113,17 @@ class EstimatedPlan:
     kind: str
     central: CapacityPlan
     pessimistic: CapacityPlan
-    measure: str  #: the model whose measurement would narrow it most; empty if all are measured
+    measure: str  #: the model whose measurement would narrow it most; empty if all have a point
 
     @property
     def sentence(self) -> str:
         """The two counts in words."""
+        estimated = any(one.estimated for one in self.central.scenario.profiles.values())
+        if not estimated:
+            return f"{self.kind}: {_gpus(self.central)}, measured"
         return (
-            f"{self.kind}: {_gpus(self.central)}; at the pessimistic end {_gpus(self.pessimistic)}"
+            f"{self.kind}: {_gpus(self.central)} if the estimate holds, "
+            f"{_gpus(self.pessimistic)} at its slow end ({_CASES})"
         )
 
 
@@ -147,7 +155,9 @@ def plan_estimated(
 
     def read(kind: str | None) -> Scenario:
         if kind not in (None, *task.kinds):
-            raise InputError(f"--what-if gpu={kind}: estimates are of {task.kinds[0]}; use --gpu {kind}")
+            raise InputError(
+                f"--what-if gpu={kind}: estimates are of {task.kinds[0]}; use --gpu {kind}"
+            )
         return scenarios(found, task.kinds[0], rates, slos, prices.get(task.kinds[0]))[0]
 
     if vary(read(None), system, outputs, read):
@@ -199,11 +209,11 @@ def _show_plans(out: Console, found: Estimates, plans: list[EstimatedPlan]) -> N
     _say(out, found)
     for one in plans:
         out.print(one.sentence, soft_wrap=True)
-    measure = next((one.measure for one in plans if one.measure), "")
-    if measure:
+    asked = next((one for one in plans if one.measure), None)
+    if asked is not None:
         out.print(
-            f"one measured batch of {measure} would narrow this most: --measured FILE.csv, or "
-            "interlace profile on such a GPU",
+            f"one measured batch of {asked.measure} on {asked.kind} would narrow this most: "
+            "--measured FILE.csv, or interlace profile on such a GPU",
             soft_wrap=True,
         )
     out.print(_answer(plans, found), soft_wrap=True)
@@ -211,13 +221,13 @@ def _show_plans(out: Console, found: Estimates, plans: list[EstimatedPlan]) -> N
 
 def _answer(plans: list[EstimatedPlan], found: Estimates) -> str:
     """The answer in one line."""
-    counts = " or ".join(f"{one.central.gpus} {one.kind}" for one in plans if one.central.kept)
+    counts = " or ".join(_gpus(one.central) for one in plans if one.central.kept)
     if not counts:
         return "none of these GPUs keeps every promise"
-    used = [profile for kind in found.profiles.values() for profile in kind.values()]
-    worst = max(max(one.interval[1] - 1, 1 - one.interval[0]) for one in used)
-    if not worst:
+    if not any(one.estimated for kind in found.profiles.values() for one in kind.values()):
         return f"{counts}, measured"
-    unseen = ", ".join(one.kind for one in plans if one.kind not in CHECKED_KINDS)
-    doubt = f"; the error on {unseen} is not checked" if unseen else ""
-    return f"{counts}, estimated within {100 * worst:.0f} %{doubt}"
+    slow = " or ".join(_gpus(one.pessimistic) for one in plans if one.pessimistic.kept)
+    unseen = " or ".join(one.kind for one in plans if one.kind not in CHECKED_KINDS)
+    doubt = f"; no measurements on {unseen} were used to test the method" if unseen else ""
+    slow = slow or "no number of these"
+    return f"{counts} if the estimates hold, {slow} at their slow end ({_CASES}){doubt}"

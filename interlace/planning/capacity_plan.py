@@ -227,9 +227,11 @@ class CapacityPlan:
         if not self.served:
             return "not comparable, since part of the demand is not served"
         extra = self.gpus - self.bound.gpus
-        return (
+        text = (
             "none: this is the fewest there can be" if extra <= 0 else f"{extra} ({self.gap:.2f}x)"
         )
+        estimated = any(one.estimated for one in self.scenario.profiles.values())
+        return f"{text}, if the estimates hold" if estimated else text
 
     def _model(self, model: str) -> dict[str, object]:
         asked = next(one for one in self.scenario.demand if one.model == model)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
-from interlace.core.user_errors import InputError, UserError
+from interlace.core.user_errors import InputError
 
 pytestmark = pytest.mark.process
 
@@ -147,8 +147,20 @@ def test_the_plan_has_a_count_for_each_end_and_names_what_to_measure(tmp_path: P
         central, pessimistic = answer["central"]["gpus"], answer["pessimistic"]["gpus"]
         assert 1 <= central <= pessimistic
         assert answer["measure"] == "net"
-    assert " l4 or " in found["answer"] and "estimated within" in found["answer"]
-    assert "the error on l4" in found["answer"]
+    counts = [found["kinds"][kind]["central"]["gpus"] for kind in ("l4", "a100")]
+    assert f"{counts[0]} l4 or {counts[1]} a100 if the estimates hold, " in found["answer"]
+    assert "at their slow end (8 of 10 cases); no measurements on l4" in found["answer"]
+
+
+def test_a_model_with_a_measured_point_is_not_asked_for_another(tmp_path: Path) -> None:
+    root = models(tmp_path)
+    words = ("plan", root, "--rate", "net=200", "--profiles", tmp_path / "p", "--gpu")
+    more = "--measured", table(tmp_path, "l4", 20.0)
+    shown = said(*words, "l4").replace("\n", " ")
+    assert "one measured batch of net on l4 would narrow" in shown
+    assert "(8 of 10 cases)" in shown and "hold" in shown.partition("gap")[2].partition(";")[0]
+    assert "one measured batch" not in said(*words, "l4", *more)
+    assert "one measured batch of net on a100 would narrow" in said(*words, "l4,a100", *more)
 
 
 def test_a_file_from_anywhere_is_a_model_of_its_name(tmp_path: Path) -> None:
@@ -173,7 +185,7 @@ def test_a_kind_that_is_not_known_and_a_missing_rate_are_refused(tmp_path: Path)
     root = models(tmp_path)
     with pytest.raises(InputError, match="no such kind of GPU"):
         said("plan", root, "--gpu", "a1000")
-    with pytest.raises(UserError, match="net has no rate"):
+    with pytest.raises(InputError, match="needs a rate with --gpu: say --rate net=RPS"):
         said("plan", root, "--gpu", "a100", "--profiles", tmp_path / "p")
     with pytest.raises(InputError, match="--estimate takes --gpu"):
         said("profile", root, "--gpu", "a100")
