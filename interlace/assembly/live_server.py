@@ -274,12 +274,12 @@ class LiveServer:
         if self._assigned is None:
             return await self.startup.run(on_step)
         if self._fetches:
-            _LOG.info("a controller is waited for, which says what to fetch and to serve")
+            _LOG.info("waiting for a controller, which says what to fetch and to serve")
             return []
         await self.at_hand.survey(on_step)
         await self.wanted.look()
         known = counted(len(self.at_hand.found), "model")
-        _LOG.info("an assignment is waited for; at hand: %s", known)
+        _LOG.info("waiting for an assignment; at hand: %s", known)
         return []
 
     async def _have_changed(self, new: Collection[str], gone: Collection[str]) -> None:

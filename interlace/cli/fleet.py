@@ -123,6 +123,11 @@ _Lease = Annotated[
     typer.Option(help="A folder that all controllers share: one is active, the others stand by."),
 ]
 
+_Url = Annotated[str, typer.Argument(help="Address of the fleet's controller.")]
+_Key = Annotated[Path | None, typer.Option(help="File with the admin key to send.")]
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node in the fleet.")]
+_HERE: Final = "http://127.0.0.1:8000"
+
 
 @fleet.command()
 def serve(
@@ -226,7 +231,7 @@ def _found(
 
 @fleet.command()
 def status(
-    url: Annotated[str, typer.Argument(help="The fleet's address.")] = "http://127.0.0.1:8000",
+    url: _Url = _HERE,
     api_key_file: KeyFile = None,
     ca: CallCa = None,
     as_json: Json = False,
@@ -247,7 +252,7 @@ def status(
 
 @fleet.command()
 def top(
-    url: Annotated[str, typer.Argument(help="The fleet's address.")] = "http://127.0.0.1:8000",
+    url: _Url = _HERE,
     interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
     api_key_file: KeyFile = None,
     ca: CallCa = None,
@@ -267,12 +272,6 @@ def top(
     client = V2Client(url, read_key(api_key_file), ca=ca)
     seen = FleetWatch(lambda: client.text("/v2/fleet"))
     watch(console(), seen.look, interval, once)
-
-
-_Url = Annotated[str, typer.Option(metavar="URL", help="Address of the fleet's controller.")]
-_Key = Annotated[Path | None, typer.Option(help="File with the admin key to send.")]
-_Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node in the fleet.")]
-_HERE: Final = "http://127.0.0.1:8000"
 
 
 @fleet.command()
@@ -321,6 +320,7 @@ def drain(node: _Node, url: _Url = _HERE, admin_key_file: _Key = None, ca: CallC
     \b
     Examples:
       interlace fleet drain a --admin-key-file key
+      interlace fleet drain a http://10.0.0.5:8000 --admin-key-file key
       interlace fleet undrain a --admin-key-file key  # use it again
     """
     _order(url, admin_key_file, ca, "drain", node)

@@ -45,11 +45,11 @@ def fleet_routes(
 
     async def drain(node: str) -> str:
         service().drain(node)
-        return f"{node} is drained as soon as its models stand elsewhere"
+        return f"{node} drains: its models are loaded elsewhere"
 
     async def undrain(node: str) -> str:
         service().undrain(node)
-        return f"{node} is planned for again"
+        return f"{node} is used again"
 
     async def add(node: str) -> str:
         try:
@@ -57,12 +57,12 @@ def fleet_routes(
         except InputError as error:
             raise bad_input(str(error)) from error
         nodes.add(found)
-        return f"{found.name} is asked how it is from now on"
+        return f"{found.name} added"
 
     async def remove(node: str) -> str:
         service().known(node)
         nodes.remove(node)
-        return f"{node} is asked no more: it goes on with what it was told"
+        return f"{node} removed: it keeps serving its assignment"
 
     async def down(asked: AdminRequest) -> HttpResponse:
         left = await service().down()

@@ -328,7 +328,8 @@ class FleetService:
             heard_ms, refusing = self._directory.heard_ms(), self._directory.refusing()
             lost = self._presence.lost(heard_ms, refusing, self._directory.now_ms())
             for node in self._described.keys() - (heard_ms.keys() - lost):
-                _LOG.warning("node %s is lost: its models stand elsewhere from now on", node)
+                why = "is lost" if node in heard_ms else "was removed"
+                _LOG.warning("node %s %s: its models are placed elsewhere", node, why)
                 self._give_up(node)
             for node in filter(self._is_new, self._directory.heard_lately() - lost):
                 _once(self._asking, node, self._describe)

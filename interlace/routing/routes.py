@@ -271,7 +271,7 @@ class Routes:
                 "another model"
             )
         elif self._nodes and self._known(model, now_ms):
-            why = "it is to be served, and no node that is left has it ready"
+            why = "it is to be served, and no node has it ready yet"
         elif unheard or not self._nodes:
             why = f"{_listed(unheard)} has said nothing yet" if unheard else "it has no nodes"
         elif self.wanted is not None or self._serving:

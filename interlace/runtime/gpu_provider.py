@@ -45,8 +45,8 @@ class FixedGpuProvider:
     def scale(self, wanted: Mapping[str, int], host: GpuHost) -> None:
         if not self._logged:
             self._logged = True
-            what = ", ".join(f"{count} of {kind}" for kind, count in sorted(wanted.items()))
-            _log.warning("the demand is more than is served here: %s would do better", what)
+            what = ", ".join(f"{count} {kind}" for kind, count in sorted(wanted.items()))
+            _log.warning("overloaded: %s would meet the demand", what)
 
     def dismiss(self, gpu: str, host: GpuHost) -> None:
         """Never asked for where the fleet stays."""

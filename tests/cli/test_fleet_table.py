@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from interlace.cli import fleet_table
 from interlace.cli.fleet_table import FleetWatch
+from interlace.cli.main import build
 from interlace.cli.screen import console
 from interlace.core.node import ModelOutlook, NodeState
 from interlace.core.user_errors import UserError
@@ -36,6 +38,26 @@ def test_requests_are_counted_between_two_looks(
     assert row[-5 if rate else -4 :] == ["m", *([rate] if rate else []), "0", "3.2", "50"]
     assert any("runs version 0" in line for line in lines)
     assert "term 2" in lines[-1] and "k: 5.0 rows/s unserved" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "top --once", "plan", "drain a", "undrain a", "add a=h:8000", "remove a", "down"],
+)
+def test_every_command_takes_the_address_the_same_way(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    asked: list[str] = []
+
+    def ask(client: V2Client, *_: object) -> str:
+        asked.append(client.host)
+        raise UserError("asked")
+
+    monkeypatch.setattr(V2Client, "text", ask)
+    monkeypatch.setattr(V2Client, "post", ask)
+    line = ["fleet", *words.split(), "http://10.0.0.5:8000"]
+    result = CliRunner().invoke(build(line), line)
+    assert asked == ["10.0.0.5"] and str(result.exception) == "asked"
 
 
 def test_what_is_no_fleet_or_takes_no_orders_is_said() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +16,7 @@ from interlace.core.node import Node
 from interlace.core.user_errors import InputError
 from interlace.fleet.changing_nodes import ChangingNodes, KeptNodeChanges
 from interlace.fleet.membership import ListedNodes
+from interlace.fleet.orders import fleet_routes
 
 A, B, C = (Node(name, "h", 8000 + 10 * n, 8001 + 10 * n) for n, name in enumerate("abc"))
 
@@ -67,6 +71,23 @@ def test_what_cannot_be_kept_does_not_hold(tmp_path: Path) -> None:
     with pytest.raises(ServeError, match=r"the order cannot be kept in .*nodes\.json"):
         ChangingNodes(ListedNodes((A, B)), changes).remove("a")
     assert nodes_now(changes) == (A, B)
+
+
+def test_orders_are_answered_in_few_words() -> None:
+    fleet: Any = SimpleNamespace(drain=str, undrain=str, known=str)
+    nodes = ChangingNodes(ListedNodes((A, B)), KeptNodeChanges(None))
+    end: Any = None
+    routes = {one.pattern: one for one in fleet_routes(lambda: fleet, nodes, end)}
+
+    async def told(order: str, node: str) -> str:
+        asked: Any = SimpleNamespace(body=json.dumps({"node": node}))
+        answer: Any = routes[f"/v2/fleet/{order}"].respond["POST"](asked)
+        return str(json.loads((await answer).body)["done"])
+
+    assert asyncio.run(told("add", "c=h:8020")) == "c added"
+    assert asyncio.run(told("drain", "a")) == "a drains: its models are loaded elsewhere"
+    assert asyncio.run(told("undrain", "a")) == "a is used again"
+    assert asyncio.run(told("remove", "a")) == "a removed: it keeps serving its assignment"
 
 
 def test_a_file_that_is_no_such_thing_is_named(tmp_path: Path) -> None:

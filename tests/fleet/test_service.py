@@ -176,6 +176,21 @@ def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path
     asyncio.run(work())
 
 
+def test_a_removed_node_is_not_called_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+        del stand.nodes.descriptions["a"], stand.nodes.states["a"]
+        await stand.until(lambda: "node a was removed: its models" in caplog.text)
+        stand.nodes.descriptions["a"], stand.nodes.states["a"] = node("a", 1), NodeState(1, 0, {})
+        await stand.until(lambda: "a" in stand.serving())
+        stand.nodes.ended.add("a")
+        await stand.until(lambda: "node a is lost: its models" in caplog.text)
+
+    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
+
+
 def test_others_come_and_go_while_a_node_does_not_say_what_it_is(tmp_path: Path) -> None:
     async def work(stand: Stand) -> None:
         await stand.until(lambda: stand.serving() == {"a", "b"})

@@ -152,7 +152,7 @@ def test_an_admin_key_in_clear_text_is_warned_of(
 ) -> None:
     monkeypatch.setattr(V2Client, "post", lambda client, path, order: {"done": "told"})
     (tmp_path / "key").write_text("secret")
-    arguments = ("fleet", "drain", "a", "--url", url, "--admin-key-file", str(tmp_path / "key"))
+    arguments = ("fleet", "drain", "a", url, "--admin-key-file", str(tmp_path / "key"))
     result = CliRunner().invoke(build(arguments), list(arguments))
     assert result.exit_code == 0 and "told" in result.output
     assert ("goes in clear text to 10.0.0.5: give --ca" in result.output) is warned

@@ -282,6 +282,8 @@ def test_who_knows_what_is_wanted_is_asked_which_models_there_are() -> None:
     here.heard("a", state(1), 1.0)
     here.wanted = {"k"}
     assert refusal(here, "k", 1.0) is Reason.NOT_READY  # not served yet
+    with pytest.raises(ServeError, match="no node has it ready yet"):
+        here.choose("k", "", 0.0, 1.0)
     assert refusal(here, "m", 1.0) is Reason.UNKNOWN_MODEL  # withdrawn
 
 

@@ -215,4 +215,4 @@ def test_where_nothing_can_be_had_it_is_logged_once(caplog: pytest.LogCaptureFix
     for _ in range(2):
         nothing.scale({"cpu": 2}, _Stand())
     (message,) = caplog.messages
-    assert "2 of cpu" in message
+    assert message == "overloaded: 2 cpu would meet the demand"
