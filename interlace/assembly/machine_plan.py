@@ -147,7 +147,7 @@ def plan_machine(
     names = {one.demand.model: one.name for one in known}
     asked = list(demand.values())
     layered = layered_models(asked, found, names, gpu) if memory_bytes else None
-    made = row.planner(asked, fleet, found, Plan())
+    made = _without_made_up_rates(row.planner(asked, fleet, found, Plan()), demand)
     slots = tuple(
         _slot(part, slot, demand[slot.model], found[slot.model], names[slot.model])
         for part in made.partitions
@@ -155,6 +155,22 @@ def plan_machine(
     )
     tried = tried_memory(layered, fleet, made, row) if layered is not None else None
     return MachinePlan(row.name, gpu, made, slots, names, tried, tuple(left_out))
+
+
+def _without_made_up_rates(made: Plan, demand: Mapping[str, Demand]) -> Plan:
+    """The plan, in which nothing is unserved of a model that has a place and no rate.
+
+    One without a place is unserved at 0.
+    """
+    placed = {slot.model for part in made.partitions for slot in part.slots}
+    unserved = {
+        model: rate if demand[model].rows_per_s else 0.0
+        for model, rate in made.unserved_rows_per_s.items()
+        if demand[model].rows_per_s or model not in placed
+    }
+    hidden = made.unserved_rows_per_s.keys() - unserved.keys()
+    reasons = {model: why for model, why in made.reasons.items() if model not in hidden}
+    return replace(made, unserved_rows_per_s=unserved, reasons=reasons)
 
 
 def _profiled(

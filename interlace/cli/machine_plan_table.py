@@ -13,7 +13,9 @@ from interlace.cli.screen import table
 
 def show_machine_plan(out: Console, found: MachinePlan) -> None:
     """Print the table, the room that is left, and what is not served and why."""
-    figures = ("share %", "batch", "SLO ms", "batch ms", "duty ms", "capacity/s", "alone/s")
+    cycles = any(line.duty_ms for line in found.slots)
+    duty = ("duty ms",) if cycles else ()
+    figures = ("share %", "batch", "SLO ms", "batch ms", *duty, "capacity/s", "alone/s")
     made = table(("partition", "model"), figures)
     before = ""
     for line in found.slots:
@@ -26,7 +28,7 @@ def show_machine_plan(out: Console, found: MachinePlan) -> None:
             str(line.batch),
             f"{line.slo_ms:g}",
             f"{line.batch_ms:.1f}",
-            f"{line.duty_ms:.1f}" if first and line.duty_ms else "",
+            *([f"{line.duty_ms:.1f}" if first and line.duty_ms else ""] if cycles else []),
             f"{line.capacity_rows_per_s:.1f}",
             f"{line.alone_rows_per_s:.1f}",
         )

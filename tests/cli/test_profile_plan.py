@@ -152,6 +152,20 @@ def test_an_slo_that_nothing_meets_has_no_part_of_the_rates(world: World) -> Non
     assert "inf" not in told
 
 
+@pytest.mark.parametrize("system", ["interlace", "gpulet", "nexus"])
+def test_a_model_without_a_rate_is_unserved_only_without_a_place(world: World, system: str) -> None:
+    words = ("--cores", "0", "--system", system, "--rate", "again=1e6", "--json")
+    code, text, _ = world.command("plan", *words)
+    report = json.loads(text)
+    assert code == 3 and report["unserved_rows_per_s"]["again"] > 1e5
+    placed = any(slot["model"] == "twice" for slot in report["slots"])
+    assert report["unserved_rows_per_s"].get("twice") == (None if placed else 0.0)
+    assert ("twice" in report["reasons"]) is not placed
+    shown = world.command("plan", *words[:-1])[1]
+    assert "requests/s of twice" not in shown
+    assert ("duty ms" in shown) is any(slot["duty_ms"] for slot in report["slots"])
+
+
 def test_no_repository_is_a_plain_error(tmp_path: Path) -> None:
     words = ["profile", str(tmp_path / "nowhere")]
     result = CliRunner().invoke(build(words), words)
