@@ -109,6 +109,8 @@ def _close(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return True
 
 
+_CREATE: Final = "def create_model() -> torch.nn.Module"
+_TRITON: Final = "a TritonPythonModel, which is not supported (docs/from-triton.md)"
 _EXAMPLE: Final = 'INPUTS = {"image": ("FP32", (3, 224, 224))}'
 
 
@@ -162,7 +164,12 @@ def _execute(source: Path, name: str) -> types.ModuleType:
     module.__path__ = [str(source.parent)]
     module.__package__ = name
     sys.modules[name] = module
-    exec(compile(source.read_bytes(), str(source), "exec"), module.__dict__)
+    try:
+        exec(compile(source.read_bytes(), str(source), "exec"), module.__dict__)
+    except ModuleNotFoundError as error:
+        if error.name == "triton_python_backend_utils":  # before the class is defined
+            raise RepositoryError(str(source), _TRITON, _CREATE) from error
+        raise
     return module
 
 
@@ -170,8 +177,7 @@ def _create(code: types.ModuleType, source: Path) -> torch.nn.Module:
     create = getattr(code, "create_model", None)
     if not callable(create):
         triton = hasattr(code, "TritonPythonModel")
-        found = "a TritonPythonModel" if triton else "no function create_model"
-        raise RepositoryError(str(source), found, "def create_model() -> torch.nn.Module")
+        raise RepositoryError(str(source), _TRITON if triton else "no create_model()", _CREATE)
     module = create()
     if not isinstance(module, torch.nn.Module):
         raise RepositoryError(

@@ -64,12 +64,13 @@ _PASSED_OVER: Final = {
     "metric_tags": "metrics carry model and version only",
     "model_metrics": "metrics have buckets of their own",
 }
+#: What is not supported, and what to do instead.
 _REFUSED: Final = {
-    "ensemble_scheduling": "an ensemble",
-    "sequence_batching": "a stateful model",
-    "batch_input": "ragged batching",
-    "batch_output": "ragged batching",
-    "model_repository_agents": "repository agents",
+    "ensemble_scheduling": ("ensembles", "models that the client calls one by one"),
+    "sequence_batching": ("stateful models", "a model whose state the client keeps"),
+    "batch_input": ("ragged batches", "a model without"),
+    "batch_output": ("ragged batches", "a model without"),
+    "model_repository_agents": ("repository agents", "a model without"),
 }
 _TENSOR_REFUSED: Final = ("allow_ragged_batch", "is_shape_tensor", "is_non_linear_format_io")
 
@@ -81,9 +82,9 @@ def check_supported(config: ModelConfig) -> None:
         RepositoryError: the key, and that it is not supported.
     """
     values = config.values
-    for key, what in _REFUSED.items():
+    for key, (what, instead) in _REFUSED.items():
         if values.get(key):
-            raise config.error(key, what, "a model without: not supported")
+            raise config.error(key, f"{what}, which are not supported", instead)
     if values.get("model_transaction_policy", {}).get("decoupled"):
         raise config.error("model_transaction_policy.decoupled", "true", "false: not supported")
     if values.get("model_operations", {}).get("op_library_filename"):
@@ -126,16 +127,32 @@ def _between_free_dims(dims: Sequence[int]) -> list[int]:
     return counts
 
 
+_QUEUE_PASSED_OVER: Final = {
+    "preferred_batch_size": "batches follow from the SLO and the profile",
+    "max_queue_delay_microseconds": "batches follow from the SLO and the profile",
+    "preserve_ordering": "requests are answered as they end",
+    "priority_levels": "priorities need no number of levels",
+    "priority_queue_policy": "all priorities of a model share one queue",
+    "default_queue_policy.timeout_action": "requests that expire are always refused",
+    "default_queue_policy.allow_timeout_override": "requests may always have a shorter timeout",
+}
+
+
 def ignored_settings(config: ModelConfig) -> Iterator[str]:
     """One line for each setting that is read and has no effect."""
     for key, why in _PASSED_OVER.items():
         if config.values.get(key):
             yield f"{config.where(key)} has no effect: {why}"
     batching = config.values.get("dynamic_batching", {})
-    for key in ("preferred_batch_size", "max_queue_delay_microseconds"):
-        if batching.get(key):
-            path = f"dynamic_batching.{key}"
-            yield f"{config.where(path)} has no effect: batches follow from the SLO and the profile"
+    policy = batching.get("default_queue_policy", {})
+    written = batching | {f"default_queue_policy.{key}": value for key, value in policy.items()}
+    for key, why in _QUEUE_PASSED_OVER.items():
+        if written.get(key):
+            yield f"{config.where(f'dynamic_batching.{key}')} has no effect: {why}"
+    key = "default_queue_policy.default_timeout_microseconds"
+    if written.get(key):
+        slo = f"slo_ms = {written[key] / 1000:g} in interlace.toml"
+        yield f"{config.where(f'dynamic_batching.{key}')} has no effect: say {slo} instead"
 
 
 def _missing_versions(folder: Path, config: ModelConfig) -> Iterator[str]:

@@ -246,8 +246,14 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pbtxt", "message"),
     [
-        ("ensemble_scheduling { step { } }", "found an ensemble; expected a model without: not"),
-        ("sequence_batching { max_sequence_idle_microseconds: 5 }", "found a stateful model"),
+        (
+            "ensemble_scheduling { step { } }",
+            "found ensembles, which are not supported; expected models that",
+        ),
+        (
+            "sequence_batching { max_sequence_idle_microseconds: 5 }",
+            "found stateful models, which are not supported; expected a model whose",
+        ),
         ("model_transaction_policy { decoupled: true }", "decoupled: found true"),
         (
             'input { name: "x" dims: 2 reshape { } }',
@@ -275,6 +281,27 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     assert len(notes) == 2
     assert "config.pbtxt:1: instance_group has no effect" in notes[0]
     assert "dynamic_batching.max_queue_delay_microseconds has no effect" in notes[1]
+
+
+def test_queue_policies_without_effect_are_told_and_a_timeout_is_offered_as_slo(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "dynamic_batching {\n preserve_ordering: true\n priority_levels: 2\n"
+        " default_priority_level: 1\n"
+        " default_queue_policy {\n  timeout_action: DELAY\n  allow_timeout_override: true\n"
+        "  default_timeout_microseconds: 100000\n  max_queue_size: 9\n }\n"
+        " priority_queue_policy { key: 1 value { max_queue_size: 3 } }\n}"
+    )
+    notes = draft(tmp_path, text).notes
+    told = [note.partition("dynamic_batching.")[2].partition(" has no")[0] for note in notes]
+    policy = "default_queue_policy"
+    assert told == [
+        "preserve_ordering", "priority_levels", "priority_queue_policy",
+        f"{policy}.timeout_action", f"{policy}.allow_timeout_override",
+        f"{policy}.default_timeout_microseconds",
+    ]  # fmt: skip
+    assert "say slo_ms = 100 in interlace.toml" in notes[-1]
 
 
 def test_a_config_sent_by_a_client_stands_in_for_the_file(tmp_path: Path) -> None:
