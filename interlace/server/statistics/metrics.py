@@ -85,7 +85,7 @@ _CALLER: Final = (
 
 _FAMILIES: Final = (
     ("nv_inference_request_success", "counter", "Requests answered"),
-    ("nv_inference_request_failure", "counter", "Requests that got an error, by reason"),
+    ("nv_inference_request_failure", "counter", "Errors by reason; not of what cannot be parsed"),
     ("nv_inference_count", "counter", "Rows inferred; a batch of n counts n"),
     ("nv_inference_exec_count", "counter", "Executions of a batch"),
     ("nv_inference_pending_request_count", "gauge", "Requests accepted and not answered yet"),
@@ -103,7 +103,7 @@ _FAMILIES: Final = (
     ("interlace_slo_within_total", "counter", "Accepted requests answered within their SLO"),
     ("interlace_slo_missed_total", "counter", "Accepted requests answered late, or not at all"),
     ("interlace_slo_attainment_ratio", "gauge", "Share of accepted requests within their SLO"),
-    ("interlace_refusals_total", "counter", "Errors by reason, including refusals on arrival"),
+    ("interlace_refusals_total", "counter", "Errors by reason; not of what cannot be parsed"),
     ("interlace_queue_rows", "gauge", "Rows waiting for a batch"),
     ("interlace_model_share_pct", "gauge", "Planned share of an accelerator in percent"),
     ("interlace_model_resident_bytes", "gauge", "Memory that the model holds"),
