@@ -107,9 +107,8 @@ def plan(
     A folder of models: how they would share this machine's GPU or cores, from stored profiles.
     Nothing is loaded or run. A model without a rate gets a small part of the machine.
 
-    A folder or a model file, with --gpu: the fewest GPUs of each kind. No GPU is needed; every
-    model needs a rate; those without a stored profile are estimated. --explain, --draw, --what-if,
-    --compare and --current are for scenarios, and for --gpu with one kind.
+    A folder or a model file, with --gpu: the fewest GPUs of each kind, for a rate of every model.
+    Those without a stored profile are estimated. One kind takes what scenarios take, but --memory.
 
     Exit code 3: a model is not served, or its SLO is missed.
 
