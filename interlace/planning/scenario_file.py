@@ -74,7 +74,7 @@ class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
         disk_gb_per_s: read rate of the host's disk.
         price_per_hour: price of one accelerator, or a table by kind.
         slowdown: factor of latency beside busy neighbours, or a file of co-runs.
-        profiles: files with the models' profiles. Without it, packaged ones.
+        profiles: files with the models' profiles. Needed: none are packaged yet.
         truth: files with profiles that the simulated accelerators follow instead.
     """
 
