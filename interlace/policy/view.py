@@ -31,7 +31,7 @@ class PartitionView:
     #: Where partitions exceed their accelerator: (slack_ms, room), by slack. A batch that runs for
     #: longer should leave so much of ``Gpu.room`` to a model that cannot wait for its end.
     tight: Sequence[tuple[float, int]]
-    kept_room: int  #: what ``tight`` asks of the shortest batch here
+    kept_room: int  #: what ``tight`` asks of the shortest batch here, when the plan last changed
     #: The part of the accelerator's room that a batch here takes from its rivals; 1 if none.
     room_part: float
     #: The part of each model's rate that is planned here, of all that is planned for it.

@@ -231,6 +231,7 @@ def _launch(
     for place, slot in claim.lanes:
         if place.id in given or not busy.fits(place):
             continue
+        # Whatever the batch, it is not shorter: most that yield are found so, and cost no more.
         if now_ms < claim.yields_ms and place.room + place.kept_room > busy.free:
             waiting.yielding.add(claim.model)
             continue
