@@ -1,15 +1,15 @@
-"""A part in a process of its own: rows come as they are found, and time is up when it is up."""
+"""A part in a process of its own: its rows arrive as they are found, and its time is limited."""
 
 import contextlib
+import ctypes
 import faulthandler
 import os
-import select
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -18,19 +18,23 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from bench.gpu import forking
 from bench.gpu.bench import Bench, Entry
-from bench.gpu.forking import PRELOAD
 from bench.gpu.rows import Row, failed, flow
 from bench.harness import processes
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.launcher import BEFORE_CUDA
+from interlace.device.cuda.mps import quit_abandoned
 
 #: What the devices' own processes start CUDA with.
 ENVIRONMENT: Final[Mapping[str, str]] = BEFORE_CUDA
-#: A part is told to end a little before it is ended.
+#: A part should end after this fraction of its time.
 _GRACE: Final = 0.9
+#: Without an end of its own, a part says where it stands this long before it is ended.
 _TRACE_S: Final = 0.5
-_PRELOAD: Final = ["numpy", "torch", "transformers", "bench.gpu.child", *PRELOAD[1:]]
+#: Imported once for all parts.
+PRELOAD: Final = ["numpy", "torch", "transformers", "bench.gpu.child", *forking.PRELOAD[1:]]
+_SET_CHILD_SUBREAPER: Final = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,103 +55,73 @@ class Errand:
 class Children:
     """Makes a process for each errand, forked from one that has imported what is slow to import.
 
-    That one never starts CUDA, so every child starts it afresh: what one part breaks, no other
-    part sees.
+    That one never starts CUDA, so every child starts it afresh: a part that crashes or hangs
+    affects no other part.
     """
 
     def __init__(self) -> None:
+        # Processes whose parent is gone become this one's children, and are found and ended.
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
         self._context = get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
-        self._running: set[int] = set()
+        self._context.set_forkserver_preload(PRELOAD)
+        self._others = {os.getpid()}
 
     def warm(self) -> float:
-        """Wait until imports are done, so that no part pays for them; returns the seconds."""
+        """Wait until imports are done, so that no part pays for them; return the seconds."""
         began_s = time.monotonic()
         child = self._context.Process(target=_nothing)
         child.start()
         child.join()
+        self._others |= set(processes.descendants([os.getpid()]))
         return time.monotonic() - began_s
 
-    def close(self) -> None:
-        """End what a run that was cut off at the worst moment has left running."""
-        for pid in tuple(self._running):
-            _end(pid)
+    def end_all(self) -> None:
+        """End all that parts have started; a daemon of MPS is asked first."""
+        self._kill(spared=b"nvidia-cuda-mps")
+        quit_abandoned()
+        self._kill()
+
+    def _kill(self, spared: bytes | None = None) -> None:
+        for pid in set(processes.descendants([os.getpid()])) - self._others:
+            with contextlib.suppress(OSError):  # it is gone
+                if spared is None or spared not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
 
     def rows(self, errand: Errand) -> Generator[Row]:
-        """The part's rows as they come; the last one says so if it crashed or was ended."""
+        """Yield the part's rows as they come; the last one says so if it crashed or was ended."""
         ours, theirs = self._context.Pipe(duplex=False)
         child = self._context.Process(target=_run, args=(errand, theirs))
         child.start()
-        assert child.pid is not None
-        self._running.add(child.pid)
         theirs.close()
         end_s = time.monotonic() + errand.seconds
         try:
-            yield from _received(ours, end_s, errand)
+            with contextlib.suppress(EOFError):
+                while ours.poll(max(0.0, end_s - time.monotonic())):
+                    yield ours.recv()
+                words = f"did not end within {errand.seconds:g} s; stack in {errand.log.name}"
+                yield failed("the part's process", words)
+                return
             child.join(max(0.1, end_s - time.monotonic()))
             if child.exitcode not in (0, None):
-                yield failed("the part's process", f"ended with {_status(child.exitcode)}")
+                yield failed("the part's process", f"ended with {child.exitcode}")
         finally:
-            _end(child.pid)
-            self._running.discard(child.pid)
+            child.kill()
             child.join(5.0)
+            self.end_all()
             ours.close()
 
 
-def _received(pipe: Connection, end_s: float, errand: Errand) -> Iterator[Row]:
-    while True:
-        if not pipe.poll(max(0.0, end_s - time.monotonic())):
-            words = f"did not end within {errand.seconds:g} s; where it stood: {errand.log.name}"
-            yield failed("the part's process", words)
-            return
-        try:
-            yield pipe.recv()
-        except EOFError:
-            return
-
-
-def _status(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit status {code}"
-
-
-def _end(pid: int) -> None:
-    """Ask where it stands, then end it and all that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        if Path(f"/proc/{pid}").exists():  # it may outlive who forked it
-            os.kill(pid, signal.SIGUSR1)
-            time.sleep(_TRACE_S)
-            _kill_descendants(pid)
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _kill_descendants(pid: int) -> None:
-    for one in processes.descendants([pid]):  # a GPU's process is in a session of its own
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
-
-
-def _end_with(owner: int) -> None:
-    """End this process and all that it started when the run has ended, by whatever signal."""
-    with contextlib.suppress(ProcessLookupError):
-        watch = os.pidfd_open(owner)
-        select.select([watch], [], [])
-    _kill_descendants(os.getpid())
-    os.killpg(os.getpid(), signal.SIGKILL)
-
-
 def _nothing() -> None:
-    """What a process does that is only to be made."""
+    """Do nothing: the process is made for its imports."""
 
 
 def _run(errand: Errand, pipe: Connection) -> None:
-    os.setsid()
+    threading.Thread(target=forking.end_with, args=(errand.owner,), daemon=True).start()
     # It has the address of the server that forked it; ``multiprocessing`` would start another one,
     # which imports everything again.
     vars(forkserver._forkserver)["ensure_running"] = resource_tracker.ensure_running
-    threading.Thread(target=_end_with, args=(errand.owner,), daemon=True).start()
     _log_to(errand.log)
+    faulthandler.dump_traceback_later(max(0.1, errand.seconds - _TRACE_S))
     os.environ.update(errand.environment)
     tempfile.tempdir = None  # it may have been asked for before
     end_s = time.monotonic() + _GRACE * errand.seconds
@@ -183,4 +157,3 @@ def _log_to(path: Path) -> None:
     os.dup2(file, 2)
     os.close(file)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)

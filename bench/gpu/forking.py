@@ -70,11 +70,11 @@ def _become(descriptor: Any, name: str, environment: Mapping[str, str], owner: i
     os.environ.update(environment)
     from interlace.device.cuda.worker.main import main
 
-    threading.Thread(target=_end_with, args=(owner,), name="owner", daemon=True).start()
+    threading.Thread(target=end_with, args=(owner,), name="owner", daemon=True).start()
     main(number, os.getppid(), name)
 
 
-def _end_with(owner: int) -> None:
+def end_with(owner: int) -> None:
     """Its parent is the fork server, whose end would tell nothing; and a GPU may hang."""
     with suppress(ProcessLookupError):
         watch = os.pidfd_open(owner)

@@ -36,6 +36,10 @@ class Row:
     figures: Mapping[str, Any] = field(default_factory=dict)
     binding: bool = False
 
+    def __str__(self) -> str:
+        wanted = f" (expected: {self.expected})" if self.expected else ""
+        return f"{self.verdict.value:>12}  {self.what}: {self.found}{wanted}"
+
     @property
     def broken(self) -> bool:
         """Whether a run that has this row has failed."""
@@ -106,13 +110,8 @@ def flow(rows: AsyncIterator[Row]) -> Iterator[Row]:
         loop.close()
 
 
-def as_json(value: object) -> str:
-    """Readable JSON; numbers that JSON does not know become words."""
-    return json.dumps(_known(value), indent=1, ensure_ascii=False) + "\n"
-
-
 def as_line(value: object) -> str:
-    """The same on one line."""
+    """Return JSON on one line; numbers that JSON does not know become words."""
     return json.dumps(_known(value), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -25,7 +25,6 @@ _PACKAGES: Final = (
     ("triton", "triton", "no compiled models"),
     ("nvidia-ml-py", "pynvml", "no counters, no power"),
     ("transformers", "transformers", "no BERT and no GPT-2"),
-    ("pytest", "pytest", "no contracts of devices"),
 )
 _TOOLS: Final = ("cc", "nvidia-smi", "nvidia-cuda-mps-control")
 _HUGE: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -2,8 +2,7 @@
 
 The tests are functions of a stand; here they are called without a test runner, each on a fresh
 device, so that each is a row. A device takes seconds to start and nothing is timed, so a few run
-at once; over MPS, those that kill a process run alone, as they may take the others along. pytest is
-needed, because the tests are written with it.
+at once; over MPS, those that kill a process run alone, as they may take the others along.
 """
 
 import inspect
@@ -13,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,9 +38,6 @@ Test = Callable[[Any], None]
 
 def rows(bench: Bench) -> Iterator[Row]:
     """Every test on every mechanism that this GPU has, as far as time goes."""
-    if find_spec("pytest") is None:
-        yield skipped("contracts", "pytest is not installed")
-        return
     for kind in KINDS:
         why = lacking(bench, kind)
         if why:

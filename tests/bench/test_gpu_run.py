@@ -1,207 +1,130 @@
-"""A run of gpu-check: what is kept however it ends, what is told last, what goes on from where."""
+"""A run of gpu-check: what is kept however it ends, how long parts last, what a dry run walks."""
 
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bench.gpu.bench import Bench
-from bench.gpu.findings import NAME, ROWS, Findings, bundle, unpack
-from bench.gpu.parts import Part
-from bench.gpu.rows import Row, Verdict, failed, judged, law, seen
-from bench.gpu.run import Course, end_daemons, main, nvml_open, run, temporary
-from bench.gpu.show import Screen, again
-from bench.gpu.switches import Switches, choose, chosen
-from interlace.device.cuda.green_contexts.atoms import Atoms
-from tests.device.cuda.mps_control import control_program
+from bench.gpu.checks.course import BUNDLE, ROWS, bundle
+from bench.gpu.parts import END_S, MOST_S, PARTS, Part, granted_s
+from bench.gpu.rows import Row, Verdict, as_line, attempt, failed, judged, law, seen, skipped
 
 ROOT = Path(__file__).resolve().parents[2]
+#: What serves requests over a network, and what only the examples or other formats need.
+FORBIDDEN = (
+    "uvloop", "httptools", "hpack", "grpc", "typer", "transformers", "onnxruntime",
+    "matplotlib", "safetensors", "tritonclient", "psutil", "aiohttp", "rich",
+)  # fmt: skip
+#: What a test of a few seconds walks without a GPU, one process a part. The others start devices:
+#: test_gpu_comparisons.py walks what they do in one process, `scripts/gpu-check --dry-run` all.
+CHEAP = ("versions", "cold-start")
 
 
-def good(bench: Bench) -> Iterator[Row]:
-    yield seen("first", "1")
-    yield seen("temporary", os.environ["TMPDIR"])
-    yield seen("home", str(Path.home()))
-
-
-def crash(bench: Bench) -> Iterator[Row]:
-    yield seen("before", "there")
-    os.abort()
-
-
-def waits(bench: Bench) -> Iterator[Row]:
-    yield seen("before", "there", number=1)
-    far = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    (bench.out / "far").write_text(str(far.pid))
-    time.sleep(600)
-
-
-def leaves_a_daemon(bench: Bench) -> Iterator[Row]:
-    pipe = Path(os.environ["TMPDIR"]) / "interlace-mps-abc" / "pipe"
-    pipe.mkdir(parents=True)
-    (pipe.parent / "log").mkdir()
-    yield seen("pipe", str(pipe))
-
-
-def part(name: str, seconds: float = 60.0) -> Part:
-    return Part(name, "tests", seconds, name, f"tests.bench.test_gpu_run:{name}")
-
-
-def ran(parts: Sequence[Part], out: Path, resume: bool = False, dry: bool = False) -> Findings:
-    findings = Findings(out, dry)
-    run(Course(parts, out / NAME, resume=resume), findings, Screen(dry))
-    return findings
-
-
-def lines(out: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (out / ROWS).read_text().splitlines()]
-
-
-# ------------------------------------------------------------------------------- going on
-
-
-def test_finished_parts_are_read_and_unfinished_ones_run_again(tmp_path: Path) -> None:
-    parts = [part("good"), part("crash")]
-    first = ran(parts, tmp_path)
-    assert [one.finished for one in first.results] == [True, False]
-    _, temporary_, home = first.results[0].rows
-    assert Path(home.found).is_dir() and tmp_path in Path(home.found).parents
-    assert not Path(temporary_.found).exists()
-    kept = json.loads((tmp_path / "good.json").read_text())
-    kept["rows"][0]["found"] = "kept"
-    (tmp_path / "good.json").write_text(json.dumps(kept))
-    again_ = ran(parts, tmp_path, resume=True)
-    assert again_.results[0].rows[0].found == "kept"
-    assert again_.results[1].rows[0].found == "there"
-    dry = ran(parts[:1], tmp_path, resume=True, dry=True)  # what a GPU found is not for it
-    assert dry.results[0].rows[0].found == "ran"
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["dry"] and summary["parts"]["good"]["verdicts"] == {"dry": 3}
-
-
-def test_a_run_goes_on_from_the_bundle_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("bench.gpu.run.chosen", lambda names: [part("good")])
-    first, second = tmp_path / "first", tmp_path / "second"
-    (first / "profiles" / "kind").mkdir(parents=True)
-    (first / "profiles" / "kind" / "one.json").write_text("{}")
-    assert main(["--out", str(first), "--bundle", str(tmp_path / "all.tgz")]) == 0
-    assert main(["--out", str(second), "--resume", str(tmp_path / "all.tgz")]) == 0
-    assert "took" in capsys.readouterr().out
-    assert (second / "profiles" / "kind" / "one.json").read_text() == "{}"
-    assert main(["--out", str(second), "--resume", str(tmp_path / "none.tgz")]) == 2
-    assert "none.tgz" in capsys.readouterr().err
-
-
-def test_the_switches_are_kept_for_runs_of_the_same_kind(tmp_path: Path) -> None:
-    assert chosen(tmp_path, False) == Switches()
-    wanted = Switches("green", Atoms(15, 8, 12), {"mps": "no daemon"})
-    choose(tmp_path, False, wanted)
-    assert chosen(tmp_path, False) == wanted
-    assert chosen(tmp_path, True) == Switches()
-
-
-# ------------------------------------------------------------------------------- the end
-
-_CUT = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests may ignore it
-from bench.gpu import run
-from tests.bench.test_gpu_run import part
-run.chosen = lambda names: [part("good"), part("waits"), part("good")]
-sys.exit(run.main(["--out", sys.argv[1], *sys.argv[2:]]))
-"""
-
-
-def _begun(out: Path, *arguments: str) -> subprocess.Popen[str]:
+def begun(out: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """A run of the parts in ``gpu_parts``."""
     return subprocess.Popen(
-        [sys.executable, "-c", _CUT, str(out), *arguments],
+        [sys.executable, "-m", "pytest", "bench/gpu/checks", "-p", "tests.bench.gpu_parts",
+         "--out", str(out), *arguments],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
 
 
-def _wait(until: Callable[[], bool]) -> None:
+def ran(out: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    run = begun(out, *arguments, **environment)
+    said, _ = run.communicate(timeout=120)
+    return run.returncode, said
+
+
+def found(out: Path, part: str) -> list[str]:
+    lines = [json.loads(line) for line in (out / ROWS).read_text().splitlines()]
+    return [line["found"] for line in lines if line.get("part") == part and "found" in line]
+
+
+def wait(until: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 90
     while not until():
         assert time.monotonic() < end_s, "it did not happen in time"
         time.sleep(0.05)
 
 
-def _gone(pid: int) -> bool:
+def gone(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-    return state == "Z"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_told_to_end_leaves_rows_summary_and_bundle(
+def test_parts_that_fail_leave_the_others_and_a_run_goes_on_from_its_bundle(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    names = ("crash", "good", "grandchild", "lawless", "hang", "long")
+    code, said = ran(first, "--only", *names, "--most-s", "300", HANG_S="6")
+    assert code == 1, said
+    assert "3 failed, 2 passed, 1 skipped" in said
+    assert said.rpartition("laws hold")[2].count("rate: 2.0 (expected: 1.0)") == 1
+    assert found(first, "crash") == ["there", "ended with -6"]
+    assert found(first, "good") == ["32", "2.0"]
+    assert found(first, "grandchild") == ["True"]
+    assert found(first, "hang") == ["there", "did not end within 12 s; stack in hang.log"]
+    assert "in hang" in (first / "hang.log").read_text()
+    assert all(gone(int(pid)) for pid in (first / "far").read_text().split())
+    code, said = ran(
+        second, "--resume", str(first / BUNDLE), "--only", "crash", "good", "--dry-run"
+    )
+    assert code == 1 and "finished before" not in said  # what a GPU found is not for a dry run
+    code, said = ran(second, "--resume", str(first / BUNDLE), "--only", "crash", "good")
+    assert said.count("finished before") == 1
+    assert found(second, "good") == ["32", "2.0"]
+    assert found(second, "crash") == 2 * ["there", "ended with -6"]
+    code, said = ran(second, "--resume", str(tmp_path / "none.tgz"), "--only", "good")
+    assert code and "none.tgz" in said
+    for options in (["--only", "godo"], ["--seconds", "good"], ["--seconds", "good=x"]):
+        code, said = ran(second, *options)
+        assert code == pytest.ExitCode.USAGE_ERROR, said
+        assert "expected PART=SECONDS" in said or "choose from" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_keeps_its_rows_and_leaves_no_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    begun = _begun(tmp_path)
-    _wait((tmp_path / "far").exists)
-    begun.send_signal(number)
-    said, _ = begun.communicate(timeout=60)
-    assert begun.returncode == 1, said
-    assert f"told to end by {number.name}" in said
-    rows = [(line.get("part"), line.get("what")) for line in lines(tmp_path)]
-    assert ("good", "first") in rows and ("waits", "before") in rows
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["cut"] == f"told to end by {number.name}"
-    assert summary["parts"]["good"]["finished"] and not summary["parts"]["waits"]["finished"]
-    unpack(tmp_path / NAME, tmp_path / "elsewhere")
-    kept = json.loads((tmp_path / "elsewhere" / "waits.json").read_text())
-    assert not kept["finished"] and kept["rows"][0]["figures"] == {"number": 1}
-    assert _gone(int((tmp_path / "far").read_text()))  # and nobody holds the GPU
+    run = begun(tmp_path, "--only", "good", "hang")
+    wait((tmp_path / "far").exists)
+    run.send_signal(number)
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode not in (0, 1), said
+    assert found(tmp_path, "hang") == ["there"]
+    with tarfile.open(tmp_path / BUNDLE) as archive:
+        assert ROWS in archive.getnames()
+    part, far = map(int, (tmp_path / "far").read_text().split())
+    wait(lambda: gone(part))  # and nobody holds the GPU
+    if number == signal.SIGKILL:
+        os.kill(far, signal.SIGKILL)
+    else:
+        assert gone(far)
 
 
-def test_a_run_that_is_killed_has_lost_no_part_before(tmp_path: Path) -> None:
-    begun = _begun(tmp_path)
-    _wait((tmp_path / "far").exists)
-    begun.kill()
-    begun.communicate(timeout=60)
-    assert lines(tmp_path)[-1]["what"] == "before"
-    with tarfile.open(tmp_path / NAME) as archive:
-        assert {"good.json", "summary.json", ROWS} <= set(archive.getnames())
-    far = int((tmp_path / "far").read_text())
-    _wait(lambda: _gone(far))  # and nobody holds the GPU
-
-
-def test_a_run_ends_by_its_own_limit_and_says_what_it_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parts = [part("good", 15.0), part("crash", 500.0)]
-    monkeypatch.setattr("bench.gpu.run.chosen", lambda names: parts)
-    assert main(["--out", str(tmp_path), "--most-s", "60"]) == 0
-    said = capsys.readouterr().out
-    assert "crash: left out, it needs 500 s" in said
-    assert "no time was left for: crash; --resume goes on with them" in said
-    assert json.loads((tmp_path / "summary.json").read_text())["left_out"] == ["crash"]
-    assert not (tmp_path / "crash.json").exists()
-
-
-# ------------------------------------------------------------------------------ the bundle
-
-
-def test_a_bundle_has_findings_and_no_caches_and_is_never_too_large(tmp_path: Path) -> None:
+def test_a_bundle_has_results_and_no_caches_and_is_never_too_large(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for name, data in {
-        "summary.json": b"{}",
         ROWS: b"{}\n",
         "profiles/kind/model.json": b"{}",
         "part.log": os.urandom(1 << 20),
         "large.json": os.urandom(200_000),
-        ".home/.cache/interlace/kernels/sm_90.cubin": b"kernel",
+        ".home/.cache/interlace/kernels/sm_90.json": b"kernel",
         "package.so": b"program",
     }.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -209,122 +132,125 @@ def test_a_bundle_has_findings_and_no_caches_and_is_never_too_large(tmp_path: Pa
     assert bundle(out, tmp_path / "all.tgz") == []
     with tarfile.open(tmp_path / "all.tgz") as archive:
         names = archive.getnames()
-    assert names[:2] == ["summary.json", ROWS]
-    assert set(names[2:]) == {"large.json", "profiles/kind/model.json", "part.log"}
+        tail = archive.extractfile("part.log")
+        assert tail and tail.read() == (out / "part.log").read_bytes()[-(128 << 10) :]
+    assert names == [ROWS, "large.json", "profiles/kind/model.json", "part.log"]
     assert bundle(out, tmp_path / "small.tgz", most_bytes=100_000) == ["large.json", "part.log"]
     assert (tmp_path / "small.tgz").stat().st_size <= 100_000
-    unpack(tmp_path / "small.tgz", tmp_path / "again")
-    assert (tmp_path / "again" / "left-out.txt").read_text() == "large.json\npart.log"
-    assert bundle(out, tmp_path / "log.tgz", most_bytes=400_000) == []
-    unpack(tmp_path / "log.tgz", tmp_path / "log")
-    tail = (out / "part.log").read_bytes()[-(128 << 10) :]
-    assert (tmp_path / "log" / "part.log").read_bytes() == tail
 
 
-# -------------------------------------------------------------------------- what is told last
+def test_the_usual_parts_fit_one_run_and_what_is_read_comes_first() -> None:
+    usual = [part for part in PARTS if part.usual]
+    assert sum(part.seconds for part in usual) + END_S <= 480.0 - 30.0  # torch's import
+    assert all(part.seconds + END_S <= MOST_S for part in PARTS)
+    names = [part.name for part in PARTS]
+    assert len(set(names)) == len(names)
+    assert all(names.index("profiles") < names.index(one) for one in ("goodput", "twin"))
 
 
-def _found(out: Path, rows: Sequence[Row]) -> Findings:
-    findings = Findings(out, False)
-    findings.begin(part("good"), {})
-    for row in rows:
-        findings.row(row)
-    findings.end(finished=True)
-    findings.close()
-    return findings
-
-
-def test_what_failed_is_told_again_before_what_is_unexpected(tmp_path: Path) -> None:
-    rows = [
-        judged("share", "1.0", "2.0", False),
-        seen("rate", "5"),
-        law("lost", "none", "3", False),
-        failed("copies", "no memory\nat all"),
-        law("kept", "all", "all", True),
-    ]
-    said = again(_found(tmp_path, rows))
-    assert said[0].strip() == "1 laws hold; 2 rows failed, 1 are not as expected"
-    assert said[1:] == [
-        "good: lost: 3 (expected: none)",
-        "good: copies: no memory at all",
-        "good: share: 2.0 (expected: 1.0)",
-    ]
-
-
-def test_what_is_told_again_stays_short(tmp_path: Path) -> None:
-    said = again(_found(tmp_path, [failed(f"row {n}", "x" * 1000) for n in range(100)]))
-    assert len("\n".join(said)) <= 6000
-    assert len(said) > 10
-    assert said[-1] == f"and {100 - (len(said) - 2)} more, in {ROWS}"
-
-
-# ------------------------------------------------------------------------ what parts leave
-
-
-def test_a_daemon_that_a_part_left_is_told_to_quit_and_its_files_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=8),
+    st.lists(st.booleans(), min_size=8, max_size=8),
+    st.integers(0, 300),
+)
+def test_no_run_lasts_longer_than_it_may_and_nobody_loses_what_fitted(
+    seconds: list[int], stretched: list[bool], left_s: float
 ) -> None:
-    _, told = control_program(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0")
-    monkeypatch.setenv("CUDA_MPS_LOG_DIRECTORY", str(tmp_path))
-    (one,) = ran([part("leaves_a_daemon")], tmp_path / "out").results
-    assert [row.what for row in one.rows] == ["pipe", "a daemon of MPS was left behind"]
-    assert one.rows[1].found == "ended: it was told to quit"
-    assert told.read_text() == "quit -t 5 GPU-0\n"
-    assert not Path(one.rows[0].found).exists()
+    parts = [Part(str(place), float(each), "", "") for place, each in enumerate(seconds)]
+    fitted = _fitting(parts, left_s)
+    for place, (one, all_of_it) in enumerate(zip(parts, stretched, strict=False)):
+        granted = granted_s(one, parts[place + 1 :], left_s)
+        assert granted == 0 or one.seconds <= granted <= min(2 * one.seconds, left_s)
+        assert (granted > 0) is (one.name in fitted)
+        left_s -= min(granted, granted if all_of_it else one.seconds)
+    assert granted_s(parts[0], (), 1e9) == 2 * parts[0].seconds
 
 
-def test_a_daemon_that_does_not_answer_is_killed_by_its_number(tmp_path: Path) -> None:
-    asleep = subprocess.Popen(["sleep", "600"])
-    pipe = tmp_path / "interlace-mps-x" / "pipe"
-    pipe.mkdir(parents=True)
-    (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{asleep.pid}\n")
-    (row,) = end_daemons(tmp_path, "/bin/false")
-    assert row.found == "ended: it did not answer, and was killed"
-    assert asleep.wait(10) == -signal.SIGKILL
-    (row,) = end_daemons(tmp_path, "/bin/false")
-    assert row.found == "ended: it did not answer, and no longer runs"
-    (row,) = end_daemons(tmp_path, str(tmp_path / "no program"))
-    assert row.verdict is Verdict.FAILED
+def _fitting(parts: list[Part], left_s: float) -> set[str]:
+    """Those that have time if each takes its own, in their order."""
+    found: set[str] = set()
+    for one in parts:
+        if one.seconds <= left_s:
+            found.add(one.name)
+            left_s -= one.seconds
+    return found
 
 
-def test_temporary_files_go_whoever_made_them() -> None:
-    with temporary() as folder:
-        (folder / "deep").mkdir()
-        (folder / "deep" / "file").write_text("left")
-    assert not folder.exists()
+def test_the_page_has_every_part_and_its_runs_name_the_usual_ones() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    for part in PARTS:
+        entry = import_module(part.entry.partition(":")[0]).rows
+        assert list(inspect.signature(entry).parameters) == ["bench"]
+        assert f"| `{part.name}` | {part.seconds:g} | {part.tells} |" in page
+    runs = page[page.index("### Two short runs") :]
+    named = [word for words in re.findall(r"--only ([a-z- ]+?)(?: --|$)", runs, re.M)
+             for word in words.split()]  # fmt: skip
+    assert named[:2] == ["preflight", "profiles"]
+    usual = [part.name for part in PARTS if part.usual]
+    assert sorted([*named, "versions"]) == sorted([*usual, "profiles"])
 
 
-class _Nvml:
-    """A stand-in for ``pynvml`` that says whether it is open."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, on: int) -> None:
-        self._on = on
-        self.open = 0
-
-    def nvmlInit(self) -> None:
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetPersistenceMode(self, gpu: int) -> int:
-        return self._on
+def test_a_row_survives_its_json() -> None:
+    row = judged("what", "1", "2", False, ms=1.5, none=float("nan"), many=(1, 2))
+    plain = json.loads(as_line(row.plain()))
+    assert plain["figures"] == {"ms": 1.5, "none": "nan", "many": [1, 2]}
+    again = msgspec.convert(plain, Row)
+    assert (again.what, again.expected, again.found, again.verdict) == (
+        "what", "1", "2", Verdict.OTHER,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("on", [0, 1])
-def test_nvml_stays_open_and_persistence_is_told(on: int) -> None:
-    nvml = _Nvml(on)
-    with nvml_open(False, nvml) as row:
-        assert nvml.open == 1
-        assert row.figures == {"on": bool(on)}
-    assert nvml.open == 0
-    with nvml_open(True, nvml) as row:
-        assert row.verdict is Verdict.SKIPPED and nvml.open == 0
+def test_no_figure_leaves_a_dry_run_and_a_law_must_hold_there_too() -> None:
+    dry = seen("rate", "50 GB/s", gbs=50.0).dry()
+    assert (dry.found, dry.figures, dry.verdict) == ("ran", {}, Verdict.DRY)
+    assert skipped("a", "b").dry().verdict is Verdict.SKIPPED
+    assert failed("a", "b").dry().verdict is Verdict.FAILED
+    assert law("a", "so", "so", True, ms=1.0).dry().verdict is Verdict.DRY
+    assert law("a", "so", "not so", False).dry() == Row("a", "so", "not so", Verdict.FAILED)
+    assert judged("a", "so", "not so", False).dry().verdict is Verdict.DRY
+    assert law("a", "so", "not so", False).broken
+    assert not judged("a", "so", "not so", False).broken
+
+
+def test_a_broken_question_is_a_row_and_keeps_what_came_before() -> None:
+    def ask() -> "list[Row]":
+        raise ValueError("no")
+
+    (row,) = attempt("second", ask)
+    assert (row.verdict, row.found) == (Verdict.FAILED, "ValueError: no")
+
+
+def test_nothing_of_the_web_is_imported() -> None:
+    code = f"""
+import sys
+class Forbidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {FORBIDDEN!r}:
+            raise ImportError(name + " must not be needed")
+sys.meta_path.insert(0, Forbidden())
+from importlib import import_module
+import bench.gpu.checks.conftest
+from bench.gpu.parts import PARTS
+for part in PARTS:
+    import_module(part.entry.partition(":")[0])
+import bench.gpu.devices
+print("done")
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert said.stdout.strip() == "done", said.stderr
+
+
+def test_a_dry_run_walks_parts_that_start_no_device(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", *CHEAP, "--out", tmp_path],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout
+    assert "no figure says anything of one" in said.stdout
+    lines = [json.loads(line) for line in (tmp_path / ROWS).read_text().splitlines()]
+    assert [line["part"] for line in lines if line.get("finished")] == list(CHEAP)
+    assert not any(line["figures"] for line in lines if "figures" in line)

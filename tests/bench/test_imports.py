@@ -23,7 +23,7 @@ KNOWN = frozenset(
 MORE = {
     "bench/clairvoyant/": {"numba"},
     "bench/estimate/": {"timm", "transformers"},
-    "bench/gpu/": {"cuda", "pynvml", "triton", "numba"},
+    "bench/gpu/": {"cuda", "pynvml", "triton", "numba", "pytest"},
 }
 MORE |= {"bench/cold/variants": {"safetensors", "transformers"}}
 MORE |= {"bench/harness/": {"pynvml"}, "bench/mix/": {"onnxruntime", "transformers"}}

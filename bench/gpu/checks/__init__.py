@@ -1,0 +1,1 @@
+"""The parts of gpu-check as tests of pytest: `scripts/gpu-check`."""
