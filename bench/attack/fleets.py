@@ -15,7 +15,6 @@ from bench.attack.bystander import MODEL, SLO_MS, Bystander
 from bench.attack.calls import HttpCaller, body
 from bench.attack.lying import LyingPeer, adjacent_ports, lying_controller, lying_node
 from bench.attack.repository import write_model
-from bench.attack.routers import wait_served
 from bench.attack.stand import Stand
 
 _KEY: Final = "attack"
@@ -23,6 +22,19 @@ _KEY: Final = "attack"
 _ENDS_S: Final = 10.0
 #: What is said of how long a request has been under way, by a router.
 _ELAPSED: Final = ("-1", "nan", "inf", "1e400", "9" * 4300, "", "\xfc", "1e3")
+
+
+def wait_served(stand: Stand, model: str) -> None:
+    """Return once a controller's router has the model.
+
+    Raises:
+        TimeoutError: it has not after 30 s.
+    """
+    ends_s = time.monotonic() + 30.0
+    while stand.get(f"/v2/models/{model}/ready")[0] != 200:
+        if time.monotonic() > ends_s:
+            raise TimeoutError(f"the fleet does not serve {model}")
+        time.sleep(0.1)
 
 
 class _Node(Stand):

@@ -7,8 +7,8 @@ _MULTIPLIES: Final = """
 import ctypes, os, sys, threading, time
 import torch
 
-INPUTS = {{"x": ("FP32", ({numbers},))}}
-OUTPUTS = {{"y": ("FP32", ({numbers},))}}
+INPUTS = {{"x": ("FP32", (4,))}}
+OUTPUTS = {{"y": ("FP32", (4,))}}
 OPTIMISE = False
 KEPT = []
 
@@ -61,15 +61,14 @@ def write_model(
     factor: float = 2.0,
     slo_ms: float = 30_000.0,
     extra: str = "pass",
-    numbers: int = 4,
 ) -> None:
-    """A model that multiplies rows of so many FP32, with an SLO; ``extra`` is done before.
+    """A model that multiplies rows of four FP32, with an SLO; ``extra`` is done before.
 
     The SLO is one that no loaded machine misses, whatever begins or dies meanwhile.
     """
     folder = root / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
-    text = _MULTIPLIES.format(factor=factor, extra=extra, numbers=numbers)
+    text = _MULTIPLIES.format(factor=factor, extra=extra)
     (folder / "model.py").write_text(text + (_WRITE if "_write(" in extra else ""))
     (root / name / "interlace.toml").write_text(f"slo_ms = {slo_ms}\nmax_batch = 4\n")
 

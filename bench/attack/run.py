@@ -1,4 +1,4 @@
-"""Attack a server in every way there is a program for, beside a client that has done nothing wrong.
+"""Attack a server beside a client that has done nothing wrong; tests have floods and bad input.
 
 Prints a line per attack: what was tried, what must never be and was seen, and the p99 of the
 bystander, another model's client, as a multiple of its p99 when nothing else happens. Draws the
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from matplotlib.figure import Figure
 
-from bench.attack import fleets, http1, http2, kills, load, models, routers, soak
+from bench.attack import fleets, kills, load, models, soak
 from bench.attack.attack import Attack, Ground, Result
 from bench.attack.bystander import Bystander
 from bench.harness import Report, main
@@ -28,17 +28,8 @@ ATTACKS: Final = (
     Attack("overload", "2 and 10 times what can be served", load.overload),
     Attack("reloads", "loads, unloads, reloads under traffic", models.reloads),
     Attack("names", "loads of names that never were", models.names_that_never_were),
-    Attack("http-named", "requests that can be read in two ways", http1.named),
-    Attack("grpc-floods", "HTTP/2 floods that have names", http2.floods),
-    Attack("json-large", "JSON of 16 MB", load.large_json),
-    Attack("json-honest", "JSON of 6 MB that is right", load.honest_json),
-    Attack("gzip", "gzip that unpacks to 60 and 250 MB", load.gzip_bombs),
-    Attack("browser", "cross-site requests and foreign hosts", http1.browser),
-    Attack("slow-heads", "1,000 connections, a letter a second", load.slow_heads),
-    Attack("idle", "3,000 connections that say nothing", load.idle),
     Attack("models", "models that misbehave", models.models, own=True),
     Attack("folders", "hostile model folders", models.folders, own=True),
-    Attack("router", "nodes that lie, clients of a router that take", routers.router, own=True),
     Attack("fleet", "a node, a controller, a router that lie", fleets.fleet, own=True),
     Attack("soak", "an hour of mixed traffic", soak.soak),
 )

@@ -143,16 +143,6 @@ class Stand:
         return {"exit": code, "exit_s": round(took_s, 2), "left_processes": len(left)}
 
 
-class RoutedStand(Stand):
-    """`interlace router` over nodes of this machine, by name and HTTP port."""
-
-    ready = r"HTTP \S+?:(\d+), gRPC \S+?:(\d+)"
-
-    def __init__(self, nodes: dict[str, int]) -> None:
-        named = [f"{name}=127.0.0.1:{port}" for name, port in nodes.items()]
-        self._start("router", *named, "--http-port", "0", "--grpc-port", "0")
-
-
 def _command(pid: int) -> str:
     return _text(f"/proc/{pid}/cmdline").replace("\0", " ")
 

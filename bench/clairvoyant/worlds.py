@@ -19,6 +19,11 @@ SLO_MS = 50.0
 _MODEL = "model"
 
 
+def gaps(count: int, seed: int) -> NDArray[np.float64]:
+    """Poisson gaps of mean 1."""
+    return np.random.default_rng(seed).exponential(1.0, count)
+
+
 @dataclass(frozen=True)
 class World:
     """``row`` and ``fixed`` are parts of the SLO; a load of 1 is N batches that take all of it."""

@@ -46,11 +46,6 @@ def memory(pids: Iterable[int]) -> dict[str, float]:
     }
 
 
-def pss_bytes(pids: Iterable[int]) -> int:
-    """Proportional set sizes: a page that n processes share counts a n-th in each."""
-    return 1024 * sum(_rollup(pid).get("Pss", 0) for pid in pids)
-
-
 def _rollup(pid: int) -> dict[str, int]:
     """What the kernel says of a process's memory, in KiB; nothing of one that is gone."""
     lines = _read(Path(f"/proc/{pid}/smaps_rollup")).decode().splitlines()[1:]

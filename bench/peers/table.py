@@ -51,10 +51,8 @@ def peers(home: Path) -> dict[str, Peer]:
     queue = {"TRITON_REPO": "repo_queue"}
     mosec = (f"{home}/mosec/bin/python", f"{SERVERS}/mosec_srv.py", "--address", "127.0.0.1")
     options = f"--port {HTTP_PORT} --log-level warning --capacity 1024 --timeout 30000".split()
-    floor = {"echo": ("http",), "img": ("http",)}
     return {
         "ours": ours(home),
-        "floor": Peer((sys.executable, f"{SERVERS}/floor.py"), HERE, floor),
         "triton": Peer(triton, home, BOTH, setup=prepared),
         "triton_queue": Peer(triton, home, BOTH, queue, setup=prepared),
         "mosec": Peer((*mosec, *options), home, RAW, metrics_port=HTTP_PORT),

@@ -11,7 +11,7 @@ from interlace.proto.messages import ModelInferRequest
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
 #: Servers of the KServe v2 protocol, by the first part of their name.
-V2 = {"ours", "triton", "floor"}
+V2 = {"ours", "triton"}
 OCTETS = {"Content-Type": "application/octet-stream"}
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 Input = np.ndarray[Any, Any]

@@ -11,8 +11,7 @@ pytest.importorskip("numba", reason="numba is not installed: the optimum is comp
 
 from bench.clairvoyant.online import served, values
 from bench.clairvoyant.optimum import fewest_drops
-from bench.clairvoyant.run import gaps, highest
-from bench.clairvoyant.worlds import SLO_MS, World
+from bench.clairvoyant.worlds import SLO_MS, World, gaps
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 
@@ -77,7 +76,3 @@ def test_ours_loses_hardly_more_than_value_iteration_and_that_more_than_foresigh
         ours = count - WORLD.served(resolve("interlace"), gaps(count, seed), load)[Outcome.OK]
         assert fewest <= informed
         assert fewest <= ours <= informed + 0.005 * count
-
-
-def test_halving_finds_the_highest() -> None:
-    assert highest(lambda load: load <= 0.3, 0.0, 1.0, 12) == pytest.approx(0.3, abs=1e-3)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.cold.azure import azure, most_in_time
-from bench.cold.machines import bert_on_h100, h100s, p3_8xlarge
+from bench.cold.machines import bert_on_h100, h100, h100s, p3_8xlarge
 from bench.cold.many_models import least_link_part, many_models, one_run
-from bench.cold.oversubscribed import oversubscribed
-from bench.cold.playing import cold_run, with_cold, zipf_parts
-from bench.cold.trial import _Trial
-from bench.cold.variants import write_variant
-from bench.cold_cycles import cold_cycles
+from bench.cold.playing import cold_run, poisson, with_cold, zipf_parts
 from bench.cold_start import cold_start
 from interlace.core.hardware import Fleet
 from interlace.core.loading import HostTier
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from interlace.policy.eviction import least_recently_used
+from interlace.policy.load_order import first_come
+from interlace.policy.prefetch import on_demand
 from interlace.sim.arrivals import Arrivals
 from tests.profiling.cpu.test_layers import CODE
 
 GB = 10**9
-EXAMPLES = Path(__file__).parents[2] / "examples" / "simulation"
 
 
 def test_ours_spares_the_link_and_the_tail() -> None:
@@ -50,43 +46,6 @@ def test_with_memory_for_all_nothing_moves_after_the_start() -> None:
     assert found.moved_bytes == 0 and found.in_slo == 1.0
 
 
-def test_azures_functions_are_in_time_where_the_bound_allows_it(tmp_path: Path) -> None:
-    trace = tmp_path / "calls.csv"
-    rows = [f"x,x,f{number},t,{60 + number},{number}" for number in range(20)]
-    trace.write_text("\n".join(["a,b,HashFunction,Trigger,480,481", *rows]) + "\n")
-    scenario = (EXAMPLES / "azure.toml").read_text()
-    for old, new in (("= 1000", "= 40"), ('"16GB"', '"2GB"'), ("rate_rps = 500", "rate_rps = 50")):
-        assert old in scenario
-        scenario = scenario.replace(old, new)
-    (tmp_path / "s.toml").write_text(scenario)
-    shutil.copy(EXAMPLES / "bert-h100.json", tmp_path)
-    found = azure(
-        trace=str(trace),
-        scenario=str(tmp_path / "s.toml"),
-        gpus=2,
-        seconds=60,
-        seeds=1,
-        rows="interlace",
-    )
-    ours = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
-    for words in ("sample", "day"):
-        assert ours[f"{words}: no scheduler has more in time than"] == 100.0
-        assert ours[f"{words}, interlace: in time"] >= 99.99
-    assert ours["day, interlace: cold"] > 1.0
-
-
-def test_the_bound_counts_what_cannot_be_copied_or_executed_in_time() -> None:
-    """40 models asked at once, of 171 MB and 3.4 ms each; one link and no memory but for one."""
-    profile, names = bert_on_h100(), tuple(f"m{number}" for number in range(80))
-    times_ms, which = np.full(80, 10.0), np.arange(80, dtype=np.int32)
-    at_once = Arrivals(names, times_ms, which, 1.0)
-    assert most_in_time(at_once, profile, h100s(1, 20 * GB)) == 1.0
-    # An SLO of 100 ms and 50 of the window: 42 or 43 loads, and what one GB held.
-    assert 45 / 80 <= most_in_time(at_once, profile, h100s(1, GB)) <= 51 / 80
-    same = Arrivals(("m",), np.full(2000, 10.0), np.zeros(2000, dtype=np.int32), 1.0)
-    assert most_in_time(same, profile, h100s(1, GB)) < 0.9
-
-
 def test_machines_have_their_links() -> None:
     four = p3_8xlarge(GB)
     assert [gpu.links.names for gpu in four.gpus] == [
@@ -100,10 +59,20 @@ def test_machines_have_their_links() -> None:
 
 
 def test_loads_that_wait_for_company_move_fewer_bytes_and_make_nothing_late() -> None:
-    found = oversubscribed(models=12, rate_rps=60.0, seconds=6.0, seeds=1)
-    rows = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
-    assert rows["bytes moved, over first come and LRU"] <= 0.7
-    assert rows["requests late only with ours"] == 0
+    """A third of the models fits; first come and LRU brings them by the same plan."""
+    ours = with_cold("interlace")
+    first_come_lru = replace(
+        ours.cold, eviction=least_recently_used, prefetch=on_demand, order=first_come
+    )
+    names = [f"bert-{place}" for place in range(12)]
+    profiles = dict.fromkeys(names, bert_on_h100())
+    arrivals = poisson(dict.fromkeys(names, 5.0), 6.0, 0)
+    plain, waiting = (
+        cold_run(system, h100(4 * 171_000_000), profiles, arrivals, 2000.0)
+        for system in (replace(ours, cold=first_come_lru), ours)
+    )
+    assert waiting.moved_bytes <= 0.7 * plain.moved_bytes
+    assert not waiting.late - plain.late
 
 
 def test_from_disk_a_cold_start_is_bound_by_its_bytes() -> None:
@@ -121,16 +90,6 @@ def test_from_disk_a_cold_start_is_bound_by_its_bytes() -> None:
         # Algorithm 1 as printed leaves layers on the host however long they are read there.
         most = 1.2 if way == "deepplan-printed" else 1.05
         assert bound_ms < found.p99_ms < most * bound_ms, way
-
-
-def test_a_trial_does_not_ask_what_an_earlier_one_changed(tmp_path: Path) -> None:
-    models = _Trial(tmp_path, 2, 8).models
-    made = (models / "v0000" / "1" / "weights.safetensors").read_bytes()
-    write_variant(models / "v0000" / "1", 100_000, 8, {})  # replaced while it is cold
-    _Trial(tmp_path, 2, 8)
-    assert (models / "v0000" / "1" / "weights.safetensors").read_bytes() == made
-    assert sorted(one.name for one in models.iterdir()) == ["large", "v0000", "v0001"]
-    assert [one.name for one in (models / "large").iterdir() if one.is_dir()] == ["1"]
 
 
 def test_every_way_is_timed_beside_a_warm_run(tmp_path: Path) -> None:
@@ -153,13 +112,3 @@ def test_from_disk_every_way_is_beside_reading_the_file(tmp_path: Path) -> None:
     predicted, times = report.figures
     assert {"read", "copy", *predicted} < times.keys()
     assert [row.published for row in report.rows] == [1.15, 3.5, None]
-
-
-def test_cycles_leave_what_was_there(tmp_path: Path) -> None:
-    for name in ("net", "other"):
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "1" / "model.py").write_text(CODE)
-    ours = cold_cycles(tmp_path, comes="net", neighbour="other", seconds=0.2, turns=2).ours
-    assert ours["cycles"] >= 2
-    assert ours["slowest eviction"] > 0.0
-    assert ours["descriptors after less before"] == 0.0

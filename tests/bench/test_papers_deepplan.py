@@ -106,12 +106,6 @@ def test_figure_13_deepplan_serves_more_instances_in_time(drawn: Drawn) -> None:
     drawn(serving.figure13(requests=5, ways=PUBLISHED))
 
 
-def test_figure_13_the_engine_is_less_apart_because_what_is_warm_passes_what_is_cold() -> None:
-    in_order, passing = (serving.one_at_a_time_gain(one) for one in (False, True))
-    assert in_order > 1.35
-    assert 1.1 < passing < 1.25
-
-
 def test_figure_14_deepplans_tail_is_below_pipeswitchs(drawn: Drawn) -> None:
     for model, rate_rps, count in (("bert_large", 30.0, 56), ("gpt2", 90.0, 160)):
         slow, quick = (

@@ -1,12 +1,11 @@
 """E2bird's figures again: every command runs, and what it shows is what the paper states."""
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
 
 from bench.harness import Row
-from bench.papers.e2bird import figures, live, memory
+from bench.papers.e2bird import figures, memory
 from bench.papers.e2bird.memory import NETWORKS, graph
 from bench.papers.e2bird.titan import TABLE_4
 from tests.bench.conftest import Drawn
@@ -67,11 +66,6 @@ def test_figure_17_memory_is_saved(drawn: Drawn) -> None:
     rows = drawn(memory.figure17()).rows
     assert _value(rows, "NM-Ebird over TF-Serving, mean") > 0
     assert _value(rows, "E2bird under TF-Serving, mean") > 50.0
-
-
-def test_live_all_three_answer_everybody(drawn: Drawn) -> None:
-    rows = drawn(asyncio.run(live.live(requests=40, samples=3))).rows
-    assert all(_value(rows, f"{name}, mean at low load") > 0 for name in live.systems())
 
 
 def test_the_networks_have_the_published_numbers_of_weights() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from bench.harness import Row
 from bench.papers.primitives import changing, figures, recognition
-from bench.papers.primitives.changing import changed
 from bench.papers.primitives.running import FirstCome, time_sliced
 from bench.papers.primitives.v100 import MODELS, MORE_INSTANCES, at, logs, profile, t4
 from interlace.device.simulated.contention import RunningBatch
@@ -27,7 +26,7 @@ def test_figure_1_all_statements_hold(drawn: Drawn) -> None:
 
 
 def test_figure_8_the_share_follows_the_rate_without_a_gap(drawn: Drawn) -> None:
-    rows = drawn(changing.figure8(live=False)).rows
+    rows = drawn(changing.figure8()).rows
     assert _value(rows, "share before the change") == 40
     assert _value(rows, "share after it") == 50
     assert _value(rows, "without overlap: longest time without service") == pytest.approx(
@@ -36,20 +35,6 @@ def test_figure_8_the_share_follows_the_rate_without_a_gap(drawn: Drawn) -> None
     assert _value(rows, "overlapped: longest time without service") == pytest.approx(0, abs=1e-6)
     assert _value(rows, "baseline: images at the end") < 620
     assert _value(rows, "overlapped: images at the end") > 660
-
-
-def test_a_share_changes_live_and_no_model_goes_missing() -> None:
-    overlapped = changed(True, seconds=0.3)
-    assert overlapped.hostless_ms == 0.0
-    assert overlapped.lost == 0 and overlapped.sent > 50
-
-
-def test_without_overlap_a_model_goes_missing_live() -> None:
-    plain = changed(False, seconds=0.3)
-    assert plain.hostless_ms > 5.0
-    # When an answer is noticed is only as exact as answers usually are apart.
-    assert plain.down_ms + plain.usual_ms >= plain.hostless_ms
-    assert plain.lost == 0, "requests wait for the new worker"
 
 
 def test_figure_9_instances_gain_until_latency_does_not_bear_it(drawn: Drawn) -> None:
@@ -69,8 +54,8 @@ def test_figure_12_beyond_the_whole_only_latency_grows(drawn: Drawn) -> None:
     assert _value(rows, "resnet50 of 40 %: 5 over 3, throughput") < 1.2
 
 
-def test_table_2_counts_what_fits(drawn: Drawn) -> None:
-    rows = drawn(changing.table2(workers=2, width=512)).rows
+def test_table_2_counts_what_fits() -> None:
+    rows = changing.table2().rows
     memory = changing.T4.memory_bytes
     for model, gain in MORE_INSTANCES.items():
         weights = changing.WEIGHTS_BYTES[model]

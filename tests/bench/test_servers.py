@@ -1,6 +1,5 @@
 """What is made of the figures of servers: medians, ratios by repetition, points of a curve."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -15,7 +14,6 @@ from bench.mix.run import ratio, table
 from bench.overload.run import points
 from bench.peers import models, wire
 from bench.peers.summarise import FILE, summarise
-from bench.round_trip import round_trip
 from interlace.proto.messages import ModelInferRequest
 
 
@@ -78,15 +76,6 @@ def test_both_front_ends_answer_every_call() -> None:
         (protocol, tensor) for protocol in ("http", "grpc") for tensor in ("echo", "img")
     }
     assert all(one["ok"] == one["calls"] > 0 for one in found)
-
-
-def test_batches_come_back_from_a_worker() -> None:
-    cores = os.sched_getaffinity(0)
-    try:
-        ours = asyncio.run(round_trip(trips=20, rows=2)).ours
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert 0.0 < ours["in the worker's phases, p50"] < ours["round trip, p50"]
 
 
 @pytest.mark.parametrize("model", models.SHAPES)

@@ -6,22 +6,22 @@ than the card's memory less 5.5 GiB is in use, and a second partition comes over
 on, which hangs on the other switch. Ours refuses what cannot be in time, and gathers batches.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from bench.cold.azure import DAY, TRACE
 from bench.cold.machines import on_v100, p3_8xlarge
 from bench.cold.playing import ColdFigures, cold_run, poisson, with_cold
 from bench.harness import Report, Row, curves, panels
-from bench.papers.deepplan.v100 import SWITCH_OF
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import moved_bytes
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.workload.traces import TraceFiles
 
+TRACE: Final = "../shared/data/traces/azure-functions-2019-sample500.csv"
+#: Functions of the first day of the whole trace.
+DAY: Final = 46_413
 #: By figure: the answers, their names in the paper, whether they take two links.
 WAYS: Final = ("pipeswitch", "deepplan-dha", "deepplan", "interlace")
 SLO_MS: Final = 100.0
@@ -109,10 +109,6 @@ def figure13(
         Row("PipeSwitch, 120 instances: p99", 94.0, found["pipeswitch"][120].p99_ms, " ms"),
         Row("PT + DHA, 140 instances: p99", 35.0, found["deepplan"][140].p99_ms, " ms"),
         Row("180 instances: goodput of PT + DHA over PipeSwitch", 1.84, gain),
-        *(
-            Row(f"the same, one request a GPU at a time{words}", 1.84, one_at_a_time_gain(passing))
-            for words, passing in (("", False), (", warm ones pass", True))
-        ),
         Row("180 instances: cold, PipeSwitch", None, 100 * found["pipeswitch"][180].cold, " %"),
         Row("180 instances: cold, PT + DHA", None, 100 * found["deepplan"][180].cold, " %"),
     ]
@@ -143,14 +139,6 @@ def run_instances(
     return ServerFigures(found.p99_ms, found.within(SLO_MS), found.cold_part)
 
 
-def one_at_a_time_gain(passing: bool) -> float:
-    """Goodput of PT + DHA over PipeSwitch at 180 instances, with one request a GPU at a time."""
-    slow, quick = (
-        good_part("bert_base", way, 180, 100.0, passing) for way in ("pipeswitch", "deepplan")
-    )
-    return quick / slow
-
-
 def most_within(figures: dict[int, ServerFigures]) -> int:
     """The most instances up to which every p99 is within the SLO."""
     most = 0
@@ -159,62 +147,6 @@ def most_within(figures: dict[int, ServerFigures]) -> int:
             break
         most = count
     return most
-
-
-_GPUS = len(SWITCH_OF)
-_LINKS = (0, 1)
-
-
-def good_part(
-    model: str, way: str, instances: int, rate_rps: float, passing: bool, seed: int = 0
-) -> float:
-    """The part within the SLO of 1,000 requests after 2,000; switches carry a load at a time."""
-    names = [f"{model}-{number:03}" for number in range(instances)]
-    rates = dict.fromkeys(names, rate_rps / instances)
-    arrivals = poisson(rates, 3000 / rate_rps, seed)
-    waiting: list[deque[tuple[float, int]]] = [deque() for _ in range(_GPUS)]
-    for at_ms, which in zip(arrivals.times_ms.tolist(), arrivals.which.tolist(), strict=True):
-        waiting[which % _GPUS].append((at_ms, which))
-    peers = int(way == "deepplan")
-    profile = on_v100(model, way, peers)
-    plan = COLD_POLICIES[way].cold_start(profile.layers, p3_8xlarge(1, peers).gpus[0].links)
-    room = -(-CAPACITY_BYTES // moved_bytes(profile.layers, plan))  # the last one may exceed it
-    warm_ms = profile.points[1, 100].median_ms
-    copies_ms = [
-        sum(profile.layers[at].copy_ms for at in plan.brought if plan.steps[at].link == link)
-        for link in _LINKS
-    ]
-    rest_ms = plan.end_ms - max(copies_ms)
-    free_ms, links_ms = [0.0] * _GPUS, [0.0] * _GPUS
-    resident: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(_GPUS)]
-    times_ms: list[float] = []
-    while any(waiting):
-        gpu = min(
-            (one for one in range(_GPUS) if waiting[one]),
-            key=lambda one: max(free_ms[one], waiting[one][0][0]),
-        )
-        queue, there = waiting[gpu], resident[gpu]
-        now_ms = max(free_ms[gpu], queue[0][0])
-        warm = (one for one in queue if one[0] <= now_ms and one[1] in there)
-        request = next(warm, queue[0]) if passing else queue[0]
-        queue.remove(request)
-        at_ms, which = request
-        if which in there:
-            there.move_to_end(which)
-            free_ms[gpu] = now_ms + warm_ms
-        else:
-            while len(there) >= room:
-                there.popitem(last=False)
-            there[which] = None
-            come_ms = now_ms
-            for link in range(peers + 1):
-                switch = SWITCH_OF[(gpu + 2 * link) % _GPUS]
-                links_ms[switch] = max(links_ms[switch], now_ms) + copies_ms[link]
-                come_ms = max(come_ms, links_ms[switch])
-            free_ms[gpu] = come_ms + rest_ms
-        if at_ms >= 2_000_000 / rate_rps:
-            times_ms.append(free_ms[gpu] - at_ms)
-    return sum(one <= SLO_MS for one in times_ms) / len(times_ms)
 
 
 #: Model, requests/s, part of its tokens, numbers of instances around what fits the memory.
@@ -237,7 +169,6 @@ def figure14(
     on GPT-2.
     """
     rows: list[Row] = []
-    drawn = []
     for model, rate_rps, part, counts in _CASES:
         found = {
             way: [
@@ -251,9 +182,7 @@ def figure14(
             for way, ones in found.items()
             for count, p99_ms in zip(counts, ones, strict=True)
         ]
-        lines = {way: ([float(count) for count in counts], ones) for way, ones in found.items()}
-        drawn.append(curves(lines, xlabel="instances", ylabel=f"{model}: p99 ms"))
-    return Report(rows, panels(*drawn), (7.0, 3.0))
+    return Report(rows)
 
 
 _INSTANCES: Final = 252

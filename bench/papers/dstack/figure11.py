@@ -8,29 +8,18 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bench.harness import COLOURS, Report, Row, bars, each, panels
+from bench.papers.dstack import v100
 from bench.papers.dstack.trial import Figures, every_time_16, figures, of_table_6, run
-from bench.papers.dstack.v100 import (
-    BATCH,
-    FEW_RPS,
-    FIGURE_11B_PCT,
-    SEVEN_GAIN,
-    SEVEN_MISSED_PCT,
-    SEVEN_RPS,
-    SEVEN_USED_PCT,
-    STEEP,
-    TABLE_6,
-    profiles,
-)
 from interlace.sim.arrivals import Times
 from interlace.sim.workload.renewal import Uniform
 
 _TWO: Final = ("resnet50", "vgg19")
-_RATES: Final = {**FEW_RPS, "bert": 700.0}
+_RATES: Final = {**v100.FEW_RPS, "bert": 700.0}
 CASES: Final[Mapping[str, Mapping[str, float]]] = {
     "C-2": {m: _RATES[m] for m in _TWO},
     "C-3": {m: _RATES[m] for m in (*_TWO, "bert")},
     "C-4": {m: _RATES[m] for m in (*_TWO, "bert", "mobilenet")},
-    "C-7": SEVEN_RPS,
+    "C-7": v100.SEVEN_RPS,
 }
 SYSTEMS: Final = {
     "FB": "fixed",
@@ -80,7 +69,7 @@ def figure11(
     rows = _compared(found) + _literal(cases, seconds) + _less_steep(seconds, steep)
     sessions = changing(session_s)
     for index, one in enumerate(sessions):
-        rows.append(Row(f"11b T{index}: use", FIGURE_11B_PCT, one.used_pct, " %"))
+        rows.append(Row(f"11b T{index}: use", v100.FIGURE_11B_PCT, one.used_pct, " %"))
         rows += each(f"11b T{index}: {{}}", one.answered_rps, "/s")
     good = {n: [ones[n].good_rps for ones in found.values()] for n in systems}
     late = {n: [100 * ones[n].missed_of_all for ones in found.values()] for n in systems}
@@ -89,9 +78,9 @@ def figure11(
     return Report(rows, panels(above, missed, lambda axes: drawn(axes, sessions)), (10.0, 3.2))
 
 
-def served(name: str, case: str, seconds: float, steep: float = STEEP) -> Figures:
+def served(name: str, case: str, seconds: float, steep: float = v100.STEEP) -> Figures:
     """One bar of 11a."""
-    return run(SYSTEMS[name], of_table_6(CASES[case], profiles(steep=steep)), seconds)
+    return run(SYSTEMS[name], of_table_6(CASES[case], v100.profiles(steep=steep)), seconds)
 
 
 def _compared(found: Mapping[str, Mapping[str, Figures]]) -> list[Row]:
@@ -103,10 +92,10 @@ def _compared(found: Mapping[str, Mapping[str, Figures]]) -> list[Row]:
         rows += each(f"11a {case}: {{}}, missed", late, " %", {n: _missed(case, n) for n in ones})
     seven = {name: one.good_rps for name, one in found["C-7"].items()}
     used = found["C-7"]["D-STACK"].used_pct
-    rows.append(Row("11a C-7: D-STACK, use", SEVEN_USED_PCT, used, " %"))
+    rows.append(Row("11a C-7: D-STACK, use", v100.SEVEN_USED_PCT, used, " %"))
     gains = {name: seven["D-STACK"] / seven[name] for name in ("FB", "T", "Tri", "G")}
     what = "11a C-7: D-STACK / {}, in time (more than)"
-    return rows + each(what, gains, published=SEVEN_GAIN)
+    return rows + each(what, gains, published=v100.SEVEN_GAIN)
 
 
 def _missed(case: str, name: str) -> float | None:
@@ -114,15 +103,15 @@ def _missed(case: str, name: str) -> float | None:
     if name == "interlace":
         return None
     if name == "D-STACK":
-        return SEVEN_MISSED_PCT["dstack"] if case == "C-7" else 0.0
-    return SEVEN_MISSED_PCT["others"] if case == "C-7" else None
+        return v100.SEVEN_MISSED_PCT["dstack"] if case == "C-7" else 0.0
+    return v100.SEVEN_MISSED_PCT["others"] if case == "C-7" else None
 
 
 def _literal(cases: Sequence[str], seconds: float) -> list[Row]:
     """FB without a timeout, where half the share takes twice the time."""
     rows = []
     for case in cases:
-        found = every_time_16(of_table_6(CASES[case], profiles(steep=0.0)), seconds)
+        found = every_time_16(of_table_6(CASES[case], v100.profiles(steep=0.0)), seconds)
         what, missed = f"11a {case}: FB, 16 every time, share^-1", 100 * found.missed_of_all
         rows.append(Row(f"{what}, answered", None, found.answered_rps, "/s"))
         rows.append(Row(f"{what}, missed", _missed(case, "FB"), missed, " %"))
@@ -157,12 +146,12 @@ class Dip:
 
 def changing(session_s: float) -> list[Figures]:
     """The figures of T0 to T4, of one run of D-STACK."""
-    rates = {m: _OFFERED * BATCH * 1000.0 / TABLE_6[m].slo_ms for m in FALLING}
+    rates = {m: _OFFERED * v100.BATCH * 1000.0 / v100.TABLE_6[m].slo_ms for m in FALLING}
     dips = {
         m: Dip(rates[m], index * session_s, (index + 1) * session_s)
         for index, m in enumerate(FALLING, 1)
     }
-    known = of_table_6(rates, profiles())
+    known = of_table_6(rates, v100.profiles())
     whole = run("dstack", known, session_s * (len(FALLING) + 1), dips).record
     parts = []
     for index in range(len(FALLING) + 1):

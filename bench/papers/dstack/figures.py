@@ -9,40 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.harness import COLOURS, Picture, Report, Row, bars, each, panels
+from bench.papers.dstack import trial, v100
 from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
-from bench.papers.dstack.trial import (
-    ALIKE,
-    SLOT_MS,
-    Case,
-    Figures,
-    convnet_kernels,
-    convnet_slos_ms,
-    convnets_case,
-    of_table_6,
-    planned,
-    run,
-)
-from bench.papers.dstack.v100 import (
-    BATCH,
-    CLUSTER_GAIN,
-    CONVNETS,
-    DSTACK_OF_IDEAL,
-    DSTACK_PCT,
-    FEW_RPS,
-    FIGURE_4B,
-    FIGURE_4D,
-    FIGURE_9_PCT,
-    IDEAL_PCT,
-    OF_MAX_THROUGHPUT,
-    OVER_TEMPORAL,
-    STEEP,
-    TABLE_1_S,
-    TABLE_6,
-    Dnn,
-    generated_profile,
-    profile,
-    profiles,
-)
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.perf.latency import surface
@@ -70,20 +38,21 @@ def table1(*, images: Annotated[int, "of each model; the paper has 10000"] = 1_0
     runtimes. What we add: the row of our own scheduler.
     """
     found = {name: completion_s(name, images) * _IMAGES / images for name in TABLE_1_SYSTEMS}
-    rows = each("{}", found, " s", TABLE_1_S)
-    ours, printed = found["dstack"] / found["triton"], TABLE_1_S["dstack"] / TABLE_1_S["triton"]
+    rows = each("{}", found, " s", v100.TABLE_1_S)
+    ours, printed = (
+        found["dstack"] / found["triton"],
+        v100.TABLE_1_S["dstack"] / v100.TABLE_1_S["triton"],
+    )
     rows.append(Row("D-STACK saves", 100 * (1 - printed), 100 * (1 - ours), " %"))
-    published = [TABLE_1_S.get(name, 0.0) for name in found]
-    shown = {"published": published, "ours": list(found.values())}
-    return Report(rows, bars(found, shown, "s"), (5.0, 3.0))
+    return Report(rows)
 
 
 def completion_s(name: str, images: int) -> float:
     """When the last of so many images of each model is answered."""
-    case = of_table_6(dict.fromkeys(TABLE_1_MODELS, _RATE_RPS), profiles())
+    case = trial.of_table_6(dict.fromkeys(TABLE_1_MODELS, _RATE_RPS), v100.profiles())
     patient = case._replace(slos_ms=dict.fromkeys(TABLE_1_MODELS, _HOUR_MS))
     jobs = {model: ReplayedTrace(np.zeros(images)) for model in TABLE_1_MODELS}
-    found = run(name, patient, 1.0, jobs, planned(name, case))
+    found = trial.run(name, patient, 1.0, jobs, trial.planned(name, case))
     ended_ms = max(one.answered_ms for one in found.record.served)
     return (ended_ms - found.record.from_ms) / 1000.0
 
@@ -111,10 +80,10 @@ def figure4(*, draws: Annotated[int, "sets of repetition counts R_i"] = 0) -> Re
         Row(f"4b: knee in SMs, N1 = {first}{', rounded down' if floored else ''}",
             sms, knee(latencies(first, floored=floored)))
         for floored in (False, True)
-        for first, sms in FIGURE_4B.items()
+        for first, sms in v100.FIGURE_4B.items()
     ]  # fmt: skip
-    rows += each("4d: knee, batch of {}", mobilenet_knees(), " %", FIGURE_4D)
-    for first, sms in FIGURE_4B.items() if draws else ():
+    rows += each("4d: knee, batch of {}", mobilenet_knees(), " %", v100.FIGURE_4D)
+    for first, sms in v100.FIGURE_4B.items() if draws else ():
         knees = drawn(first, draws)
         for part in (1, 99):
             at = knees[min(draws - 1, part * draws // 100)]
@@ -128,7 +97,7 @@ def latencies(
     first: int, repetitions: tuple[int, ...] = (), floored: bool = False
 ) -> Mapping[int, float]:
     """E_t by SMs, in the figure's units."""
-    dnn = Dnn(_KERNELS, first, _OP, _SERIAL, repetitions, floored=floored)
+    dnn = v100.Dnn(_KERNELS, first, _OP, _SERIAL, repetitions, floored=floored)
     return {sms: dnn.latency_ms(sms, 1) for sms in _SMS}
 
 
@@ -144,19 +113,19 @@ def drawn(first: int, draws: int) -> list[int]:
 def mobilenet_knees() -> Mapping[int, int]:
     """Knees in % of 80 SMs by batch."""
     shares = tuple(range(5, 101, 5))
-    dnn = Dnn(_KERNELS, _MOBILENET, _OP, _SERIAL)
-    known = surface(generated_profile(dnn, 80, tuple(FIGURE_4D), shares))
-    return {batch: knee_pct(known, batch) for batch in FIGURE_4D}
+    dnn = v100.Dnn(_KERNELS, _MOBILENET, _OP, _SERIAL)
+    known = surface(v100.generated_profile(dnn, 80, tuple(v100.FIGURE_4D), shares))
+    return {batch: knee_pct(known, batch) for batch in v100.FIGURE_4D}
 
 
 def _draw(figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
-    for colour, first in zip(COLOURS, FIGURE_4B, strict=False):
+    for colour, first in zip(COLOURS, v100.FIGURE_4B, strict=False):
         found = latencies(first)
         left.plot(list(found), list(found.values()), color=colour, label=f"N1 = {first}")
         worth = [worth_of_unit(ms, sms) for ms, sms in found.items()]
         right.plot(_SMS, [w / max(worth) for w in worth], color=colour, label=f"N1 = {first}")
-        right.axvline(FIGURE_4B[first], color=colour, linestyle=":", linewidth=0.8)
+        right.axvline(v100.FIGURE_4B[first], color=colour, linestyle=":", linewidth=0.8)
     left.set(yscale="log", ylabel="E_t, units of time")
     right.set(ylabel="equation 6, of its peak; dotted: published peak")
     for one in (left, right):
@@ -188,8 +157,8 @@ def figure9(*, seconds: float = 10.0) -> Report:
     abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
     rates = {"ideal": next(iter(best.values())).ideal.rows_per_s}
     rates |= {name: one.answered_rps for name, one in whole.items()}
-    series = {name: [each_rps[m] for m in CONVNETS] for name, each_rps in rates.items()}
-    draw_d = bars(CONVNETS, series, "inferences/s")
+    series = {name: [each_rps[m] for m in v100.CONVNETS] for name, each_rps in rates.items()}
+    draw_d = bars(v100.CONVNETS, series, "inferences/s")
 
     def draw_abc(_: Figure) -> Figure:
         shown = tiles(_side_by_side(abc), _FROM_MS, _FROM_MS + _SHOWN_MS)
@@ -202,32 +171,37 @@ def figure9(*, seconds: float = 10.0) -> Report:
     return Report(_ideal_compared(abc, best, whole, rates) + _unfitted(seconds), more=pictures)
 
 
-def schedules(seconds: float) -> Mapping[str, Figures]:
+def schedules(seconds: float) -> Mapping[str, trial.Figures]:
     """9a to 9c."""
-    rates = {m: BATCH * 1000.0 / TABLE_6[m].slo_ms for m in FIGURE_9_MODELS}
-    known = of_table_6(rates, profiles())
-    return {name: run(name, known, seconds) for name in FIGURE_9_PCT}
+    rates = {m: v100.BATCH * 1000.0 / v100.TABLE_6[m].slo_ms for m in FIGURE_9_MODELS}
+    known = trial.of_table_6(rates, v100.profiles())
+    return {name: trial.run(name, known, seconds) for name in v100.FIGURE_9_PCT}
 
 
 def ideals(seconds: float) -> Mapping[str, SlottedSchedule]:
     """9d's ideal, for kernels that are alike and for some that are not."""
-    slots = int(seconds * 1000.0 / SLOT_MS)
+    slots = int(seconds * 1000.0 / trial.SLOT_MS)
     made = {
-        "kernels at the model's knee": convnet_kernels(ALIKE),
-        "kernels from 0.2 to 1.4": convnet_kernels(),
+        "kernels at the model's knee": trial.convnet_kernels(trial.ALIKE),
+        "kernels from 0.2 to 1.4": trial.convnet_kernels(),
     }
-    return {name: slotted(ones, convnet_slos_ms(), SLOT_MS, slots) for name, ones in made.items()}
+    return {
+        name: slotted(ones, trial.convnet_slos_ms(), trial.SLOT_MS, slots)
+        for name, ones in made.items()
+    }
 
 
-def convnets(seconds: float, steep: float = STEEP) -> Mapping[str, Figures]:
+def convnets(seconds: float, steep: float = v100.STEEP) -> Mapping[str, trial.Figures]:
     """9d's schedulers that run models whole."""
-    known = convnets_case({m: 1000.0 / run_ms for m, (_, run_ms) in CONVNETS.items()}, steep)
-    return {name: run(name, known, seconds) for name in OTHERS}
+    known = trial.convnets_case(
+        {m: 1000.0 / run_ms for m, (_, run_ms) in v100.CONVNETS.items()}, steep
+    )
+    return {name: trial.run(name, known, seconds) for name in OTHERS}
 
 
 def work_pct(rates_rps: Mapping[str, float]) -> float:
     """What inferences of the ConvNets are, at their knees, in % of the GPU."""
-    return sum(rates_rps[m] * knee * run_ms / 1000.0 for m, (knee, run_ms) in CONVNETS.items())
+    return sum(rates_rps[m] * knee * run_ms / 1000.0 for m, (knee, run_ms) in v100.CONVNETS.items())
 
 
 def _unfitted(seconds: float) -> list[Row]:
@@ -241,28 +215,28 @@ def _unfitted(seconds: float) -> list[Row]:
 
 
 def _ideal_compared(
-    abc: Mapping[str, Figures],
+    abc: Mapping[str, trial.Figures],
     best: Mapping[str, SlottedSchedule],
-    whole: Mapping[str, Figures],
+    whole: Mapping[str, trial.Figures],
     rates: Mapping[str, Mapping[str, float]],
 ) -> list[Row]:
     used = {name: one.used_pct for name, one in whole.items()}
     ideals_pct = {name: 100 * one.ideal.utilisation for name, one in best.items()}
     of_ideal = whole["dstack"].total_rps / sum(rates["ideal"].values())
     rows = [
-        Row(f"9{part}: {name}, use", FIGURE_9_PCT[name], found.used_pct, " %")
+        Row(f"9{part}: {name}, use", v100.FIGURE_9_PCT[name], found.used_pct, " %")
         for part, (name, found) in zip("abc", abc.items(), strict=True)
     ]
-    rows += each("9d: ideal, {}, use", ideals_pct, " %", IDEAL_PCT)
-    rows += each("9d: {}, use", used, " %", {"dstack": DSTACK_PCT})
-    rows.append(Row("9d: dstack / ideal, inferences", DSTACK_OF_IDEAL, of_ideal))
+    rows += each("9d: ideal, {}, use", ideals_pct, " %", v100.IDEAL_PCT)
+    rows += each("9d: {}, use", used, " %", {"dstack": v100.DSTACK_PCT})
+    rows.append(Row("9d: dstack / ideal, inferences", v100.DSTACK_OF_IDEAL, of_ideal))
     for name, one in rates.items():
         rows.append(Row(f"9d: {name}, work", None, work_pct(one), " %"))
         rows += each(f"9d: {name}, {{}}", one, "/s")
     return rows
 
 
-def _side_by_side(abc: Mapping[str, Figures]) -> RunRecord:
+def _side_by_side(abc: Mapping[str, trial.Figures]) -> RunRecord:
     """The three runs as one of three accelerators, every batch as high as its model's knee."""
     first = next(iter(abc.values())).record
     executions = [
@@ -275,7 +249,7 @@ def _side_by_side(abc: Mapping[str, Figures]) -> RunRecord:
 
 
 def _renamed(one: Execution, name: str) -> Execution:
-    knee_pct = TABLE_6[one.model].knee_pct
+    knee_pct = v100.TABLE_6[one.model].knee_pct
     return msgspec.structs.replace(one, gpu=name, share_pct=min(one.share_pct, knee_pct))
 
 
@@ -294,33 +268,33 @@ def figure10(*, seconds: float = 10.0) -> Report:
     open, too: what a whole GPU gains over the knee; nothing here, and in further rows 30 % of the
     latency.
     """
-    known = of_table_6(FEW_RPS, profiles())
-    found = {name: run(name, known, seconds) for name in FIGURE_10_SYSTEMS}
+    known = trial.of_table_6(v100.FEW_RPS, v100.profiles())
+    found = {name: trial.run(name, known, seconds) for name in FIGURE_10_SYSTEMS}
     rates = {name: list(one.answered_rps.values()) for name, one in found.items()}
     times = {name: list(one.busy_s.values()) for name, one in found.items()}
-    right = bars(FEW_RPS, times, f"runtime in {seconds:g} s, s", legend=False)
+    right = bars(v100.FEW_RPS, times, f"runtime in {seconds:g} s, s", legend=False)
     rows = _compared(found)
     # The same factors where temporal sharing's whole GPU is faster than the knee.
-    known = of_table_6(FEW_RPS, profiles(gain=_GAIN))
-    faster = {name: run(name, known, seconds) for name in ("dstack", "temporal")}
+    known = trial.of_table_6(v100.FEW_RPS, v100.profiles(gain=_GAIN))
+    faster = {name: trial.run(name, known, seconds) for name in ("dstack", "temporal")}
     rows += _over_temporal(f", {100 * _GAIN:.0f} % faster at 100 %", faster)
-    return Report(rows, panels(bars(FEW_RPS, rates, "images/s"), right))
+    return Report(rows, panels(bars(v100.FEW_RPS, rates, "images/s"), right))
 
 
-def _over_temporal(what: str, found: Mapping[str, Figures]) -> list[Row]:
+def _over_temporal(what: str, found: Mapping[str, trial.Figures]) -> list[Row]:
     ours, turns = found["dstack"].answered_rps, found["temporal"].answered_rps
-    gains = {m: ours[m] / turns[m] for m in OVER_TEMPORAL}
-    return each(f"10a: dstack / temporal{what}, {{}}", gains, published=OVER_TEMPORAL)
+    gains = {m: ours[m] / turns[m] for m in v100.OVER_TEMPORAL}
+    return each(f"10a: dstack / temporal{what}, {{}}", gains, published=v100.OVER_TEMPORAL)
 
 
-def _compared(found: Mapping[str, Figures]) -> list[Row]:
+def _compared(found: Mapping[str, trial.Figures]) -> list[Row]:
     ours, fair = found["dstack"].answered_rps, found["maxmin"]
     part = ours["alexnet"] / found["throughput"].answered_rps["alexnet"]
     more = fair.busy_s["mobilenet"] - found["dstack"].busy_s["mobilenet"]
     gains = {m: min(99.0, ours[m] / max(fair.answered_rps[m], 1e-9)) for m in ("resnet50", "vgg19")}
     rows = [
         *_over_temporal("", found),
-        Row("10a: dstack / max-throughput, alexnet (more than)", OF_MAX_THROUGHPUT, part),
+        Row("10a: dstack / max-throughput, alexnet (more than)", v100.OF_MAX_THROUGHPUT, part),
         Row("10b: max-min's mobilenet runs longer than dstack's, by", None, more, " s"),
         *each("10a: dstack / max-min, {} (more than)", gains, published=1.0),
     ]
@@ -355,37 +329,38 @@ def figure12(*, seconds: float = 4.0) -> Report:
     return Report(_cluster_compared(found), bars(CLUSTER_MODELS, series, "images/s"), (6.0, 3.0))
 
 
-def cluster() -> Case:
+def cluster() -> trial.Case:
     """Four T4s and all that the link brings."""
     known = {
-        m: profile(m, KNEES_PCT[m], TABLE_6[m].run_ms * _SLOWER, kind="t4") for m in CLUSTER_MODELS
+        m: v100.profile(m, KNEES_PCT[m], v100.TABLE_6[m].run_ms * _SLOWER, kind="t4")
+        for m in CLUSTER_MODELS
     }
-    slos = {m: TABLE_6[m].slo_ms * _SLOWER for m in CLUSTER_MODELS}
+    slos = {m: v100.TABLE_6[m].slo_ms * _SLOWER for m in CLUSTER_MODELS}
     whole = sum(1.0 / slo_ms for slo_ms in slos.values())
     rates = {m: _OFFERED_RPS / slos[m] / whole for m in CLUSTER_MODELS}
-    return Case(rates, known, KNEES_PCT, slos, uniform_fleet(GPU_KINDS["t4"], 4))
+    return trial.Case(rates, known, KNEES_PCT, slos, uniform_fleet(GPU_KINDS["t4"], 4))
 
 
-def exclusive(case: Case) -> Plan:
+def exclusive(case: trial.Case) -> Plan:
     """A T4 for each model."""
     pairs = zip(case.gpus.gpus, CLUSTER_MODELS, strict=True)
-    slots = ((gpu.id, Slot(m, BATCH, case.rates_rps[m])) for gpu, m in pairs)
+    slots = ((gpu.id, Slot(m, v100.BATCH, case.rates_rps[m])) for gpu, m in pairs)
     return Plan(tuple(Partition(f"{gpu}:0", gpu, 100, (slot,)) for gpu, slot in slots))
 
 
-def served(scheme: str, seconds: float) -> Figures:
+def served(scheme: str, seconds: float) -> trial.Figures:
     """One run of a scheme."""
     case = cluster()
     alone = scheme == "exclusive"
-    return run(
+    return trial.run(
         "triton" if alone else scheme, case, seconds, plan=exclusive(case) if alone else None
     )
 
 
-def _cluster_compared(found: Mapping[str, Figures]) -> list[Row]:
+def _cluster_compared(found: Mapping[str, trial.Figures]) -> list[Row]:
     alone, turns, ours = (found[n].total_rps for n in ("exclusive", "temporal", "dstack"))
     rows = [
-        Row("dstack / temporal", CLUSTER_GAIN, ours / turns),
+        Row("dstack / temporal", v100.CLUSTER_GAIN, ours / turns),
         Row("temporal / exclusive (about)", 1.0, turns / alone),
         Row("dstack / exclusive", None, ours / alone),
     ]

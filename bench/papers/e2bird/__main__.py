@@ -1,7 +1,7 @@
 """E2bird's figures and tables: `python -m bench.papers.e2bird figure14`."""
 
 from bench.harness import main
-from bench.papers.e2bird import figures, live, memory
+from bench.papers.e2bird import figures, memory
 
 if __name__ == "__main__":
     main(
@@ -13,5 +13,4 @@ if __name__ == "__main__":
         figures.figure13,
         figures.figure14,
         memory.figure17,
-        live.live,
     )

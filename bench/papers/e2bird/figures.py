@@ -8,44 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.harness import COLOURS, Report, Row, bars, curves, each, highest
-from bench.papers.e2bird.contest import (
-    BATCH_THREADS,
-    Entrant,
-    Latencies,
-    entrants,
-    even,
-    highest_rps,
-    latencies_ms,
-    low_then_high,
-    saved_pct,
-    tf_serving,
-)
+from bench.papers.e2bird import contest, titan
 from bench.papers.e2bird.memory import throughput_gain
-from bench.papers.e2bird.titan import (
-    BEST_GAIN_PCT,
-    COPY_START_MS,
-    E_OVER_N_PCT,
-    E_OVER_N_SAVED_PCT,
-    FASTEST_MS,
-    FLAT_UP_TO_WORKERS,
-    HIGH_LOAD_SAVED_PCT,
-    LOW_LOAD_SAVED_PCT,
-    MEAN_GAIN_PCT,
-    MODELS,
-    N_OVER_TF_PCT,
-    OPT_WAIT_MS,
-    PICTURE,
-    QOS_MS,
-    SINGLE_MS,
-    SLOWEST_FACTOR,
-    STREAMS,
-    TABLE_1_MS,
-    TABLE_1_RPS,
-    TABLE_4,
-    outside_ms,
-    profile,
-    tf_gpu,
-)
 from interlace.core.plan import ElasticBatching, Partition, Plan, Slot
 from interlace.device.simulated.contention import RunningBatch, equal_rows
 from interlace.perf.latency import Surface, surface
@@ -64,29 +28,21 @@ def table1() -> Report:
     that comes out is held against the printed one. It shows that the simulator adds nothing of its
     own, no more.
     """
-    ours = {m: {b: throughput_rps(m, b) for b in TABLE_1_RPS[m]} for m in MODELS}
+    ours = {m: {b: throughput_rps(m, b) for b in titan.TABLE_1_RPS[m]} for m in titan.MODELS}
     rows: list[Row] = []
-    for model in MODELS:
-        rows += each(f"{model}, batch {{}}", ours[model], "/s", TABLE_1_RPS[model])
+    for model in titan.MODELS:
+        rows += each(f"{model}, batch {{}}", ours[model], "/s", titan.TABLE_1_RPS[model])
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for model, colour in zip(MODELS, COLOURS, strict=False):
-            axes.plot(list(ours[model]), list(ours[model].values()), color=colour, label=model)
-            axes.plot(list(ours[model]), list(TABLE_1_RPS[model].values()), "o", color=colour)
-        axes.set(xlabel="batch", ylabel="requests/s (dots: paper)", ylim=(0, None))
-        axes.legend(frameon=False, fontsize=8)
-
-    return Report(rows, draw, (6.0, 3.0))
+    return Report(rows)
 
 
 def throughput_rps(model: str, batch: int) -> float:
     """Requests/s of one worker that always has a full batch."""
     worker = Partition("gpu0:0", "gpu0", 100, (Slot(model, batch, 0.0),))
     plan = Plan((worker,), overlapping=True, elastic={model: ElasticBatching(batch)})
-    entrant = Entrant(resolve("nebird"), plan, tf_gpu)
+    entrant = contest.Entrant(resolve("nebird"), plan, titan.tf_gpu)
     count = batch * _BATCHES
-    return 1000.0 * count / float(latencies_ms(entrant, model, [0.0] * count).max())
+    return 1000.0 * count / float(contest.latencies_ms(entrant, model, [0.0] * count).max())
 
 
 _WAITING_MODEL = "res152"
@@ -106,9 +62,9 @@ def figure2() -> Report:
     one, NO_Wait gathers large batches by itself at high load and does as well as OPT_Wait; with
     twelve, small ones queue up in front of the GPU, which is what the paper describes.
     """
-    many, single = seen(BATCH_THREADS), seen(1)
+    many, single = seen(contest.BATCH_THREADS), seen(1)
     rows: list[Row] = []
-    for threads, found in ((BATCH_THREADS, many), (1, single)):
+    for threads, found in ((contest.BATCH_THREADS, many), (1, single)):
         rows += each(f"{{}}, {threads} threads", statements(found), published=1.0)
     for name, values in zip(Policies._fields, map(medians, many), strict=True):
         by_load = dict(zip(PARTS, values, strict=True))
@@ -121,7 +77,7 @@ def figure2() -> Report:
             axes.plot(places, values[places], color=colour, lw=1, label=f"{name}, 12 threads")
             lone = getattr(single, name)
             axes.plot(places, lone[places], color=colour, lw=0.8, ls=":", label=f"{name}, one")
-        axes.axhline(QOS_MS, color="black", lw=0.8)
+        axes.axhline(titan.QOS_MS, color="black", lw=0.8)
         axes.set(xlabel="request", ylabel="latency, ms", yscale="log")
         axes.legend(frameon=False, fontsize=7, ncols=2)
 
@@ -131,9 +87,9 @@ def figure2() -> Report:
 class Policies(NamedTuple):
     """Latencies of every request under each policy."""
 
-    no_wait: Latencies
-    opt_wait: Latencies
-    static: Latencies
+    no_wait: contest.Latencies
+    opt_wait: contest.Latencies
+    static: contest.Latencies
 
 
 def times_ms() -> list[float]:
@@ -141,20 +97,22 @@ def times_ms() -> list[float]:
     times: list[float] = []
     for part in PARTS:
         start_ms = times[-1] if times else 0.0
-        rate_rps = part * TABLE_1_RPS[_WAITING_MODEL][32]
-        times += even(rate_rps, _EACH, start_ms + 1000.0 / rate_rps)
+        rate_rps = part * titan.TABLE_1_RPS[_WAITING_MODEL][32]
+        times += contest.even(rate_rps, _EACH, start_ms + 1000.0 / rate_rps)
     return times
 
 
 def seen(threads: int) -> Policies:
     """All three policies on the same trace."""
     trace = times_ms()
-    terms = (0.0, False), (OPT_WAIT_MS, False), (OPT_WAIT_MS, True)
-    policies = (tf_serving(_WAITING_MODEL, wait_ms, padded, threads) for wait_ms, padded in terms)
-    return Policies(*(latencies_ms(one, _WAITING_MODEL, trace) for one in policies))
+    terms = (0.0, False), (titan.OPT_WAIT_MS, False), (titan.OPT_WAIT_MS, True)
+    policies = (
+        contest.tf_serving(_WAITING_MODEL, wait_ms, padded, threads) for wait_ms, padded in terms
+    )
+    return Policies(*(contest.latencies_ms(one, _WAITING_MODEL, trace) for one in policies))
 
 
-def medians(one: Latencies) -> list[float]:
+def medians(one: contest.Latencies) -> list[float]:
     """The median latency at each load."""
     return [float(np.median(one[i * _EACH : (i + 1) * _EACH])) for i in range(len(PARTS))]
 
@@ -164,9 +122,9 @@ def statements(all_three: Policies) -> dict[str, bool]:
     no_wait, opt_wait, static = map(medians, all_three)
     return {
         "NO_Wait is the fastest at the lowest load": no_wait[0] < min(opt_wait[0], static[0]),
-        "NO_Wait misses 200 ms at the highest": all_three.no_wait[-_EACH:].max() > QOS_MS,
+        "NO_Wait misses 200 ms at the highest": all_three.no_wait[-_EACH:].max() > titan.QOS_MS,
         "OPT_Wait is much faster there (by half)": opt_wait[-1] < 0.5 * no_wait[-1],
-        "OPT_Wait keeps 200 ms throughout": all_three.opt_wait.max() <= QOS_MS,
+        "OPT_Wait keeps 200 ms throughout": all_three.opt_wait.max() <= titan.QOS_MS,
         "Static is never better than OPT_Wait": all(map(float.__ge__, static, opt_wait)),
     }
 
@@ -196,19 +154,13 @@ def figure7(*, pictures: int = INFERENCES) -> Report:
     most = max(copied)
     apart_ms = (copied[most] - min(copied.values())) / INFERENCES
     rows = [
-        Row("computing: flat up to that many workers", FLAT_UP_TO_WORKERS, max(flat)),
+        Row("computing: flat up to that many workers", titan.FLAT_UP_TO_WORKERS, max(flat)),
         Row("computing: 64 workers over one", 1.0, computed[64] / computed[1]),
-        Row("copying: a picture of its own costs at most", COPY_START_MS, apart_ms, " ms"),
+        Row("copying: a picture of its own costs at most", titan.COPY_START_MS, apart_ms, " ms"),
         Row("copying: all in one piece", None, copied[1], " ms"),
         Row(f"copying: in {most} pieces", None, copied[most], " ms"),
     ]
-    lines = {
-        name: (list(seen), list(seen.values()))
-        for name, seen in (("computing", computed), ("copying", copied))
-    }
-    label = "workers or pieces"
-    drawn = curves(lines, "o-", xlabel=label, ylabel="ms for 256", xscale="log", ylim=(0, None))
-    return Report(rows, drawn, (6.0, 3.0))
+    return Report(rows)
 
 
 def computed_ms(workers: int) -> float:
@@ -235,7 +187,7 @@ def copied_ms(pieces: int, pictures: int, arena: Arena, source: bytes) -> float:
 
 def copies_ms(pictures: int) -> dict[int, float]:
     """Times for 256 pictures by the number of pieces, taken from ``pictures`` of them."""
-    source = bytes(PICTURE.input_bytes * pictures)
+    source = bytes(titan.PICTURE.input_bytes * pictures)
     arena = Arena.create(len(source))
     try:
         arena.view(0, len(source))[:] = source  # pages are taken now, not while it is timed
@@ -264,10 +216,10 @@ def figure12() -> Report:
     single_ms = next(ms for ms, one in found if sum(one) == 1)
     faster = sum(1 for ms, _ in found if ms < single_ms - 1e-6)
     rows = [
-        Row(f"fastest: {list(fastest)}", FASTEST_MS, fastest_ms, " ms"),
-        Row("it is the published one (1 = so)", 1.0, float(fastest == TABLE_4[TOTAL])),
-        Row("a single worker", SINGLE_MS, single_ms, " ms"),
-        Row("slowest / fastest", SLOWEST_FACTOR, found[-1][0] / fastest_ms),
+        Row(f"fastest: {list(fastest)}", titan.FASTEST_MS, fastest_ms, " ms"),
+        Row("it is the published one (1 = so)", 1.0, float(fastest == titan.TABLE_4[TOTAL])),
+        Row("a single worker", titan.SINGLE_MS, single_ms, " ms"),
+        Row("slowest / fastest", titan.SLOWEST_FACTOR, found[-1][0] / fastest_ms),
         Row(f"of {len(found)}, faster than the single", None, faster),
         *(Row(f"next: {list(one)}", None, ms, " ms") for ms, one in found[1:_SHOWN]),
     ]
@@ -278,7 +230,7 @@ def figure12() -> Report:
 
 def tried() -> list[tuple[float, Configuration]]:
     """Mean latency of every configuration that the published search tries, fastest first."""
-    measure = STREAMS.measure(surface(profile(MODEL), "median_ms"))
+    measure = titan.STREAMS.measure(surface(titan.profile(MODEL), "median_ms"))
     found = [(measure(one), one) for one in configurations(TOTAL) if one[0] <= MOST_SINGLES]
     return sorted(found, key=lambda pair: (round(pair[0], 6), sum(pair[1])))
 
@@ -287,7 +239,7 @@ LOW, HIGH = 150, 250
 LOW_PARTS = (0.2, 0.6)
 
 
-def figure13(*, models: tuple[str, ...] = MODELS) -> Report:
+def figure13(*, models: tuple[str, ...] = titan.MODELS) -> Report:
     """Figure 13: latencies of 400 requests, 150 at low and 250 at high load, three systems.
 
     The curves are only drawn; printed is by how much latencies fall, as a range over six networks.
@@ -306,47 +258,47 @@ def figure13(*, models: tuple[str, ...] = MODELS) -> Report:
     low, high = slice(0, LOW), slice(LOW, None)
     for part, tried in by_part.items():
         what = f"low load ({part:.0%}), N-Ebird saves"
-        rows += _range(what, tried, n_over_tf, low, LOW_LOAD_SAVED_PCT)
+        rows += _range(what, tried, n_over_tf, low, titan.LOW_LOAD_SAVED_PCT)
     what = "high load, N-Ebird saves"
-    rows += _range(what, found, n_over_tf, high, HIGH_LOAD_SAVED_PCT)
+    rows += _range(what, found, n_over_tf, high, titan.HIGH_LOAD_SAVED_PCT)
     what = "high load, E-Ebird saves of N's"
-    rows += _range(what, found, e_over_n, high, E_OVER_N_SAVED_PCT)
+    rows += _range(what, found, e_over_n, high, titan.E_OVER_N_SAVED_PCT)
     for model, one in found.items():
         slowest = {name: float(seen.max()) for name, seen in one.items()}
         rows += each(f"{model}, {{}}, slowest", slowest, " ms")
     lines = {name: (range(len(seen)), seen.tolist()) for name, seen in found[models[-1]].items()}
     label = f"request ({models[-1]})"
-    drawn = curves(lines, level=QOS_MS, xlabel=label, ylabel="latency, ms", ylim=(0, None))
+    drawn = curves(lines, level=titan.QOS_MS, xlabel=label, ylabel="latency, ms", ylim=(0, None))
     return Report(rows, drawn, (6.0, 3.0))
 
 
-def high_rps(model: str, entrant: Entrant) -> float:
+def high_rps(model: str, entrant: contest.Entrant) -> float:
     """The rate at which TF-Serving's slowest request comes closest to the target."""
 
     def kept(rate_rps: float) -> bool:
-        trace = low_then_high(rate_rps, LOW_PARTS[0], LOW, HIGH)
-        return float(latencies_ms(entrant, model, trace).max()) <= QOS_MS
+        trace = contest.low_then_high(rate_rps, LOW_PARTS[0], LOW, HIGH)
+        return float(contest.latencies_ms(entrant, model, trace).max()) <= titan.QOS_MS
 
-    top_rps = TABLE_1_RPS[model][32]
+    top_rps = titan.TABLE_1_RPS[model][32]
     return highest(kept, 0.4 * top_rps, 1.3 * top_rps, 1.01)
 
 
-def phases(model: str, low_part: float) -> dict[str, Latencies]:
+def phases(model: str, low_part: float) -> dict[str, contest.Latencies]:
     """Latency of each request under each system."""
-    systems = entrants(model)
-    trace = low_then_high(high_rps(model, systems["TF-Serving"]), low_part, LOW, HIGH)
-    return {name: latencies_ms(one, model, trace) for name, one in systems.items()}
+    systems = contest.entrants(model)
+    trace = contest.low_then_high(high_rps(model, systems["TF-Serving"]), low_part, LOW, HIGH)
+    return {name: contest.latencies_ms(one, model, trace) for name, one in systems.items()}
 
 
 def _range(
     what: str,
-    found: dict[str, dict[str, Latencies]],
+    found: dict[str, dict[str, contest.Latencies]],
     pair: tuple[str, str],
     phase: slice,
     published: tuple[float, float],
 ) -> list[Row]:
     """The least and the most that is saved over the networks."""
-    saved = [saved_pct(one[pair[0]], one[pair[1]], phase) for one in found.values()]
+    saved = [contest.saved_pct(one[pair[0]], one[pair[1]], phase) for one in found.values()]
     return [
         Row(f"{what} at least", published[0], min(saved), " %"),
         Row(f"{what} at most", published[1], max(saved), " %"),
@@ -357,7 +309,7 @@ def _range(
 _COUNT = 5_000
 
 
-def figure14(*, models: tuple[str, ...] = MODELS, count: int = _COUNT) -> Report:
+def figure14(*, models: tuple[str, ...] = titan.MODELS, count: int = _COUNT) -> Report:
     """Figure 14: the highest throughput within the QoS target, TF-Serving, N-Ebird and E-Ebird.
 
     The highest steady rate at which 99 % of the requests end within 200 ms, by bisection. The bars
@@ -374,16 +326,16 @@ def figure14(*, models: tuple[str, ...] = MODELS, count: int = _COUNT) -> Report
     found = {model: highest_by_system(model, count) for model in models}
     enhanced = gains_pct(found, "E-Ebird", "TF-Serving")
     means = {
-        ("N-Ebird", "TF-Serving"): N_OVER_TF_PCT,
-        ("E-Ebird", "N-Ebird"): E_OVER_N_PCT,
-        ("E-Ebird", "TF-Serving"): MEAN_GAIN_PCT,
+        ("N-Ebird", "TF-Serving"): titan.N_OVER_TF_PCT,
+        ("E-Ebird", "N-Ebird"): titan.E_OVER_N_PCT,
+        ("E-Ebird", "TF-Serving"): titan.MEAN_GAIN_PCT,
     }
     ours = {pair: sum(gains_pct(found, *pair)) / len(found) for pair in means}
     rows = each("{} over {}, mean", ours, " %", means)
-    rows.append(Row("E-Ebird over TF-Serving, best", BEST_GAIN_PCT, max(enhanced), " %"))
+    rows.append(Row("E-Ebird over TF-Serving, best", titan.BEST_GAIN_PCT, max(enhanced), " %"))
     for model, one in found.items():
         rows += each(f"{model}, {{}}", one, "/s")
-        alone = throughput_gain(outside_ms(32), TABLE_1_MS[model][32])
+        alone = throughput_gain(titan.outside_ms(32), titan.TABLE_1_MS[model][32])
         rows.append(Row(f"{model}, hidden copies alone", None, 100 * (alone - 1), " %"))
     series = {s: [found[model][s] for model in models] for s in found[models[0]]}
     return Report(rows, bars(models, series, "requests/s within 200 ms"), (6.0, 3.0))
@@ -391,10 +343,10 @@ def figure14(*, models: tuple[str, ...] = MODELS, count: int = _COUNT) -> Report
 
 def highest_by_system(model: str, count: int = _COUNT) -> dict[str, float]:
     """Requests/s of each system."""
-    top_rps = TABLE_1_RPS[model][32]
+    top_rps = titan.TABLE_1_RPS[model][32]
     return {
-        name: highest_rps(one, model, 0.5 * top_rps, 1.3 * top_rps, count)
-        for name, one in entrants(model).items()
+        name: contest.highest_rps(one, model, 0.5 * top_rps, 1.3 * top_rps, count)
+        for name, one in contest.entrants(model).items()
     }
 
 

@@ -11,20 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, bars, each, grouped_bars
-from bench.papers.e2bird.titan import (
-    E_UNDER_NM_PCT,
-    E_UNDER_TF_PCT,
-    MAX_BATCH,
-    MODELS,
-    NM_OVER_TF_PCT,
-    STREAMS,
-    TABLE_4,
-    TABLE_4_ENGINE,
-    profile,
-)
+from bench.harness import Report, Row, each
+from bench.papers.e2bird import titan
 from interlace.perf.latency import surface
 from interlace.perf.worker_sizes import Guideline, naive, search
 
@@ -179,30 +167,27 @@ def table4() -> Report:
     printed row of 16 wants two: the engine found here has them. Res50 and Res101, whose tables are
     not printed, are searched too.
     """
-    found = {model: guideline(model) for model in MODELS}
+    found = {model: guideline(model) for model in titan.MODELS}
     rows = [
         Row(f"res152, {total} rows: {list(one)} as printed (1 = so)", 1.0, float(one == known))
-        for (total, one), known in zip(found["res152"].best.items(), TABLE_4.values(), strict=True)
+        for (total, one), known in zip(
+            found["res152"].best.items(), titan.TABLE_4.values(), strict=True
+        )
     ]
     engine = found["res152"].engine
-    rows.append(Row(f"res152, engine: workers, {list(engine)}", sum(TABLE_4_ENGINE), sum(engine)))
+    rows.append(
+        Row(f"res152, engine: workers, {list(engine)}", sum(titan.TABLE_4_ENGINE), sum(engine))
+    )
     for model in ("res50", "res101"):
         for total, one in found[model].best.items():
             rows.append(Row(f"{model}, {total} rows: workers, {list(one)}", None, sum(one)))
 
-    def draw(figure: Figure) -> None:
-        series = {model: guide.engine for model, guide in found.items()}
-        axes = grouped_bars(figure, list("012345"), series, "workers in the engine")
-        axes.plot(range(6), TABLE_4_ENGINE, "k_", ms=16, label="printed, res152")
-        axes.set_xlabel("log2 of the workers' batch")
-        axes.legend(frameon=False, fontsize=8)
-
-    return Report(rows, draw, (6.0, 3.0))
+    return Report(rows)
 
 
 def guideline(model: str) -> Guideline:
     """What the offline phase finds."""
-    return search(STREAMS.measure(surface(profile(model), "median_ms")))
+    return search(titan.STREAMS.measure(surface(titan.profile(model), "median_ms")))
 
 
 SYSTEMS: Final = ("TF-Serving", "NM-Ebird", "E2bird")
@@ -228,24 +213,23 @@ def figure17() -> Report:
 
     tf, nm, e2bird = SYSTEMS
     rows = [
-        Row("NM-Ebird over TF-Serving, mean", NM_OVER_TF_PCT, mean_pct(nm, tf), " %"),
-        Row("E2bird under NM-Ebird, mean", E_UNDER_NM_PCT, -mean_pct(e2bird, nm), " %"),
-        Row("E2bird under TF-Serving, mean", E_UNDER_TF_PCT, -mean_pct(e2bird, tf), " %"),
+        Row("NM-Ebird over TF-Serving, mean", titan.NM_OVER_TF_PCT, mean_pct(nm, tf), " %"),
+        Row("E2bird under NM-Ebird, mean", titan.E_UNDER_NM_PCT, -mean_pct(e2bird, nm), " %"),
+        Row("E2bird under TF-Serving, mean", titan.E_UNDER_TF_PCT, -mean_pct(e2bird, tf), " %"),
     ]
     for name, memory in found.items():
         rows += each(f"{name}, {{}}", memory, " MB")
-    series = {s: [memory[s] / 1000 for memory in found.values()] for s in SYSTEMS}
-    return Report(rows, bars(found, series, "GB"), (6.0, 3.0))
+    return Report(rows)
 
 
 def memory_mb(name: str) -> dict[str, float]:
     """Megabytes of each system."""
     network = graph(name)
     weights, every, again = network.weights, network.everything(), network.reused()
-    workers = naive(MAX_BATCH)
+    workers = naive(titan.MAX_BATCH)
     in_engine = rows(guideline("res152").engine)
     floats = {
-        "TF-Serving": weights + MAX_BATCH * every,
+        "TF-Serving": weights + titan.MAX_BATCH * every,
         "NM-Ebird": len(workers) * weights + sum(workers) * every,
         "E2bird": weights + in_engine * again,
     }

@@ -7,23 +7,10 @@ from functools import partial
 from typing import Annotated, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, bars, each
+from bench.harness import Report, Row, bars, each
 from bench.harness.bisection import highest as bisected
-from bench.papers.gpulet.trial import (
-    ALLOWED,
-    GPUS,
-    LAW,
-    PUBLISHED_P90,
-    SCENARIO_STEP_RPS,
-    EveryCut,
-    Law,
-    every_scenario,
-    overheads,
-    schedule,
-    violation,
-)
+from bench.papers.gpulet import trial
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.highest import known, largest_rps
 from bench.planning.schedulers import GPU, MIXES, demand, serves
@@ -50,7 +37,6 @@ def figure4(*, sample: Annotated[int, "scenarios of 19,682; 0 for all"] = 1_500)
     """
     found = scenarios_served((Nexus(), Nexus(2)), LOADS, sample)
     rows: list[Row] = []
-    series: dict[str, list[float]] = {"SBP with halves": [], "SBP": []}
     for load, both in found.items():
         name = f"rates x{load:g}, of {len(both)}"
         whole, halves = map(sum, zip(*both, strict=True))
@@ -62,17 +48,14 @@ def figure4(*, sample: Annotated[int, "scenarios of 19,682; 0 for all"] = 1_500)
             Row(f"{name}: two halves", None, halves),
             Row(f"{name}: of the rest, halves serve", None, part, " %"),
         ]
-        for way, count in zip(series, (halves, whole), strict=True):
-            series[way].append(100.0 * count / len(both))
-    groups = [f"rates x{load:g}" for load in found]
-    return Report(rows, bars(groups, series, "schedulable, %"), (5.0, 3.0))
+    return Report(rows)
 
 
 def scenarios_served(
     planners: tuple[Planner, Planner], loads: Sequence[float], sample: int
 ) -> dict[float, list[tuple[bool, bool]]]:
     """By load, for each scenario whether each of two planners serves it on four GPUs."""
-    vectors, found = every_scenario(sample), {}
+    vectors, found = trial.every_scenario(sample), {}
     with ProcessPoolExecutor(2) as pool:
         for load in loads:
             served = partial(_served, planners, load)
@@ -83,8 +66,8 @@ def scenarios_served(
 def _served(
     planners: tuple[Planner, Planner], load: float, vector: Sequence[int]
 ) -> tuple[bool, bool]:
-    asked = demand([SCENARIO_STEP_RPS * load * level for level in vector])
-    first, second = (serves(planner, asked, GPUS, profiles()) for planner in planners)
+    asked = demand([trial.SCENARIO_STEP_RPS * load * level for level in vector])
+    first, second = (serves(planner, asked, trial.GPUS, profiles()) for planner in planners)
     return first, second
 
 
@@ -121,13 +104,7 @@ def figure5() -> Report:
     gains = {"best-fit / temporal": over_whole, "static ideal / best-fit": over_greedy}
     for what, ones in gains.items():
         rows += each(f"{what}, {{}}", dict(zip(names, ones, strict=True)))
-    series = {
-        "temporal": [w / g for w, g in zip(whole, greedy, strict=True)],
-        "best-fit": [1.0] * len(PAIRS),
-        f"static ideal {best}": over_greedy,
-    }
-    drawn = bars(names, series, "throughput / best-fit")
-    return Report(rows, drawn, (6.0, 3.0), notes=f"the best static cut is {best}")
+    return Report(rows, notes=f"the best static cut is {best}")
 
 
 def highest_of_pair(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
@@ -153,28 +130,21 @@ def figure6() -> Report:
     simulated with, whose one constant was set so that its 90th percentile is the paper's. It is an
     input, shown for what it is.
     """
-    values = overheads(LAW) * 100.0
+    values = trial.overheads(trial.LAW) * 100.0
     rows = [
-        Row("90 % below", PUBLISHED_P90 * 100, float(np.quantile(values, 0.9)), " %"),
+        Row("90 % below", trial.PUBLISHED_P90 * 100, float(np.quantile(values, 0.9)), " %"),
         Row("median", None, float(np.median(values)), " %"),
         Row("largest", None, float(values[-1]), " %"),
     ]
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.step(values, np.linspace(0, 100, len(values)), color=COLOURS[0], label="the law")
-        axes.plot([PUBLISHED_P90 * 100], [90], "o", color="black", label="the paper's 90 %")
-        axes.set(xlabel="latency overhead, %", ylabel="cumulative, %", ylim=(0, 100))
-        axes.legend(frameon=False, fontsize=8)
-
-    return Report(rows, draw, (5.0, 3.0))
+    return Report(rows)
 
 
 SCHEDULERS: Mapping[str, Planner] = {
     "SBP": Nexus(),
     "greedy best-fit": bestfit,
     "gpulet": Gpulet(),
-    "gpulet+int": Gpulet(LAW),
+    "gpulet+int": Gpulet(trial.LAW),
 }
 #: Section 5.2: gpulet+int over the others on average, and over SBP on game (1650 against 690).
 OVER_SBP, OVER_BEST_FIT, OVER_GPULET, GAME = 1.617, 1.812, 1.075, 1650.0 / 690.0
@@ -214,15 +184,15 @@ def figure12(
 
 def scheduled_rps(planner: Planner, name: str, there: Profiles | None = None) -> float:
     """The highest rate of each model of a mix that is schedulable."""
-    return largest_rps(lambda rate: schedule(planner, name, rate, there) is not None, 1.01)
+    return largest_rps(lambda rate: trial.schedule(planner, name, rate, there) is not None, 1.01)
 
 
 def kept_rps(planner: Planner, name: str, seconds: float, there: Profiles | None = None) -> float:
     """The highest rate, in steps of 4 %, that is schedulable and kept when run."""
     top = rate = scheduled_rps(planner, name, there)
     while rate > top * _LEAST:
-        plan = schedule(planner, name, rate, there)
-        if plan is not None and violation(plan, name, rate, seconds, there) <= ALLOWED:
+        plan = trial.schedule(planner, name, rate, there)
+        if plan is not None and trial.violation(plan, name, rate, seconds, there) <= trial.ALLOWED:
             return rate
         rate *= _STEP
     return 0.0
@@ -246,7 +216,7 @@ def _why(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
         name = f"latency as share to the power -{power:g}: gpulet+int / SBP"
         rows.append(Row(name, OVER_SBP, _mean(ours, sbp)))
     for part in _PARTS_OF_LAW:
-        kept = throughput(Gpulet(Law(LAW.scale * part)), _SECONDS, names)
+        kept = throughput(Gpulet(trial.Law(trial.LAW.scale * part)), _SECONDS, names)
         name = f"{part:g} of the slowdown planned for: gpulet+int / gpulet"
         rows.append(Row(name, OVER_GPULET, _mean(kept, found["gpulet"])))
     return rows
@@ -288,7 +258,7 @@ def figure13(
         s: {name: violations_pct(s, name, seconds) for name in names}
         for s in ("gpulet", "gpulet+int")
     }
-    limit_pct = 100.0 * ALLOWED
+    limit_pct = 100.0 * trial.ALLOWED
     rows: list[Row] = []
     for scheduler, by_name in found.items():
         over = sum(pct > limit_pct for _, pct in by_name.values())
@@ -304,9 +274,9 @@ def figure13(
 def violations_pct(scheduler: str, name: str, seconds: float) -> tuple[float, float]:
     """The highest scheduled rate of all models together, and what part is late or dropped there."""
     rate = scheduled_rps(SCHEDULERS[scheduler], name)
-    plan = schedule(SCHEDULERS[scheduler], name, rate)
+    plan = trial.schedule(SCHEDULERS[scheduler], name, rate)
     assert plan is not None
-    return rate * len(MIXES[name]), 100.0 * violation(plan, name, rate, seconds)
+    return rate * len(MIXES[name]), 100.0 * trial.violation(plan, name, rate, seconds)
 
 
 IDEAL_LOADS = (1.0, 1.5, 2.0)
@@ -323,9 +293,10 @@ def figure15(*, sample: Annotated[int, "scenarios asked"] = 120) -> Report:
     too; the paper's scenarios lie between the two. A sample of the 19,682; the page has --sample
     600.
     """
-    found = scenarios_served((Gpulet(LAW), EveryCut(Gpulet(LAW))), IDEAL_LOADS, sample)
+    found = scenarios_served(
+        (Gpulet(trial.LAW), trial.EveryCut(Gpulet(trial.LAW))), IDEAL_LOADS, sample
+    )
     rows: list[Row] = []
-    series: dict[str, list[float]] = {"ideal": [], "gpulet+int": []}
     for load, both in found.items():
         name = f"rates x{load:g}, of {len(both)}"
         ours, ideal = map(sum, zip(*both, strict=True))
@@ -335,10 +306,7 @@ def figure15(*, sample: Annotated[int, "scenarios asked"] = 120) -> Report:
             Row(f"{name}: ideal", None, ideal),
             Row(f"{name}: fewer, of all", FEWER_SCENARIOS_PCT, fewer_pct, " %"),
         ]
-        for way, count in zip(series, (ideal, ours), strict=True):
-            series[way].append(100.0 * count / len(both))
-    groups = [f"rates x{load:g}" for load in found]
-    return Report(rows, bars(groups, series, "schedulable, %"), (5.0, 3.0))
+    return Report(rows)
 
 
 OF_IDEAL_PCT = 92.6
@@ -362,16 +330,15 @@ def figure16(
         Row("gpulet+int / ideal, mean", OF_IDEAL_PCT, sum(parts.values()) / len(parts), " %"),
         *each("gpulet+int / ideal, {}", parts, " %"),
     ]
-    series = {"ideal": [100.0] * len(parts), "gpulet+int": list(parts.values())}
-    return Report(rows, bars(parts, series, "highest rate, % of ideal"), (6.0, 3.0))
+    return Report(rows)
 
 
 def highest_of_mix(name: str, exactly: float) -> tuple[float, float]:
     """The highest rates of each model of a mix: of gpulet+int, and of the ideal."""
-    ours, ideal = Gpulet(LAW), EveryCut(Gpulet(LAW))
+    ours, ideal = Gpulet(trial.LAW), trial.EveryCut(Gpulet(trial.LAW))
     mine = scheduled_rps(ours, name)
 
     def fits(rate_rps: float) -> bool:
-        return schedule(ideal, name, rate_rps) is not None
+        return trial.schedule(ideal, name, rate_rps) is not None
 
     return mine, bisected(fits, mine, mine * _TOP, exactly)

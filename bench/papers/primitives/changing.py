@@ -1,41 +1,22 @@
-"""Shares that change and weights that are shared: Figure 8 and Table 2, on the CPU device, too."""
+"""Shares that change and weights that are shared: Figure 8 and Table 2."""
 
-import asyncio
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from bench.fidelity.changing_share import ChangingShare, engine_of
-from bench.fidelity.stand import Stand, cores, network, write_network
-from bench.harness import COLOURS, Report, Row, bars, curves, each, panels, processes
-from bench.hosting_gaps import Gaps
-from bench.papers.primitives.v100 import (
-    FIGURE_8_AT_S,
-    FIGURE_8_RPS,
-    FIGURE_8_SHARES_PCT,
-    MORE_INSTANCES,
-    MORE_MODELS_PCT,
-    OVERLAPPED_DOWNTIME_MS,
-    PLAIN_DOWNTIME_MS,
-    V100,
-    profile,
-)
+from bench.harness import COLOURS, Report, Row
+from bench.papers.primitives import v100
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu, Trait
-from interlace.core.messages import CreatePartition, Load, ReleasePartition, WorkFinished
+from interlace.core.messages import CreatePartition, Load, WorkFinished
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile, Profiles
-from interlace.core.request import Batch, Outcome
+from interlace.core.request import Outcome
 from interlace.device.simulated.device import SimulatedDevice, device_factory
 from interlace.device.simulated.physics import MECHANISMS, MechanismCosts, Physics
 from interlace.perf.latency import surface
@@ -49,102 +30,6 @@ from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.varying import Steps
 
-_EVERY_S: Final = 0.004
-_PATIENT_MS: Final = 60_000.0
-_LIMIT_S: Final = 60.0
-
-
-class Changed(NamedTuple):
-    """A share that changed under traffic. Times in ms: the longest without a reply around the
-    change and before it, the longest in which no worker held the model, from plan to standing."""
-
-    down_ms: float
-    usual_ms: float
-    hostless_ms: float
-    change_ms: float
-    sent: int
-    lost: int
-
-
-@contextmanager
-def _repository(width: int, layers: int) -> Iterator[Path]:
-    with TemporaryDirectory(prefix="interlace-primitives-") as folder:
-        root = Path(folder)
-        write_network(root, network(width, layers), "slo_ms = 1000\nmax_batch = 4\n")
-        yield root
-
-
-def changed(overlapped: bool, seconds: float = 1.0) -> Changed:
-    """From one core to two while requests flow; the old worker stays until the new one stands,
-    or makes room for it first."""
-    with _repository(512, 2) as root:
-        return asyncio.run(_changed(root, overlapped, seconds))
-
-
-async def _changed(root: Path, overlapped: bool, seconds: float) -> Changed:
-    async with Stand(root, ["network"]) as stand:
-        gpu = stand.device.gpu
-        if not overlapped:
-            gpu = replace(gpu, traits=gpu.traits - {Trait.OVERLAPPED_REORGANISATION})
-        gaps = Gaps(engine_of(gpu))
-        run = ChangingShare(stand, gpu, [gaps])
-        await run.go_to(50)
-        traffic = asyncio.create_task(_keep_sending(run))
-        await asyncio.sleep(seconds)
-        began_ms, ended_ms = await run.go_to(100)
-        await asyncio.sleep(seconds)
-        await run.end(traffic)
-    between = [(b - a, b) for (a, _), (b, _) in pairwise(run.replies)]
-    return Changed(
-        max(gap for gap, at_ms in between if at_ms >= began_ms),
-        max(gap for gap, at_ms in between if at_ms < began_ms),
-        max((gap.until_ms - gap.from_ms for gap in gaps.gaps), default=0.0),
-        ended_ms - began_ms,
-        run.sent,
-        run.lost,
-    )
-
-
-async def _keep_sending(run: ChangingShare) -> None:
-    while True:
-        run.send()
-        await asyncio.sleep(_EVERY_S)
-
-
-def workers_bytes(shared: bool, most: int, width: int = 2048, layers: int = 8) -> list[int]:
-    """Memory in bytes of 1 to ``most`` workers that hold the same model and have run it.
-
-    The sum of proportional set sizes: a page that n processes share counts a n-th in each.
-    """
-    with _repository(width, layers) as root:
-        return asyncio.run(_workers_bytes(root, shared, most))
-
-
-async def _workers_bytes(root: Path, shared: bool, most: int) -> list[int]:
-    found: list[int] = []
-    async with Stand(root, ["network"], partial(cores, share_weights=shared)) as stand:
-        ((key, opened),) = stand.opened.items()
-        gpu = stand.device.gpu.id
-        before = _others_bytes()
-        for index in range(most):
-            name = f"worker{index}"
-            await stand.rig.do(CreatePartition(gpu, name, 50), _LIMIT_S)
-            await stand.rig.do(Load(gpu, name, key), _LIMIT_S)
-            request = opened.request(stand.rig.next_id(), stand.clock.now_ms(), _PATIENT_MS)
-            batch = Batch(stand.rig.next_id(), key, (request,), 1)
-            await stand.rig.run(name, batch, _LIMIT_S)
-            found.append(_others_bytes() - before)
-        for index in range(most):
-            await stand.rig.do(ReleasePartition(gpu, f"worker{index}"), _LIMIT_S)
-    return found
-
-
-def _others_bytes() -> int:
-    """Proportional set sizes of this process and its children: sharing moves pages between them."""
-    own = os.getpid()
-    return processes.pss_bytes([own, *processes.descendants([own])])
-
-
 MODEL: Final = "resnet50"
 SLO_MS: Final = 100.0
 MOST_ROWS: Final = 32
@@ -156,7 +41,7 @@ SWITCH_MS: Final = MECHANISMS["mps"].hand_over_ms
 _COSTS: Final = MechanismCosts(carve_ms=0.0, release_ms=1.0, hand_over_ms=SWITCH_MS)
 
 
-def figure8(*, live: bool = True) -> Report:
+def figure8() -> Report:
     """Figure 8: ResNet-50 on a V100 as its rate rises from 520 to 680/s, its share from 40 to 50 %.
 
     Baseline (no change), change without overlap (the old process ends, then the new one loads for 3
@@ -167,9 +52,6 @@ def figure8(*, live: bool = True) -> Report:
 
     Left open: the SLO (100 ms), the largest batch (32), how often rates are looked at (every 0.5 s;
     three samples are waited for).
-
-    Then the same change live on this machine: a worker process of one core gives way to one of two
-    while requests flow, without overlap and with it (some 10 s).
     """
     runs = {
         "baseline": run(True, fixed=True),
@@ -178,36 +60,26 @@ def figure8(*, live: bool = True) -> Report:
     }
     found = {name: seen(record) for name, record in runs.items()}
     base, plain, overlapped = found.values()
-    before, after = FIGURE_8_SHARES_PCT
+    before, after = v100.FIGURE_8_SHARES_PCT
     down = "longest time without service"
     shares = overlapped.shares_pct
     rows = [
         Row("share before the change", before, shares[0], " %"),
         Row("share after it", after, shares[-1], " %"),
         Row("baseline: images at the end", None, base.after_rps, " /s"),
-        Row(f"without overlap: {down}", PLAIN_DOWNTIME_MS, plain.down_ms, " ms"),
-        Row("without overlap: images at the end", FIGURE_8_RPS[1], plain.after_rps, " /s"),
+        Row(f"without overlap: {down}", v100.PLAIN_DOWNTIME_MS, plain.down_ms, " ms"),
+        Row("without overlap: images at the end", v100.FIGURE_8_RPS[1], plain.after_rps, " /s"),
         Row(f"overlapped: {down}", None, overlapped.down_ms, " ms"),
-        Row("overlapped: and the switch (put in)", OVERLAPPED_DOWNTIME_MS, SWITCH_MS, " ms"),
-        Row("overlapped: images at the end", FIGURE_8_RPS[1], overlapped.after_rps, " /s"),
+        Row("overlapped: and the switch (put in)", v100.OVERLAPPED_DOWNTIME_MS, SWITCH_MS, " ms"),
+        Row("overlapped: images at the end", v100.FIGURE_8_RPS[1], overlapped.after_rps, " /s"),
         *(Row(f"{name}: requests given up", None, one.lost) for name, one in found.items()),
     ]
-    for name in ("without overlap", "overlapped") if live else ():
-        one = changed(name == "overlapped")
-        times_ms = {
-            "longest time without a worker": one.hostless_ms,
-            "longest time without a reply": one.down_ms,
-            "the same while nothing changes": one.usual_ms,
-            "until only the new worker stands": one.change_ms,
-        }
-        rows += each(f"live, {name}: {{}}", times_ms, " ms")
-        rows.append(Row(f"live, {name}: of {one.sent} requests lost", None, one.lost))
 
     def draw(figure: Figure) -> None:
         seconds = np.arange(len(base.bins_rps)) * _BIN_MS / 1e3
         for axes, (name, one) in zip(figure.subplots(1, 3), found.items(), strict=True):
             axes.step(seconds, one.bins_rps, where="post", color=COLOURS[0])
-            axes.axvline(FIGURE_8_AT_S, color="black", lw=0.8)
+            axes.axvline(v100.FIGURE_8_AT_S, color="black", lw=0.8)
             axes.set(title=name, xlabel="s", ylabel="images/s", ylim=(0, 900))
 
     return Report(rows, draw, (9.6, 3.0))
@@ -232,8 +104,10 @@ class LeastShare:
 
 def gpu(overlapped: bool) -> Gpu:
     """A V100 whose partitions can stand before old ones go, or not."""
-    traits = V100.traits if overlapped else V100.traits - {Trait.OVERLAPPED_REORGANISATION}
-    return replace(V100, id="gpu0", traits=traits)
+    traits = (
+        v100.V100.traits if overlapped else v100.V100.traits - {Trait.OVERLAPPED_REORGANISATION}
+    )
+    return replace(v100.V100, id="gpu0", traits=traits)
 
 
 def run(overlapped: bool, fixed: bool = False) -> RunRecord:
@@ -243,8 +117,8 @@ def run(overlapped: bool, fixed: bool = False) -> RunRecord:
         grow_and_shrink, period_ms=_PERIOD_MS, margin=MARGIN, resolve_ms=2 * _PERIOD_MS
     )
     planner = LeastShare()
-    demand = (Demand(MODEL, FIGURE_8_RPS[0] * MARGIN, SLO_MS, MOST_ROWS),)
-    known = {MODEL: replace(profile(MODEL), load_ms=PLAIN_DOWNTIME_MS)}
+    demand = (Demand(MODEL, v100.FIGURE_8_RPS[0] * MARGIN, SLO_MS, MOST_ROWS),)
+    known = {MODEL: replace(v100.profile(MODEL), load_ms=v100.PLAIN_DOWNTIME_MS)}
     scenario = Simulation(
         replace(resolve("triton"), planner=planner, packer=planner, scaler=scaler),
         Fleet((there,)),
@@ -252,7 +126,13 @@ def run(overlapped: bool, fixed: bool = False) -> RunRecord:
         known,
         known,
         merge_arrivals(
-            {MODEL: Steps(((0.0, FIGURE_8_RPS[0]), (FIGURE_8_AT_S, FIGURE_8_RPS[1])))}, SECONDS, 8
+            {
+                MODEL: Steps(
+                    ((0.0, v100.FIGURE_8_RPS[0]), (v100.FIGURE_8_AT_S, v100.FIGURE_8_RPS[1]))
+                )
+            },
+            SECONDS,
+            8,
         ),
         plan=planner(demand, Fleet((there,)), known, Plan()) if fixed else None,
         device=device_factory(Physics(_COSTS, jitter=True)),
@@ -281,7 +161,7 @@ def seen(record: RunRecord) -> Change:
     runs = sorted((one.started_ms, one.ended_ms) for one in record.executions)
     gaps = [(b[0] - a[1], a[1]) for a, b in pairwise(runs)]
     # Before the rate rises batches end sooner than requests come: only after it is a gap missed.
-    down_ms, at_ms = max(gap for gap in gaps if gap[1] >= start_ms + FIGURE_8_AT_S * 1e3)
+    down_ms, at_ms = max(gap for gap in gaps if gap[1] >= start_ms + v100.FIGURE_8_AT_S * 1e3)
     bins = np.zeros(int(SECONDS * 1e3 / _BIN_MS))
     for one in record.executions:
         place = int((one.ended_ms - start_ms) / _BIN_MS)
@@ -301,11 +181,7 @@ PRIVATE_BYTES: Final = 1_230_000_000
 _LIMIT: Final = 100
 
 
-def table2(
-    *,
-    workers: Annotated[int, "of the live part, at most"] = 4,
-    width: Annotated[int, "of its network's layers"] = 2048,
-) -> Report:
+def table2() -> Report:
     """Table II: instances of a model in one T4 of 16 GB, with weights of their own and shared.
 
     How many fit is asked of the simulated device, which refuses a load it has no memory for. The
@@ -313,13 +189,10 @@ def table2(
     taken, what gpulet's released code counts for a process with its framework. Shown beside is the
     range of that figure in which the printed gain comes out. Weights are those of the networks as
     32-bit floats.
-
-    Then the same question live on this machine: worker processes that hold 134 MB of weights, their
-    own or shared, and what each takes.
     """
     rows: list[Row] = []
     counts: dict[str, tuple[int, int]] = {}
-    for model, gain in MORE_INSTANCES.items():
+    for model, gain in v100.MORE_INSTANCES.items():
         own, shared = (fit(WEIGHTS_BYTES[model], PRIVATE_BYTES, s) for s in (False, True))
         counts[model] = own, shared
         least, most = consistent_bytes(model)
@@ -330,24 +203,8 @@ def table2(
             Row(f"{model}: up to this (not all between)", None, most / 1e6, " MB"),
         ]
     gained = 100.0 * (sum(s for _, s in counts.values()) / sum(o for o, _ in counts.values()) - 1)
-    rows.append(Row("models more in all (20 to 30)", MORE_MODELS_PCT[0], gained, " %"))
-    live = {shared: workers_bytes(shared, workers, width) for shared in (False, True)}
-    for shared, name in ((False, "their own"), (True, "shared")):
-        each = float(np.diff(live[shared]).mean()) / 1e6
-        rows.append(Row(f"live: a worker more, weights {name}", None, each, " MB"))
-    series = {
-        name: [count[place] for count in counts.values()]
-        for place, name in enumerate(("own weights", "shared"))
-    }
-    lines = {
-        "shared" if shared else "own weights": (range(1, workers + 1), [one / 1e6 for one in taken])
-        for shared, taken in live.items()
-    }
-    drawn = panels(
-        bars(counts, series, "instances", title="simulated T4"),
-        curves(lines, "o-", title="live", xlabel="workers", ylabel="MB", ylim=(0, None)),
-    )
-    return Report(rows, drawn, (6.4, 3.0))
+    rows.append(Row("models more in all (20 to 30)", v100.MORE_MODELS_PCT[0], gained, " %"))
+    return Report(rows)
 
 
 def fit(weights_bytes: int, private_bytes: int, shared: bool) -> int:
@@ -369,7 +226,7 @@ def fit(weights_bytes: int, private_bytes: int, shared: bool) -> int:
 
 def consistent_bytes(model: str) -> tuple[int, int]:
     """Least and most private memory, in steps of 10 MB, with which the printed gain comes out."""
-    weights, gain = WEIGHTS_BYTES[model], MORE_INSTANCES[model]
+    weights, gain = WEIGHTS_BYTES[model], v100.MORE_INSTANCES[model]
     memory = T4.memory_bytes
     steps = range(300_000_000, 5_000_000_000, 10_000_000)
     own = [memory // (weights + private) for private in steps]

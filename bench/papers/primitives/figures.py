@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from bench.harness import COLOURS, Report, Row, bars, each, panels, rate_and_latency
+from bench.harness import COLOURS, Report, Row, each, panels, rate_and_latency
 from bench.papers.dstack.v100 import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
 from bench.papers.primitives import running
@@ -266,9 +266,7 @@ def table4(*, seconds: float = 2.0) -> Report:
     use the smallest part of the GPU.
     """
     rows: list[Row] = []
-    gains: dict[str, list[float]] = {}
     for source, made in (("TensorRT logs", t4), ("PyTorch", pytorch)):
-        found = gains[source] = []
         for model in MODELS:
             profile, slo_ms = made(model), TABLE_4_SLOS_MS[model]
             count, share_pct = ADVISED[model]
@@ -276,13 +274,10 @@ def table4(*, seconds: float = 2.0) -> Report:
             many, p99_ms = served(profile, count, share_pct, seconds)
             rowwise, _ = served(profile, count, share_pct, seconds, 1)
             alone, _ = served(profile, 1, 100, seconds, 1)
-            found.append(many / single)
             name = f"{source}, {model}"
             rows += [
                 Row(
-                    f"{name}: {count} x {share_pct} % over 1 x 100 %",
-                    INSTANCES_GAIN,
-                    found[-1],
+                    f"{name}: {count} x {share_pct} % over 1 x 100 %", INSTANCES_GAIN, many / single
                 ),
                 Row(f"{name}: 1 x 100 %, images", None, single, " /s"),
                 Row(f"{name}: {count} x {share_pct} %, images", None, many, " /s"),
@@ -294,8 +289,7 @@ def table4(*, seconds: float = 2.0) -> Report:
             if advice:
                 what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
                 rows.append(Row(what, None, advice.rows_per_s, " /s"))
-    drawn = bars(MODELS, gains, "throughput over one instance", level=INSTANCES_GAIN)
-    return Report(rows, drawn, (6.0, 3.0))
+    return Report(rows)
 
 
 def physics() -> Physics:
