@@ -2,6 +2,8 @@
 
 In one run, in turns, on the same node and send times. Added is the difference of quantiles of
 latency; CPU is what the router's own process used for each call, of which one core's most follows.
+Ray Serve beside does less than all others: its replica answers at once, and is counted with its
+proxy.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Final
 
-from bench.fleet.stands import haproxy, node, router, running
+from bench.fleet.stands import haproxy, node, ray_serve, ray_workers, router, running
 from bench.harness import Report, Table, main, percentile, spread
 from bench.harness.processes import cpu_s
 from interlace.core.tensor import ITEM_BYTES
@@ -25,7 +27,7 @@ from interlace.load.v2_client import V2Client, make_call
 from interlace.proto.messages import ModelInferRequest
 from interlace.server.grpc.service import MODEL_INFER
 
-_NODE, _ROUTER, _HAPROXY = 18_410, 18_420, 18_430
+_NODE, _ROUTER, _HAPROXY, _RAY = 18_410, 18_420, 18_430, 18_440
 
 
 def road(
@@ -34,7 +36,8 @@ def road(
     seconds: Annotated[float, "of each turn"] = 5.0,
     turns: Annotated[int, "of each way"] = 5,
     model: Annotated[str, "of examples/fleet"] = "tagger",
-    proto: Annotated[str, "http, or grpc (without HAProxy)"] = "http",
+    proto: Annotated[str, "http, or grpc (without HAProxy and Ray Serve)"] = "http",
+    ray: Annotated[str, "a Python that has ray[serve], to put Ray Serve beside"] = "",
 ) -> Report:
     """Latency and CPU of each way."""
     with ExitStack() as ends, tempfile.TemporaryDirectory() as folder:
@@ -47,6 +50,9 @@ def road(
                 ways["HAProxy"] = _HAPROXY, [ends.enter_context(other)]
             except UserError as error:
                 print(error)
+        if ray and proto == "http":
+            pid = ends.enter_context(running(*ray_serve(_RAY, ray)))
+            ways["Ray Serve"] = _RAY, ray_workers(pid)
         found = {way: _Way() for way in ways}
         for turn in range(turns):
             for way, (port, pids) in ways.items():

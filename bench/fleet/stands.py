@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from bench.harness.processes import descendants
 from interlace.core.user_errors import UserError
 
 MODELS: Final = Path("examples/fleet")
@@ -75,6 +76,29 @@ def haproxy(port: int, nodes: Sequence[int], folder: Path) -> tuple[list[str], s
         f"backend nodes\n  balance leastconn\n  http-reuse always\n{servers}\n"
     )
     return [program, "-db", "-f", str(config)], f"http://127.0.0.1:{port}/v2/models/tagger/ready"
+
+
+def ray_serve(port: int, python: str) -> tuple[list[str], str]:
+    """Ray Serve's proxy and one replica that answers at once, by a Python that has it.
+
+    Raises:
+        UserError: that Python does not have it.
+    """
+    found = subprocess.run([python, "-c", "import ray.serve"], capture_output=True, check=False)
+    if found.returncode:
+        raise UserError(f"{python} cannot import ray.serve: give a Python with ray[serve]")
+    script = str(Path(__file__).with_name("ray_serve.py"))
+    return [python, script, str(port)], f"http://127.0.0.1:{port}/v2/models/tagger/ready"
+
+
+def ray_workers(pid: int) -> list[int]:
+    """The processes of Ray Serve that a request goes through."""
+    found = []
+    for one in descendants([pid]):
+        title = Path(f"/proc/{one}/cmdline").read_bytes()
+        if title.startswith((b"ray::ProxyActor", b"ray::ServeReplica")):
+            found.append(one)
+    return found
 
 
 def _answers(url: str) -> bool:

@@ -12,6 +12,7 @@ ELSEWHERE = (
     "bench/peers/servers/",
     "bench/peers/repo/",
     "bench/mix/mosec_srv.py",
+    "bench/fleet/ray_serve.py",
 )
 KNOWN = frozenset(
     {"bench", "interlace", "numpy", "matplotlib", "rich", "msgspec", "uvloop", "httptools", "torch"}
