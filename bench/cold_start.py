@@ -1,16 +1,9 @@
 """A cold start on this machine's cores, beside a warm run and beside opening the model anew.
 
-Weights are in the page cache, or on disk, and plans are made for where they are; what a plan is
-predicted to take is beside what it took. Takes of all ways alternate, so that what else the machine
-does is shared by them; ratios are of the same round, with their spread. Each start from the page
-cache follows a run on the file, as each warm run follows another: the processor's caches hold what
-they can of the weights. "flushed" are a warm run and our start after other memory was read, as much
-as the largest cache holds: what a model finds that was not asked lately, and no start there can
-be faster than that warm run.
-
-"opened" is what loading is elsewhere: the model is made, gets its weights, and runs once. What
-models of the zoo spend on random weights is in that. "loaded" is the part of it that no loader can
-leave out: weights go from their file to memory of their own, and a module that stands ready runs.
+Weights are in the page cache, or on disk. Takes of all ways alternate; ratios are of the same
+round, with their spread. "flushed" are a warm run and our start after other memory was read, as
+much as the largest cache holds. "opened": the model is made, gets its weights, and runs once.
+"loaded": weights go from their file to memory of their own, and a module that is ready runs.
 """
 
 from __future__ import annotations

@@ -6,15 +6,13 @@ All that the file holds is then summed up, as `python -m bench.peers.summarise` 
 """
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from bench.harness import Report, main, processes
 from bench.harness.closed_loop import closed_loop
-from bench.peers import bare_torch, models, once, wire
+from bench.peers import models, once, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.summarise import FILE, summarise
 from bench.peers.table import PEERS_HOME, Peer, installed, prepare
@@ -48,7 +46,6 @@ def peers(
     bench = Bench(home, "0", nice)
     for rep in range(reps):
         with (out / FILE).open("a") as kept:
-            kept.write(json.dumps({"rep": rep, "bare_torch": _bare()}) + "\n")
             for name in chosen:
                 for row in one_peer(name, table[name], bench, seconds, rep + 1, patience_s):
                     kept.write(json.dumps({"rep": rep, "time": time.time(), **row}) + "\n")
@@ -111,15 +108,6 @@ def _line(row: Row) -> str:
         f"(client {full['client_busy']}, others {full['others_cpus']}), "
         f"half {half.get('p50_ms')}/{half.get('p99_ms')} ms {full['statuses']}"
     )
-
-
-def _bare() -> Row:
-    """The CNN without a server, on the core that servers get."""
-    command = [sys.executable, "-m", bare_torch.__name__, "--batches", "1", "16", "--core", "0"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found: Row = json.loads(text)
-    print(f"bare torch {found}", flush=True)
-    return found
 
 
 if __name__ == "__main__":

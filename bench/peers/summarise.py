@@ -73,8 +73,7 @@ def summary(rows: list[Row]) -> Row:
         | {f: _spread([v for r in group if (v := value(r, f)) is not None]) for f in FIGURES}
         for key, group in groups.items()
     ]
-    return {"figures": figures, "ratios": _ratios(groups), "servers": _servers(rows),
-            "cnn_share_of_bare_torch": _bare_share(rows, groups)}  # fmt: skip
+    return {"figures": figures, "ratios": _ratios(groups), "servers": _servers(rows)}
 
 
 def _ratios(groups: dict[Key, list[Row]]) -> list[Row]:
@@ -92,18 +91,6 @@ def _ratios(groups: dict[Key, list[Row]]) -> list[Row]:
             row[figure] = _spread([a / b for a, b in pairs if a is not None and b])
         out.append(row)
     return out
-
-
-def _bare_share(rows: list[Row], groups: dict[Key, list[Row]]) -> Row:
-    """CNN rate over that of torch alone at batch 16, measured in the same repetition."""
-    bare = {row["rep"]: row["bare_torch"]["16"]["rps"] for row in rows if "bare_torch" in row}
-    return {
-        f"{peer} {proto}": _spread(
-            [r["full"]["rps"] / bare[r["rep"]] for r in group if r["rep"] in bare]
-        )
-        for (peer, model, proto), group in groups.items()
-        if model == "cnn"
-    }
 
 
 def _servers(rows: list[Row]) -> Row:

@@ -67,14 +67,9 @@ def figure4(*, draws: Annotated[int, "sets of repetition counts R_i"] = 0) -> Re
     """Figure 4: knees of analytic DNNs and of Mobilenet, by equation 6.
 
     4a and 4b are equations 1 to 5 with 50 kernels, t_p = 40 and t_np = 10, on 1 to 80 SMs. Left
-    open: the repetitions R_i (1 here: then E_t depends on S / N1 alone, and every knee is the same
-    part of N1, whatever they are, as long as they are alike; the paper's three are 0.45, 0.6 and
-    0.52 of N1) and what the bars in equation 1 mean: an absolute value, or rounding down, which
-    moves the third knee. With ``--draws`` counts R_i of 1 to 12 are drawn anew for each kernel:
-    only such counts, of each case's own, move the knees apart as the paper has them. 4c and 4d are
-    measurements; here they are the same equations with N1 = 16 for one row, which makes the knee of
-    one row 10 %. By equation 4 the serial part grows with the batch, so the knee grows more slowly
-    than the batch.
+    open: the repetitions R_i (1 here; ``--draws`` draws 1 to 12 for each kernel) and what the bars
+    in equation 1 mean (an absolute value, or rounding down). 4c and 4d are measurements; here they
+    are the same equations with N1 = 16 for one row.
     """
     rows = [
         Row(f"4b: knee in SMs, N1 = {first}{', rounded down' if floored else ''}",
@@ -142,17 +137,12 @@ def figure9(*, seconds: float = 10.0) -> Report:
     """Figure 9: schedules of Alexnet, ResNet-50 and VGG-19 (a to c), and the ideal scheduler (d).
 
     9a to 9c: temporal sharing, the session without and with the dynamic fill. The use of the GPU
-    counts every batch at its model's knee. Left open: the load; here 16 images of each model in an
-    SLO (640, 320 and 160/s), what one planned batch per SLO serves. The printed 44 and 60 % are
-    what full slices and one full batch in each SLO come to: 44.3 and 59.5 % by Table 6.
+    counts every batch at its model's knee. Left open: the load (16 images of each model in an SLO).
 
-    9d: three ConvNets, 100 us slots, every next kernel known. Left open: the kernels (here each has
-    its model's knee; beside it, kernels that need more and less with the same sum), SLOs (twice the
-    runtime), batches (single inferences), the load (all that a model alone could serve, of each),
-    and latency below the knee: GSLICE's parts are three quarters of knees. The bars have Figure
-    11's fitted share^-2; with the share^-1 of the authors' logs GSLICE does more than D-STACK,
-    against the paper. "Work" is inferences at their knees and runtimes, in % of the GPU: inferences
-    alone favour who serves the shortest.
+    9d: three ConvNets, 100 us slots, every next kernel known. Left open: the kernels (each has its
+    model's knee; further rows have others with the same sum), SLOs (twice the runtime), batches
+    (one row), the load (what a model alone could serve) and latency below the knee (Figure 11's
+    fit, and the logs' share^-1). "Work" is inferences at their knees and runtimes, in % of the GPU.
     """
     abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
     rates = {"ideal": next(iter(best.values())).ideal.rows_per_s}
@@ -260,13 +250,9 @@ _GAIN: Final = 0.3
 def figure10(*, seconds: float = 10.0) -> Report:
     """Figure 10: throughput and GPU time of four models by scheduler: fairness.
 
-    Alexnet, Mobilenet, ResNet-50 and VGG-19 with Table 6's SLOs, shares and batches for 10 s, gaps
-    uniformly distributed: temporal sharing, D-STACK, max-throughput, max-min. Throughput is what
-    was answered, in time or late. Left open: the rates; here those of section 7 (700, 700, 320 and
-    160/s). The paper's factors over temporal sharing (2 for the heavy two, 4 for the light two) are
-    words about bars; so is the rest, and what is only drawn has no published figure here. Left
-    open, too: what a whole GPU gains over the knee; nothing here, and in further rows 30 % of the
-    latency.
+    Table 6's SLOs, shares and batches, gaps uniformly distributed. Throughput is what was answered,
+    in time or late. Left open: the rates (section 7's) and what a whole GPU gains over the knee
+    (nothing, and in further rows 30 % of the latency).
     """
     known = trial.of_table_6(v100.FEW_RPS, v100.profiles())
     found = {name: trial.run(name, known, seconds) for name in FIGURE_10_SYSTEMS}
@@ -317,12 +303,9 @@ _OFFERED_RPS = 3_800.0
 def figure12(*, seconds: float = 4.0) -> Report:
     """Figure 12: four T4s, each with a model of its own, with all four in turns, or under D-STACK.
 
-    Left open: knees and latencies on a T4 (Figure 3 shows some as curves). Knees are those of the
-    primitives paper's section VI-B, for batches of 4 on a T4: 25, 25, 50 and 50 %. A batch of 16
-    takes twice the V100's time (half its SMs), and SLOs are twice Table 6's. 3,800 requests/s are
-    offered, all that the primitives paper's link brings to its T4s, in inverse proportion to the
-    SLOs as in section 7. Throughput is what was answered, in time or late. A scheduler's T4s share
-    the requests; exclusive models run in batches as they come.
+    Left open: knees and latencies on a T4. Knees are those of the primitives paper (section VI-B);
+    a batch of 16 takes twice the V100's time, and SLOs are twice Table 6's. 3,800 requests/s are
+    offered, in inverse proportion to the SLOs. Throughput is what was answered, in time or late.
     """
     found = {scheme: served(scheme, seconds) for scheme in SCHEMES}
     series = {name: [one.answered_rps[m] for m in CLUSTER_MODELS] for name, one in found.items()}

@@ -53,14 +53,10 @@ _EACH = 150
 def figure2() -> Report:
     """Figure 2: latencies of TF-Serving's three batching policies while the load of Res152 rises.
 
-    The rate grows every 150 requests. The figure prints no numbers; its text makes five statements,
-    which are looked at one by one (1: it is so here, 0: it is not).
-
-    Left open: the rates (even steps from 15 % to 75 % of what one worker of 32 serves are taken),
-    and how many batches TF-Serving has on their way, one after the other on the GPU. Its default, a
-    thread for each of the machine's twelve processors, and a single thread are both tried. With
-    one, NO_Wait gathers large batches by itself at high load and does as well as OPT_Wait; with
-    twelve, small ones queue up in front of the GPU, which is what the paper describes.
+    The text makes five statements (1: it is so here, 0: it is not). Left open: the rates (steps
+    from 15 % to 75 % of what one worker of 32 serves, 150 requests each) and how many batches are
+    on their way: a thread for each of twelve processors, its default, and one thread are both
+    tried.
     """
     many, single = seen(contest.BATCH_THREADS), seen(1)
     rows: list[Row] = []
@@ -140,13 +136,8 @@ def figure7(*, pictures: int = INFERENCES) -> Report:
     """Figure 7: 256 inferences split over N workers, and 256 pictures copied in N pieces.
 
     Computing is simulated: N workers of 256 / N rows begin together on a GPU that shares equally
-    among rows (section 7.2), with the first worker's latency a straight line. That curve is flat by
-    the hypothesis; the paper measures it flat up to 64 workers and rising at 128 and 256, which a
-    cost for each stream (`switch_part`) beyond 64 would have to put in. It is shown without.
-
-    Copying is measured on this machine: 256 pictures of 602,112 bytes are copied into the CPU
-    device's ring, as its staging thread does, in N pieces. The paper's copies go over PCIe; the
-    question, what splitting costs, is the same.
+    among rows (section 7.2), without a cost for each stream. Copying is measured on this machine:
+    pictures are copied into the CPU device's ring in N pieces; the paper's copies go over PCIe.
     """
     computed = {count: computed_ms(count) for count in PIECES}
     copied = copies_ms(pictures)
@@ -242,14 +233,11 @@ LOW_PARTS = (0.2, 0.6)
 def figure13(*, models: tuple[str, ...] = titan.MODELS) -> Report:
     """Figure 13: latencies of 400 requests, 150 at low and 250 at high load, three systems.
 
-    The curves are only drawn; printed is by how much latencies fall, as a range over six networks.
-    Of these three have published latencies (Table 1). The load is high where TF-Serving's latencies
-    are close to the target of 200 ms, as in the paper: the rate at which the slowest of the 250
-    takes that long is looked for.
-
-    Left open: the low rate (a fifth and three fifths of the high one are tried: the second gives
-    about the printed range), the longest wait for each network (30 ms for all), what TF-Serving
-    does around a batch (`titan`), and whether means or curves are compared (means of each phase).
+    Printed is by how much latencies fall, as a range over six networks; three have published
+    latencies (Table 1). The load is high where TF-Serving's slowest request takes 200 ms. Left
+    open: the low rate (a fifth and three fifths of the high one), the longest wait of each network
+    (30 ms), what TF-Serving does around a batch (`titan`), and what is compared (means of each
+    phase).
     """
     by_part = {part: {model: phases(model, part) for model in models} for part in LOW_PARTS}
     found = by_part[LOW_PARTS[0]]
@@ -312,16 +300,10 @@ _COUNT = 5_000
 def figure14(*, models: tuple[str, ...] = titan.MODELS, count: int = _COUNT) -> Report:
     """Figure 14: the highest throughput within the QoS target, TF-Serving, N-Ebird and E-Ebird.
 
-    The highest steady rate at which 99 % of the requests end within 200 ms, by bisection. The bars
-    are only drawn; printed are the mean gains over six networks. Of these only three have published
-    latencies (Table 1), so the means here are over the three ResNets.
-
-    Left open: what TF-Serving does between batches (copies from pageable memory, gathering, 1 ms a
-    batch: see `titan`) and its longest wait for each network (30 ms, Res152's, for all). What
-    N-Ebird gains is not mostly the hidden copies: under TF-Serving's rule a batch is what arrived
-    within the wait, and such batches are too small to keep the GPU busy. The last rows say what
-    Equation 1 alone would give. E-Ebird over N-Ebird is the law of streams, fitted on Res152's
-    Figure 12 alone: 93.7 / 85.3 = 1.098, which is the 9.9 % that Figure 14's text reports.
+    The highest steady rate at which 99 % of the requests end within 200 ms, by bisection. Printed
+    are mean gains over six networks; here means are over the three ResNets of Table 1. Left open:
+    what TF-Serving does between batches (`titan`) and its longest wait (30 ms). The last rows say
+    what Equation 1 alone would give.
     """
     found = {model: highest_by_system(model, count) for model in models}
     enhanced = gains_pct(found, "E-Ebird", "TF-Serving")

@@ -52,14 +52,10 @@ def figure14(
 ) -> Report:
     """Figure 14: rates that rise and fall over 3,200 s; GPUs are cut anew, come and go.
 
-    Scenario 3 (mob, res, vgg at equal rates) on up to eight GPUs: up and down until 1,200 s, and
-    from 1,400 s on to a higher peak. Rates are looked at every 20 s and schedules changed while
-    requests flow; a new partition takes 12 s to stand (the paper has 10 to 15) beside the old ones.
-    GPUs are powered and come at once, as the paper's containers do.
-
-    Left open: the rates (peaks of 400 and 700 requests/s a model are taken), the latencies and the
-    interference (as in Figure 12). All rates are three tenths of that, at the paper's pace, without
-    --rate 1.
+    Scenario 3 (mob, res, vgg at equal rates) on up to eight GPUs. Rates are looked at every 20 s; a
+    new partition takes 12 s to stand beside the old ones. Left open: the rates (peaks of 400 and
+    700 requests/s a model; three tenths of that without --rate 1), latencies and interference
+    (Figure 12's).
     """
     found = play(system, rate, time)
     return Report(_rows(found, system), partial(_draw, found), (7.0, 6.0))

@@ -164,16 +164,13 @@ def figure12(
 ) -> Report:
     """Figure 12: the highest throughput without violations of two applications and five scenarios.
 
-    A rate counts if the scheduler has a schedule for it and, when that is run, no more than 1 % of
-    the requests are late or dropped. It is run on simulated GPUs whose partitions slow each other.
-
-    Left open: the latencies (shaped after Table 4 and Figure 3) and the interference (a law made to
-    have Figure 6's 90th percentile); the rate planned for a Poisson stream (the 99th percentile of
-    a second's count, as in the released code, for every scheduler); the dataflow of the
-    applications (their models are asked side by side, traffic with half its SLO for each phase);
-    the network, which fed the paper's GPUs over 10 Gbit/s, is not modelled. --why repeats the
-    comparison for profiles whose large batches use less of a GPU, and for schedules that expect a
-    part of the slowdown; the page has it with --seconds 12.
+    A rate counts if the scheduler has a schedule for it and, when that is run on simulated GPUs
+    whose partitions slow each other, at most 1 % of the requests are late or dropped. Left open:
+    latencies (shaped after Table 4 and Figure 3), interference (Figure 6's 90th percentile), the
+    rate planned for a Poisson stream (the 99th percentile of a second's count), and the
+    applications' dataflow (models side by side, traffic with half its SLO for each phase). --why
+    also varies the profiles and the slowdown that is planned for; the page has it with --seconds
+    12.
     """
     found = {s: throughput(planner, seconds, names) for s, planner in SCHEDULERS.items()}
     ours = {name: max(1e-9, rate) for name, rate in found["gpulet+int"].items()}

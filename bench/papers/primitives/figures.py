@@ -54,15 +54,10 @@ def figure1(*, seconds: float = 5.0) -> Report:
     """Figure 1: latencies of four models on one V100 under three ways to share it.
 
     Temporal sharing, default MPS, and controlled spatial sharing (CSS, 15, 15, 30 and 40 %);
-    batches adapt to an SLO of 50 ms. The figure's curves have no numbers in the text, which makes
-    nine statements; they are looked at one by one (1: it is so here, 0: not). "Often" is more than
-    10 % of a model's batches beyond the SLO, "keeps" at most 5 %.
-
-    Left open: the load (the generator's 1,920 images/s, a quarter for each model), the framework
-    (TensorRT, of which there are logs), the batches (up to 32, the largest predicted to end within
-    nine tenths of the SLO, as the authors' platform has it). Nothing on the simulated GPU is fitted
-    to the figure: temporal sharing gives equal slices of time; under default MPS kernels are served
-    as they come; with limits models do not meet.
+    batches adapt to an SLO of 50 ms. The text makes nine statements (1: it is so here, 0: not).
+    "Often" is more than 10 % of a model's batches beyond the SLO, "keeps" at most 5 %. Left open:
+    the load (1,920 images/s, a quarter for each model), the framework (TensorRT) and the batches
+    (up to 32).
     """
     records = tried(seconds)
     seen = {way: {m: running.latencies_ms(r, m) for m in MODELS} for way, r in records.items()}
@@ -204,13 +199,9 @@ _PAST_THE_WHOLE_RPS: Final = 10_000.0
 def figure12(*, seconds: float = 2.0) -> Report:
     """Figure 12: more instances than a V100 has shares for, AlexNet of 25 % and ResNet-50 of 40 %.
 
-    The text says of a and b that throughput does not grow beyond 100 % and latency climbs rapidly;
-    it prints no numbers. Left open: the batch (8 is taken) and how far the figure goes (twice the
-    GPU).
-
-    Figure 12c, memory throughput of ten kernels of VGG-19 beside one to five others, is not
-    reproduced: the simulated GPU has no memory system, and kernels' counters need a real one. What
-    the simulation takes from it is that instances with limits do not slow each other.
+    The text says of a and b that throughput does not grow beyond 100 % and latency climbs. Left
+    open: the batch (8) and how far the figure goes (twice the GPU). 12c needs a real GPU's
+    counters.
     """
     rows: list[Row] = []
     seen: dict[str, dict[int, Crowd]] = {}
@@ -253,17 +244,11 @@ _MOST_ROWS: Final = 32
 def table4(*, seconds: float = 2.0) -> Report:
     """Table IV: one instance with all of a T4, and several with parts, under an SLO.
 
-    AlexNet and MobileNet as four instances of 25 %, ResNet-50 and VGG-19 as two of 50 %, which is
-    what Multi-Model advised; inputs are copied in by GPU-DMA. Every model is sent 3,800 images/s;
-    batches are the largest that end within the SLO. The text says "nearly 2x" for all.
-
-    Left open: a T4's latencies. It is taken for half a V100, 40 of 80 SMs. Twice: with the
-    published TensorRT logs, and with PyTorch's latencies as D-STACK's Table 6 and equations have
-    them. AlexNet's SLO is not in the text; MobileNet's 20 ms are taken. What Multi-Model advises
-    here is beside it.
-
-    Not all comes out, so it is looked at where instances gain most: with batches of one row, which
-    use the smallest part of the GPU.
+    AlexNet and MobileNet as four instances of 25 %, ResNet-50 and VGG-19 as two of 50 %; inputs are
+    copied in by GPU-DMA. Every model is sent 3,800 images/s; batches are the largest that end
+    within the SLO. Left open: a T4's latencies (half a V100's SMs, by the TensorRT logs and by
+    D-STACK's Table 6) and AlexNet's SLO (MobileNet's). Multi-Model's advice and batches of one row
+    are beside it.
     """
     rows: list[Row] = []
     for source, made in (("TensorRT logs", t4), ("PyTorch", pytorch)):

@@ -125,18 +125,11 @@ def table3(*, rounds: Annotated[int, "of 30 ms"] = 300) -> Report:
     """Table III: DNN-Recog, ResNeXt and Yolo on one V100, one after the other and side by side.
 
     Rounds of 30 ms, in which what came at the round's beginning is answered. Temporal sharing: each
-    model in turn has the whole GPU; Yolo and ResNeXt have one row in every other round, as the text
-    says. Spatio-temporal: shares of 25, 40, 50, 50 and 60 %, as in Figure 10; Batch-Latency gives
-    the batches that end in the time that is left. DNN-Recog gets the largest batch with which Yolo
-    and ResNeXt still have one row. Both timetables are then played by the engine, DNN-Recog as an
-    app with one deadline.
-
-    Left open: the latencies. D-STACK's Table 6 (PyTorch, the same authors and GPU) is taken with
-    what its equations make of other batches; VGG-Face is VGG-16, with 15.5 of VGG-19's 19.6 billion
-    multiplications, Yolo its third version on 224 x 224, with 9.5. Every picture goes to both VGG-
-    Face and ResNet-Car. Above the knee a twentieth is gained. The TensorRT logs are tried too:
-    there a second row of VGG costs more than the first, so that DNN-Recog gains nothing. "Filled"
-    gives Yolo and ResNeXt all the time that temporal sharing leaves, which the text does not.
+    model in turn has the whole GPU. Spatio-temporal: shares of 25, 40, 50, 50 and 60 %;
+    Batch-Latency gives the batches that end in the time that is left. DNN-Recog gets the largest
+    batch with which Yolo and ResNeXt still have one row. Left open: the latencies (D-STACK's Table
+    6 with its equations, and the TensorRT logs; VGG-Face and Yolo in proportion to VGG-19's
+    multiplications). "Filled" gives Yolo and ResNeXt all the time that temporal sharing leaves.
     """
     rows: list[Row] = []
     shown: dict[str, dict[str, float]] = {}
