@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="numba is not installed: the optimum is compiled")
 
-from bench.clairvoyant.online import served, values
 from bench.clairvoyant.optimum import fewest_drops
 from bench.clairvoyant.worlds import SLO_MS, World, gaps
 from interlace.core.request import Outcome
@@ -63,16 +62,3 @@ def test_nobody_serves_more_than_who_knows_the_future(name: str, load: float) ->
     times_ms = np.cumsum(drawn) * 1000.0 / (load * WORLD.ceiling_rps)
     fewest = fewest_drops(times_ms, ROW_MS, FIXED_MS, SLO_MS, 800)
     assert WORLD.served(resolve(name), drawn, load)[Outcome.OK] <= 800 - fewest
-
-
-def test_ours_loses_hardly_more_than_value_iteration_and_that_more_than_foresight() -> None:
-    count, load, ceiling = 3_000, 0.36, (1.0 - WORLD.fixed) / WORLD.row
-    known = values(WORLD, load)
-    for seed in range(2):
-        ticks = np.cumsum(gaps(count, seed))
-        times_ms = ticks * 1000.0 / (load * WORLD.ceiling_rps)
-        fewest = int(fewest_drops(times_ms, ROW_MS, FIXED_MS, SLO_MS, count))
-        informed = count - served(known, ticks, load, ceiling)
-        ours = count - WORLD.served(resolve("interlace"), gaps(count, seed), load)[Outcome.OK]
-        assert fewest <= informed
-        assert fewest <= ours <= informed + 0.005 * count
