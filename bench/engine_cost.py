@@ -1,4 +1,4 @@
-"""Cost of the engine: `python -m bench.engine_cost`.
+"""Cost of the engine.
 
 A seeded Poisson trace in virtual time, for several numbers of models on eight accelerators of two
 partitions each. Per request: machine time of the whole run, with the simulated devices and the
@@ -9,15 +9,16 @@ clock. Per event: machine time of the engine alone, from an event to its command
 ``--rate`` requests a second by Zipf's law over all of them, so that most are cold.
 """
 
-import argparse
 import gc
 import json
 import statistics
 import time
+from typing import Annotated
 
 import numpy as np
 
 from bench.cold.playing import poisson, zipf_parts
+from bench.harness import Report, main
 from bench.sim_speed import engine_s, scenario
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import HostLinks
@@ -87,23 +88,25 @@ def _spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--load", type=float, default=0.8)
-    parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--memory", type=float, help="for that part of the models' weights")
-    parser.add_argument("--rate", type=float, default=30.0, help="requests a second, if --memory")
-    parser.add_argument("--models", type=int, nargs="+", default=[1, 16, 100, 1000])
-    asked = parser.parse_args()
-    for models in asked.models:
+def engine_cost(
+    *,
+    requests: int = 20_000,
+    reps: int = 5,
+    load: float = 0.8,
+    gpus: int = 8,
+    memory: Annotated[float | None, "for that part of the models' weights"] = None,
+    rate: Annotated[float, "requests a second, if --memory"] = 30.0,
+    models: tuple[int, ...] = (1, 16, 100, 1000),
+) -> Report:
+    """Machine time of a request and of an event, by number of models."""
+    rows = []
+    for count in models:
         request_us, mean_us, p50_us, p99_us = [], [], [], []
-        for seed in range(asked.reps):
-            if asked.memory is None:
-                one = scenario(models, asked.gpus, asked.load, asked.requests, seed)
+        for seed in range(reps):
+            if memory is None:
+                one = scenario(count, gpus, load, requests, seed)
             else:
-                one = cold_scenario(models, asked.memory, asked.rate, asked.requests, seed)
+                one = cold_scenario(count, memory, rate, requests, seed)
             request_us.append(engine_s(one) / len(one.arrivals) * 1e6)
             middle_us, late_us = np.percentile(spent_us := events_us(one), [50, 99])
             mean_us.append(statistics.mean(spent_us))
@@ -116,11 +119,10 @@ def main() -> None:
             "event_p50_us": _spread(p50_us),
             "event_p99_us": _spread(p99_us),
         }
-        where = {"gpus": asked.gpus, "load": asked.load}
-        if asked.memory is not None:
-            where = {"memory": asked.memory, "rate_rps": asked.rate}
-        print(json.dumps({"models": models, **where, **figures}), flush=True)
+        rows.append({"models": count, "load": load, "memory": memory, **figures})
+        print(json.dumps(rows[-1]), flush=True)
+    return Report(figures=rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(engine_cost)

@@ -1,24 +1,19 @@
-"""How many requests a second of machine time is played: `python -m bench.sim_speed --out DIR`.
+"""How many requests a second of machine time is played.
 
 Machine time of the engine in virtual time, without set-up, against models, GPUs and load: one
 varied at a time around 16 models on 8 GPUs at load 0.8. Where the engine is compiled,
 `python -m bench.pure_python bench.sim_speed ...` measures its Python sources.
 """
 
-import argparse
 import gc
-import json
-import os
-import platform
 import statistics
 import time
-from pathlib import Path
+from functools import partial
+from typing import Annotated
 
-import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from bench.harness import Report, main
 from interlace.compiled import is_compiled
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -97,8 +92,25 @@ def measured(where: dict[str, float], requests: int, reps: int) -> dict[str, flo
     return {**where, "least": min(rates), "median": statistics.median(rates), "most": max(rates)}
 
 
-def _draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
+def sim_speed(
+    *,
+    reps: int = 3,
+    requests: Annotated[int, "of each run"] = 30_000,
+    varied: Annotated[tuple[str, ...], f"of {', '.join(VARIED)}"] = tuple(VARIED),
+) -> Report:
+    """Requests per second of machine time, by what is varied."""
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in varied}
+    for name, points in results.items():
+        for value in VARIED[name]:
+            points.append(measured({**USUAL, name: value}, requests, reps))
+            print(name, {key: round(value, 1) for key, value in points[-1].items()}, flush=True)
+    engine = "compiled" if is_compiled() else "pure Python"
+    figures = {"engine": engine, "requests_per_machine_second": results}
+    return Report((), partial(_draw, results), (13.0, 4.0), figures=figures)
+
+
+def _draw(results: dict[str, list[dict[str, float]]], figure: Figure) -> None:
+    axes = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
     for axis, (varied, points) in zip(axes, results.items(), strict=True):
         axis.plot([p[varied] for p in points], [1e6 / p["median"] for p in points], "o-")
         axis.set_xlabel({"load": "load, of full batches' throughput"}.get(varied, varied))
@@ -107,44 +119,7 @@ def _draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
             axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("µs of machine time per request")
-    figure.tight_layout()
-    figure.savefig(path)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=30_000)
-    parser.add_argument("--varied", nargs="*", choices=VARIED, default=list(VARIED))
-    asked = parser.parse_args()
-    results = {varied: _varied(varied, asked.requests, asked.reps) for varied in asked.varied}
-    asked.out.mkdir(parents=True, exist_ok=True)
-    about = {
-        "command": f"python -m bench.sim_speed --out DIR --reps {asked.reps} "
-        f"--requests {asked.requests}",
-        "engine": "compiled" if is_compiled() else "pure Python",
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
-    }
-    text = json.dumps({**about, "requests_per_machine_second": results}, indent=1)
-    (asked.out / "speed.json").write_text(text + "\n")
-    if len(results) == len(VARIED):
-        _draw(results, asked.out / "speed.svg")
-
-
-def _varied(varied: str, requests: int, reps: int) -> list[dict[str, float]]:
-    points = []
-    for value in VARIED[varied]:
-        point = measured({**USUAL, varied: value}, requests, reps)
-        print(varied, {key: round(value, 1) for key, value in point.items()}, flush=True)
-        points.append(point)
-    return points
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "")
 
 
 if __name__ == "__main__":
-    main()
+    main(sim_speed)
