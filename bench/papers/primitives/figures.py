@@ -12,28 +12,9 @@ from numpy.typing import NDArray
 from bench.harness import COLOURS, Report, Row, each, panels, rate_and_latency
 from bench.papers.dstack.v100 import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
-from bench.papers.primitives import running
+from bench.papers.primitives import running, v100
 from bench.papers.primitives.running import Crowd, crowd, multi_model
-from bench.papers.primitives.v100 import (
-    ADVISED,
-    FIGURE_1_SHARES_PCT,
-    FIGURE_1_SLO_MS,
-    FIGURE_12_SHARES_PCT,
-    FIVE_OVER_ONE,
-    FOUR_LATENCY,
-    FOUR_OVER_ONE,
-    INPUT_BYTES,
-    INSTANCES_GAIN,
-    INTERACTIVE_MS,
-    MODELS,
-    OUTPUT_BYTES,
-    TABLE_4_RPS,
-    TABLE_4_SLOS_MS,
-    V100,
-    at,
-    profile,
-    t4,
-)
+from bench.papers.primitives.v100 import profile
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Trait
 from interlace.core.profile import LatencyPoint, Profile
@@ -60,11 +41,13 @@ def figure1(*, seconds: float = 5.0) -> Report:
     (up to 32).
     """
     records = tried(seconds)
-    seen = {way: {m: running.latencies_ms(r, m) for m in MODELS} for way, r in records.items()}
-    rps = {way: sum(running.throughput_rps(r, m) for m in MODELS) for way, r in records.items()}
+    seen = {way: {m: running.latencies_ms(r, m) for m in v100.MODELS} for way, r in records.items()}
+    rps = {
+        way: sum(running.throughput_rps(r, m) for m in v100.MODELS) for way, r in records.items()
+    }
     rows = each("{}", statements(seen, rps), published=1.0)
     for way, found in seen.items():
-        for model in MODELS:
+        for model in v100.MODELS:
             late, rate = 100 * missed(found[model]), running.throughput_rps(records[way], model)
             rows += [
                 Row(f"{way}: {model}, median", None, float(np.median(found[model])), " ms"),
@@ -75,10 +58,10 @@ def figure1(*, seconds: float = 5.0) -> Report:
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 3)
         for axes, (way, found) in zip(panels, seen.items(), strict=True):
-            for model, colour in zip(MODELS, COLOURS, strict=False):
+            for model, colour in zip(v100.MODELS, COLOURS, strict=False):
                 values = found[model][np.linspace(0, len(found[model]) - 1, 200).astype(int)]
                 axes.plot(values, np.linspace(0, 1, 200), color=colour, label=model)
-            axes.axvline(FIGURE_1_SLO_MS, color="black", lw=0.8)
+            axes.axvline(v100.FIGURE_1_SLO_MS, color="black", lw=0.8)
             axes.set(title=way, xlabel="latency, ms", xlim=(0, 100))
         panels[0].legend(frameon=False, fontsize=8)
 
@@ -87,32 +70,34 @@ def figure1(*, seconds: float = 5.0) -> Report:
 
 def shared(physics: Physics, shares_pct: Mapping[str, int], seconds: float) -> RunRecord:
     """All four models side by side."""
-    partitions = [p for m in MODELS for p in running.instances(m, shares_pct[m], MOST_ROWS, 1)]
-    rates = dict.fromkeys(MODELS, _RATE_RPS)
-    profiles = {model: profile(model) for model in MODELS}
-    dispatcher = running.Adaptive(0.9 * FIGURE_1_SLO_MS)
-    return running.kept_busy(partitions, profiles, dispatcher, physics, V100, rates, seconds)
+    partitions = [p for m in v100.MODELS for p in running.instances(m, shares_pct[m], MOST_ROWS, 1)]
+    rates = dict.fromkeys(v100.MODELS, _RATE_RPS)
+    profiles = {model: profile(model) for model in v100.MODELS}
+    dispatcher = running.Adaptive(0.9 * v100.FIGURE_1_SLO_MS)
+    return running.kept_busy(partitions, profiles, dispatcher, physics, v100.V100, rates, seconds)
 
 
 def tried(seconds: float) -> dict[str, RunRecord]:
     """The three ways."""
-    whole = dict.fromkeys(MODELS, 100)
+    whole = dict.fromkeys(v100.MODELS, 100)
     return {
         "temporal": shared(Physics(contention=running.time_sliced, jitter=True), whole, seconds),
         "MPS": shared(Physics(contention=running.FirstCome(), jitter=True), whole, seconds),
-        "CSS": shared(Physics(jitter=True), FIGURE_1_SHARES_PCT, seconds),
+        "CSS": shared(Physics(jitter=True), v100.FIGURE_1_SHARES_PCT, seconds),
     }
 
 
 def missed(latencies: NDArray[np.float64]) -> float:
     """The part of a model's batches beyond the SLO."""
-    return float(np.mean(latencies > FIGURE_1_SLO_MS + _ROUNDING_MS))
+    return float(np.mean(latencies > v100.FIGURE_1_SLO_MS + _ROUNDING_MS))
 
 
 def statements(seen: Mapping[str, Latencies], rps: Mapping[str, float]) -> dict[str, bool]:
     """What the text says of the figure."""
-    late = {way: {m: missed(found[m]) for m in MODELS} for way, found in seen.items()}
-    middle = {way: {m: float(np.median(found[m])) for m in MODELS} for way, found in seen.items()}
+    late = {way: {m: missed(found[m]) for m in v100.MODELS} for way, found in seen.items()}
+    middle = {
+        way: {m: float(np.median(found[m])) for m in v100.MODELS} for way, found in seen.items()
+    }
     return {
         "temporal: VGG-19 misses 50 ms often": late["temporal"]["vgg19"] > _OFTEN,
         "temporal: ResNet-50 misses 50 ms often": late["temporal"]["resnet50"] > _OFTEN,
@@ -121,7 +106,7 @@ def statements(seen: Mapping[str, Latencies], rps: Mapping[str, float]) -> dict[
         **{
             f"MPS: {m} is slower than under temporal sharing and CSS": middle["MPS"][m]
             > max(middle["temporal"][m], middle["CSS"][m])
-            for m in MODELS
+            for m in v100.MODELS
             if m != "vgg19"
         },
         "CSS: nobody misses 50 ms": max(late["CSS"].values()) <= _KEEPS,
@@ -149,12 +134,14 @@ def figure9(*, seconds: float = 2.0) -> Report:
     rows = [
         Row(
             "1 row: 4 instances over 1, throughput (more than)",
-            FOUR_OVER_ONE,
+            v100.FOUR_OVER_ONE,
             four.rps / one.rps,
         ),
-        Row("1 row: 4 instances over 1, p99", FOUR_LATENCY, p99_ms(four) / p99_ms(one)),
-        Row("8 rows: 5 instances over 1, throughput", FIVE_OVER_ONE, five.rps / seen[8, 1].rps),
-        Row("8 rows: p99 of 5 instances (below)", INTERACTIVE_MS, p99_ms(five), " ms"),
+        Row("1 row: 4 instances over 1, p99", v100.FOUR_LATENCY, p99_ms(four) / p99_ms(one)),
+        Row(
+            "8 rows: 5 instances over 1, throughput", v100.FIVE_OVER_ONE, five.rps / seen[8, 1].rps
+        ),
+        Row("8 rows: p99 of 5 instances (below)", v100.INTERACTIVE_MS, p99_ms(five), " ms"),
         Row("8 rows: 10 instances over 5, throughput", 1.0, ten.rps / five.rps),
         Row("8 rows: 10 instances over 5, p99", None, p99_ms(ten) / p99_ms(five)),
     ]
@@ -164,7 +151,7 @@ def figure9(*, seconds: float = 2.0) -> Report:
         rows.append(Row(f"{name}: p99", None, p99_ms(found), " ms"))
     known = surface(profile(MODEL), "p99_ms")
     for batch in BATCHES:
-        advice = multi_model(known, (100, 50, 25, 20, 10), INTERACTIVE_MS, batch)
+        advice = multi_model(known, (100, 50, 25, 20, 10), v100.INTERACTIVE_MS, batch)
         if advice:
             best = f"{advice.count} x {advice.share_pct} %"
             what = f"Multi-Model, batches up to {batch}, 50 ms: {best}"
@@ -184,7 +171,7 @@ def figure9(*, seconds: float = 2.0) -> Report:
 
 def one_crowd(count: int, batch: int, seconds: float) -> Crowd:
     """So many instances that share the GPU evenly."""
-    return crowd(profile(MODEL), V100, 100 // count, batch, count, _OFFERED_RPS, seconds)
+    return crowd(profile(MODEL), v100.V100, 100 // count, batch, count, _OFFERED_RPS, seconds)
 
 
 def p99_ms(found: Crowd) -> float:
@@ -205,10 +192,10 @@ def figure12(*, seconds: float = 2.0) -> Report:
     """
     rows: list[Row] = []
     seen: dict[str, dict[int, Crowd]] = {}
-    for model, share in FIGURE_12_SHARES_PCT.items():
+    for model, share in v100.FIGURE_12_SHARES_PCT.items():
         fits, most = ceil(100 / share), 200 // share
         found = seen[model] = {
-            n: crowd(profile(model), V100, share, BATCH, n, _PAST_THE_WHOLE_RPS, seconds)
+            n: crowd(profile(model), v100.V100, share, BATCH, n, _PAST_THE_WHOLE_RPS, seconds)
             for n in range(1, most + 1)
         }
         full, over = found[fits], found[most]
@@ -225,7 +212,7 @@ def figure12(*, seconds: float = 2.0) -> Report:
             rows.append(Row(f"{what}, p99", None, p99_ms(one), " ms"))
     drawn = [
         rate_and_latency(
-            [count * FIGURE_12_SHARES_PCT[model] for count in found],
+            [count * v100.FIGURE_12_SHARES_PCT[model] for count in found],
             [one.rps for one in found.values()],
             [p99_ms(one) for one in found.values()],
             mark=100.0,
@@ -251,10 +238,10 @@ def table4(*, seconds: float = 2.0) -> Report:
     are beside it.
     """
     rows: list[Row] = []
-    for source, made in (("TensorRT logs", t4), ("PyTorch", pytorch)):
-        for model in MODELS:
-            profile, slo_ms = made(model), TABLE_4_SLOS_MS[model]
-            count, share_pct = ADVISED[model]
+    for source, made in (("TensorRT logs", v100.t4), ("PyTorch", pytorch)):
+        for model in v100.MODELS:
+            profile, slo_ms = made(model), v100.TABLE_4_SLOS_MS[model]
+            count, share_pct = v100.ADVISED[model]
             single, _ = served(profile, 1, 100, seconds)
             many, p99_ms = served(profile, count, share_pct, seconds)
             rowwise, _ = served(profile, count, share_pct, seconds, 1)
@@ -262,7 +249,9 @@ def table4(*, seconds: float = 2.0) -> Report:
             name = f"{source}, {model}"
             rows += [
                 Row(
-                    f"{name}: {count} x {share_pct} % over 1 x 100 %", INSTANCES_GAIN, many / single
+                    f"{name}: {count} x {share_pct} % over 1 x 100 %",
+                    v100.INSTANCES_GAIN,
+                    many / single,
                 ),
                 Row(f"{name}: 1 x 100 %, images", None, single, " /s"),
                 Row(f"{name}: {count} x {share_pct} %, images", None, many, " /s"),
@@ -270,7 +259,7 @@ def table4(*, seconds: float = 2.0) -> Report:
                 Row(f"{name}: the same gain, one row a batch", None, rowwise / alone),
             ]
             known = surface(profile, "median_ms")
-            advice = multi_model(known, (100, 50, 25), slo_ms, _MOST_ROWS, TABLE_4_RPS)
+            advice = multi_model(known, (100, 50, 25), slo_ms, _MOST_ROWS, v100.TABLE_4_RPS)
             if advice:
                 what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
                 rows.append(Row(what, None, advice.rows_per_s, " /s"))
@@ -279,7 +268,7 @@ def table4(*, seconds: float = 2.0) -> Report:
 
 def physics() -> Physics:
     """A T4's link, and nothing to wait for before partitions stand."""
-    transfers = {model: Transfer(INPUT_BYTES, OUTPUT_BYTES) for model in MODELS}
+    transfers = {model: Transfer(v100.INPUT_BYTES, v100.OUTPUT_BYTES) for model in v100.MODELS}
     return replace(physics_of(T4, transfers), costs=MECHANISMS["uncut"], jitter=True)
 
 
@@ -291,7 +280,7 @@ def pytorch(model: str) -> Profile:
     for batch in {batch for batch, _ in whole.points}:
         curve = {s: point.median_ms for (b, s), point in whole.points.items() if b == batch}
         for share in T4.shares_pct:
-            ms = at(curve, share / 2)
+            ms = v100.at(curve, share / 2)
             points[batch, share] = LatencyPoint(ms, ms, ms, 1)
     return replace(whole, gpu_kind="t4", points=points)
 
@@ -304,10 +293,10 @@ def served(
     record = running.kept_busy(
         running.instances(model, share_pct, most, count),
         {model: profile},
-        running.Adaptive(TABLE_4_SLOS_MS[model]),
+        running.Adaptive(v100.TABLE_4_SLOS_MS[model]),
         physics(),
         T4,
-        {model: TABLE_4_RPS},
+        {model: v100.TABLE_4_RPS},
         seconds,
     )
     taken = running.latencies_ms(record, model)
