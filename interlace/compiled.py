@@ -27,9 +27,8 @@ _ROOT: Final = Path(__file__).parent
 #: What every request goes through; docs/architecture.md says what they may not do.
 HOT: Final = (
     *(f"engine/{name}.py" for name in (
-        "admission_margin", "arrival_rates", "contention", "engine", "input_pool", "input_staging",
-        "latency_estimator", "live_partition", "refusals", "request_queue", "request_scheduler",
-        "service_tags", "state", "sustaining_batches", "timeouts", "view",
+        "corrections", "engine", "failures", "input_pool", "input_staging", "live_partition",
+        "rate_tracker", "refusals", "request_queue", "request_scheduler", "state", "turns", "view",
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
     *(f"policy/{name}.py" for name in (

@@ -31,12 +31,12 @@ from interlace.core.messages import (
 )
 from interlace.core.node import ModelOutlook
 from interlace.core.plan import Plan
-from interlace.engine import timeouts
-from interlace.engine.arrival_rates import ArrivalRates
-from interlace.engine.fleet_controller import FleetController
+from interlace.engine import failures
+from interlace.engine.gpu_scaler import GpuScaler
 from interlace.engine.live_partition import PartitionState
 from interlace.engine.plan_controller import PlanController
 from interlace.engine.quarantine import ModelQuarantine
+from interlace.engine.rate_tracker import RateTracker
 from interlace.engine.reconciler import Reconciler
 from interlace.engine.request_scheduler import RequestScheduler
 from interlace.engine.snapshot import EngineSnapshot, take_snapshot
@@ -51,11 +51,11 @@ class Engine:
         """``fleet`` is there from the beginning; accelerators in ``reserve`` can be asked for."""
         scaler = system.scaler
         self._state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
-        self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
+        self._rates = RateTracker(scaler.period_ms, scaler.weight)
         self._scheduler = RequestScheduler(self._state, system, self._rates)
         self._quarantine = ModelQuarantine(self._state, self._scheduler)
         self._reconciler = Reconciler(self._state, self._scheduler, self._quarantine, self._rates)
-        controller = FleetController(self._state, scaler)
+        controller = GpuScaler(self._state, scaler)
         self._plans = PlanController(self._state, self._quarantine, self._rates, scaler, controller)
 
     def snapshot(self, models: bool = True) -> EngineSnapshot:
@@ -88,7 +88,7 @@ class Engine:
                 gpus = [gpu.id for gpu in self._state.fleet.gpus]
                 return self._scheduler.expire(now_ms) + self._scheduler.dispatch(gpus, now_ms)
             case TimedOut():
-                return timeouts.timed_out(self._state, now_ms)
+                return failures.timed_out(self._state, now_ms)
             case EpochEnded():
                 commands = self._scheduler.expire(now_ms) + self._plans.tick(now_ms)
                 commands += self._reconcile(now_ms)

@@ -1,4 +1,4 @@
-"""Which weights come and go, when: loads are work with a deadline on links that are shared."""
+"""Which weights are loaded and evicted, and when: loads with deadlines on shared links."""
 
 from __future__ import annotations
 
@@ -19,13 +19,55 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.request import Request
-from interlace.engine.load_outlook import LoadOption, LoadOutlook
-from interlace.engine.residency import FetchInFlight, GpuWeights, LinkBeliefs, ModelWeights
-from interlace.engine.room_for_weights import RoomForWeights
+from interlace.engine.load_outlook import LinkBeliefs, LoadOption, LoadOutlook
+from interlace.engine.residency import FetchInFlight, GpuWeights, ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.weights_registry import WeightsRegistry
 from interlace.policy.base import System
 from interlace.policy.cold_policy import WaitingLoad
+
+
+class WeightEvictor:
+    """Asks a policy what leaves, and sees to it that nothing leaves that may not."""
+
+    def __init__(self, state: EngineState, system: System) -> None:
+        self._state = state
+        self._system = system
+
+    def make(
+        self, place: GpuWeights, entry: ModelWeights, need_bytes: int, force: bool, now_ms: float
+    ) -> list[Command]:
+        """Evict enough for a load, or nothing. By ``force`` also what requests wait for.
+
+        What is forced out and still runs is closed to dispatchers until its batch has ended.
+        """
+        leaving = self._leaving(place, entry, need_bytes, now_ms)
+        if not leaving and force:
+            place.forced = True
+            leaving = self._leaving(place, entry, need_bytes, now_ms)
+            place.forced = False
+        evicts: list[Command] = []
+        for one, layers in leaving.items():
+            left = place.models[one]
+            if left.running:
+                left.closed, left.open, place.closing = True, False, True
+            else:
+                evicts.append(place.release(left, frozenset(layers)))
+                self._state.cold_waiting[one] = None
+        return evicts
+
+    def _leaving(
+        self, place: GpuWeights, entry: ModelWeights, need_bytes: int, now_ms: float
+    ) -> dict[str, list[int]]:
+        holdings = [one for one in place.holding.values() if one is not entry]
+        leaving: dict[str, list[int]] = {}
+        for model, layers in self._system.cold.eviction(need_bytes, holdings, now_ms):
+            one = place.models[model]
+            if need_bytes > 0 and one.may_leave:
+                leaving.setdefault(model, []).extend(layers)
+                need_bytes -= one.curve.nbytes(layers)
+        return leaving if need_bytes <= 0 else {}
+
 
 #: Fetches on a link at a time. The second is sent so long before the first is predicted to end: the
 #: link is never idle, and what is more urgent meanwhile comes first.
@@ -53,7 +95,7 @@ class FetchScheduler:
         self._system = system
         self._links = LinkBeliefs()
         self._outlook = LoadOutlook(state, self._links)
-        self._room = RoomForWeights(state, system)
+        self._room = WeightEvictor(state, system)
         self.registry = WeightsRegistry(state, system)
         self._look_ms: dict[str, float] = {}  #: when to look for what to bring unasked
 

@@ -15,12 +15,12 @@ from interlace.core.messages import (
     SolvePlan,
 )
 from interlace.core.plan import Plan
-from interlace.engine.arrival_rates import ArrivalRates
-from interlace.engine.fleet_controller import FleetController
-from interlace.engine.gpu_matching import match_gpus
+from interlace.engine.gpu_scaler import GpuScaler
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_controller import PlanController
+from interlace.engine.plan_diff import match_gpus
 from interlace.engine.quarantine import ModelQuarantine
+from interlace.engine.rate_tracker import RateTracker
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.base import Scaler
 
@@ -36,9 +36,9 @@ class FleetPlanner:
     def __init__(self, fleet: Fleet, scaler: Scaler, priced: bool = False) -> None:
         """``priced``: accelerators cost more or less, so a plan may leave some idle."""
         self._state = state = EngineState(fleet, priced=priced)
-        self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
+        self._rates = RateTracker(scaler.period_ms, scaler.weight)
         quarantine = ModelQuarantine(state, _NothingWaits())
-        controller = FleetController(state, scaler)
+        controller = GpuScaler(state, scaler)
         self._plans = _MatchedPlans(state, quarantine, self._rates, scaler, controller)
         self._standing = state.target
 

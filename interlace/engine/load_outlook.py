@@ -1,16 +1,146 @@
-"""What is predicted of loads: when weights will be there, where a cold model is warm first."""
+"""Predictions about loads: links, disk, and where a cold model is warm first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Final, NamedTuple
 
-from interlace.core.loading import LoadPlan
-from interlace.engine.host_reads import HostReads
+from interlace.core.loading import DISK, LoadPlan, WeightPath
 from interlace.engine.live_partition import LivePartition
-from interlace.engine.residency import GpuWeights, LinkBeliefs, ModelWeights
+from interlace.engine.residency import FetchInFlight, GpuWeights, ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
+from interlace.perf.cold_start import read_ms
+from interlace.perf.host_memory import HostMemory
 from interlace.policy.cold_policy import WaitingLoad
+
+
+class LinkBeliefs:
+    """When each link is predicted to be free, and how its pace differs from what was measured."""
+
+    #: What one more fetch says of the pace, and bounds of it.
+    _WEIGHT: Final = 0.2
+    _LEAST: Final = 0.25
+    _MOST: Final = 10.0
+
+    def __init__(self) -> None:
+        self._free_ms: dict[str, float] = {}
+        self._pace: dict[str, float] = {}
+
+    def free_ms(self, link: str) -> float:
+        return self._free_ms.get(link, -inf)
+
+    def pace(self, link: str) -> float:
+        """Times as measured take so many times as long."""
+        return self._pace.get(link, 1.0)
+
+    def begin(self, fetch: FetchInFlight, entry: ModelWeights, links: tuple[str, ...]) -> None:
+        """A fetch takes its links behind what is on them."""
+        plan, began_ms = fetch.work.plan, fetch.began_ms
+        own, ready_ms = self.pace(links[0]), began_ms
+        for number, link in enumerate(links):
+            copy_ms = sum(
+                entry.curve.layers[index].copy_ms
+                for index in plan.brought
+                if plan.steps[index].link == number
+            )
+            if copy_ms:
+                waits_ms = max(began_ms, self.free_ms(link))
+                ready_ms = max(ready_ms, waits_ms)
+                self._free_ms[link] = waits_ms + self.pace(link) * copy_ms
+                fetch.ends_ms = max(fetch.ends_ms, self._free_ms[link])
+        if plan.overlapped:
+            stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
+            fetch.opens_ms = ready_ms + own * stalls_ms
+
+    def reads(self, fetch: FetchInFlight, read_until_ms: float, opens_ms: float) -> None:
+        """The disk is read for a fetch until then; its first batch may begin before."""
+        self._free_ms[DISK] = read_until_ms
+        fetch.from_disk = True
+        fetch.ends_ms = max(fetch.ends_ms, read_until_ms)
+        fetch.opens_ms = max(fetch.opens_ms, opens_ms)
+
+    def ended(self, fetch: FetchInFlight, links: tuple[str, ...], now_ms: float) -> None:
+        """A fetch is over: its links are free, unless another is on them."""
+        for link in (*links, DISK) if fetch.from_disk else links:
+            if self.free_ms(link) <= fetch.ends_ms:
+                self._free_ms[link] = now_ms
+        expected_ms = fetch.ends_ms - fetch.began_ms
+        if fetch.cancelled or fetch.from_disk or expected_ms <= 0.0:
+            return
+        pace = self.pace(links[0])
+        seen = pace * (now_ms - fetch.began_ms) / expected_ms
+        pace += self._WEIGHT * (seen - pace)
+        self._pace[links[0]] = min(max(pace, self._LEAST), self._MOST)
+
+
+class DiskRead(NamedTuple):
+    """How long the disk reads for a plan, and how long the first execution waits for that."""
+
+    read_ms: float = 0.0
+    stall_ms: float = 0.0
+
+
+_NONE = DiskRead()
+
+
+class DiskTierState:
+    """Where devices tell which weights are on disk only (``TierChanged``), that is what counts.
+
+    Where accelerators have a ``host`` tier it follows what fetches bring into the host's memory:
+    devices keep the same models there. The disk is taken to be as fast as it is said to be, and
+    reads one model at a time.
+    """
+
+    def __init__(self, state: EngineState, links: LinkBeliefs) -> None:
+        self._state = state
+        self._links = links
+        self._memory: HostMemory | None = None
+
+    def plan(self, entry: ModelWeights) -> LoadPlan:
+        """What brings the rest of a model from where it is."""
+        return entry.plan(self.on_disk(entry))
+
+    def on_disk(self, entry: ModelWeights) -> bool:
+        """Whether the host has a model on its disk only."""
+        memory = self._known()
+        if not entry.curve.on_disk:
+            return False
+        return entry.on_disk or (memory is not None and not memory.holds(entry.model))
+
+    def read(self, entry: ModelWeights, plan: LoadPlan) -> DiskRead:
+        """What the disk has to do for a plan."""
+        if not self.on_disk(entry):
+            return _NONE
+        layers, curve = entry.curve.on_disk, entry.curve
+        left = [
+            layer
+            for layer, step in zip(layers, plan.steps, strict=True)
+            if step.via is WeightPath.HOST
+        ]
+        total_ms = sum(layers[index].copy_ms for index in plan.brought) + sum(map(read_ms, left))
+        # A copy over a link of its own follows the read.
+        last_ms = max((curve.layers[index].copy_ms for index in plan.brought), default=0.0)
+        return DiskRead(total_ms, max(0.0, plan.end_ms - entry.run_ms(plan)) + last_ms)
+
+    def free_ms(self, now_ms: float) -> float:
+        """When the disk is predicted to be free."""
+        return max(now_ms, self._links.free_ms(DISK))
+
+    def begin(self, fetch: FetchInFlight, entry: ModelWeights, now_ms: float) -> None:
+        """A fetch was sent: it is over once the disk has read."""
+        read, memory = self.read(entry, fetch.work.plan), self._known()
+        if memory is not None:
+            memory.use(entry.model, entry.curve.nbytes(range(len(entry.curve.layers))))
+        if read.read_ms:
+            free_ms = self.free_ms(now_ms)
+            self._links.reads(fetch, free_ms + read.read_ms, free_ms + read.stall_ms)
+
+    def _known(self) -> HostMemory | None:
+        if self._memory is None:
+            tiers = [gpu.host for gpu in self._state.fleet.gpus if gpu.host is not None]
+            self._memory = HostMemory(tiers[0]) if tiers else None
+        return self._memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +160,7 @@ class LoadOutlook:
     def __init__(self, state: EngineState, links: LinkBeliefs) -> None:
         self._state = state
         self._links = links
-        self.host = HostReads(state, links)
+        self.host = DiskTierState(state, links)
 
     def ready_ms(self, deployed: DeployedModel, deadline_ms: float, now_ms: float) -> float:
         """When its weights are predicted to be there, or so far that a batch may begin.

@@ -19,14 +19,14 @@ from interlace.core.messages import (
     Unload,
     WorkFinished,
 )
-from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.eviction_order import EvictionOrder
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_diff import Evictions, next_steps, settled
 from interlace.engine.quarantine import ModelQuarantine
+from interlace.engine.rate_tracker import RateTracker
 from interlace.engine.request_scheduler import RequestScheduler
 from interlace.engine.state import DeployedModel, EngineState
-from interlace.engine.sustaining_batches import update_sustaining_batches
+from interlace.engine.turns import update_sustaining_batches
 from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
@@ -50,7 +50,7 @@ class Reconciler:
         state: EngineState,
         scheduler: RequestScheduler,
         quarantine: ModelQuarantine,
-        rates: ArrivalRates,
+        rates: RateTracker,
     ) -> None:
         self._state = state
         self._scheduler = scheduler

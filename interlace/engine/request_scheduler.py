@@ -21,13 +21,13 @@ from interlace.core.messages import (
 )
 from interlace.core.node import ModelOutlook
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
-from interlace.engine import contention, refusals, retries, timeouts
-from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine import failures, refusals, turns
+from interlace.engine.failures import AFTER_MS
 from interlace.engine.fetch_scheduler import FetchScheduler
 from interlace.engine.input_pool import InputPool
 from interlace.engine.input_staging import InputStaging
 from interlace.engine.live_partition import LivePartition, PartitionState, next_wake
-from interlace.engine.retries import AFTER_MS
+from interlace.engine.rate_tracker import RateTracker
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
 from interlace.policy.base import System
@@ -41,7 +41,7 @@ _LATE: Final = Outcome.LATE
 class RequestScheduler:
     """Takes requests from arrival to reply. Each accepted request gets exactly one reply."""
 
-    def __init__(self, state: EngineState, system: System, rates: ArrivalRates) -> None:
+    def __init__(self, state: EngineState, system: System, rates: RateTracker) -> None:
         self._state = state
         self._system = system
         self._rates = rates
@@ -68,7 +68,7 @@ class RequestScheduler:
             self.fetching.arrived(deployed, request, now_ms)
         error = self._judge(request, deployed, now_ms)
         if error is not None:
-            contention.record_loss(self._state, deployed, request.rows, now_ms)
+            turns.record_loss(self._state, deployed, request.rows, now_ms)
             refused = [_refused(request, error)]
             if deployed.weights and deployed.ready_ms > now_ms:
                 refused += self.fetching.refused(deployed, now_ms)
@@ -100,7 +100,7 @@ class RequestScheduler:
         deployed = self._state.models.get(model)
         if deployed is not None:
             self._rates.count(model, rows)
-            contention.record_loss(self._state, deployed, rows, now_ms)
+            turns.record_loss(self._state, deployed, rows, now_ms)
         return []
 
     def _judge(self, request: Request, deployed: DeployedModel, now_ms: float) -> ServeError | None:
@@ -140,7 +140,7 @@ class RequestScheduler:
                 self._state.cancelled.add(request_id)
             return []
         self._state.retried.discard(request_id)
-        return [retries.cancelled(request), *self.fetching.step(now_ms)]
+        return [failures.cancelled_reply(request), *self.fetching.step(now_ms)]
 
     def staged(self, finished: WorkFinished, stage: CopyInputs, now_ms: float) -> list[Command]:
         """A request's inputs are on the accelerator: it may be launched."""
@@ -173,7 +173,7 @@ class RequestScheduler:
         if batch.slot is not None and deployed is not None:
             stages = self.staging.ended(deployed, run.gpu, batch.requests)
         if finished.failure is not None:
-            return stages + retries.retry_or_fail(self._state, batch, finished.failure, now_ms)
+            return stages + failures.retry_or_fail(self._state, batch, finished.failure, now_ms)
         if live is not None and deployed is not None:
             if not cold:
                 self._learn(batch, live, now_ms - started_ms, now_ms)
@@ -190,7 +190,7 @@ class RequestScheduler:
             commands += self.fetching.step(now_ms)
         for gpu in gpus:
             lost = self._expire_hopeless(gpu, now_ms)
-            contention.mark_contending(self._state, gpu, now_ms)
+            turns.mark_contending(self._state, gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
             for drop in decision.drops:
                 lost += self._drop(drop, gpu, now_ms)
@@ -238,7 +238,7 @@ class RequestScheduler:
         for request in self.staging.source(deployed, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
             deployed.admission_margin.dropped()
-            contention.record_loss(self._state, deployed, request.rows, now_ms)
+            turns.record_loss(self._state, deployed, request.rows, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(SendReply(Reply(request, Outcome.EXPIRED, error=error)))
         return commands
@@ -276,13 +276,13 @@ class RequestScheduler:
         run_ms = deployed.estimator.latency_ms(batch.run_rows, live.share_pct, head.shape)
         if deployed.weights:
             self.fetching.runs(deployed, live.gpu, batch.id, now_ms)
-        run = Run(live.gpu, live.id, batch, timeouts.limit_ms(self._state, live, run_ms))
+        run = Run(live.gpu, live.id, batch, failures.limit_ms(self._state, live, run_ms))
         running = live.give(run, run_ms, now_ms)
         live.starts_ms[launch.model] = now_ms
         live.service_tags.began(launch.model, rows)
         deployed.lost_rows = 0
         self._state.began(live.gpu, launch.model, now_ms)
-        return [run, *timeouts.began(self._state, running)]
+        return [run, *failures.began(self._state, running)]
 
     def _learn(self, batch: Batch, live: LivePartition, seen_ms: float, now_ms: float) -> None:
         estimator = self._state.models[batch.model].estimator
@@ -298,7 +298,7 @@ class RequestScheduler:
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
                 self._state.cancelled.discard(request.id)
-                answers.append(retries.cancelled(request))
+                answers.append(failures.cancelled_reply(request))
                 continue
             in_time = now_ms <= request.deadline_ms
             outcome = _OK if in_time else _LATE
@@ -306,9 +306,9 @@ class RequestScheduler:
                 deployed.admission_margin.met()
             elif deployed is not None:
                 deployed.admission_margin.missed(request.arrived_ms, now_ms)
-                contention.record_loss(self._state, deployed, request.rows, now_ms)
+                turns.record_loss(self._state, deployed, request.rows, now_ms)
             if request.id in self._state.given_up:
-                answers.append(retries.given_up(self._state, request, now_ms))
+                answers.append(failures.timed_out_reply(self._state, request, now_ms))
                 continue
             timing = Timing(
                 started_ms - request.arrived_ms,
@@ -348,7 +348,7 @@ class RequestScheduler:
         deployed = self._state.models.get(request.model)
         if deployed is not None and deployed.hosts:
             deployed.admission_margin.dropped()
-        contention.record_loss(self._state, deployed, request.rows, now_ms)
+        turns.record_loss(self._state, deployed, request.rows, now_ms)
         error = refusals.expired(request, end_ms, now_ms)
         return SendReply(Reply(request, Outcome.EXPIRED, error=error))
 

@@ -1,18 +1,121 @@
-"""What accelerators hold of weights that come and go, and what is on its way to them."""
+"""Weights on accelerators that swap them: what is resident, missing and in flight."""
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
 from interlace.core.hardware import Gpu
-from interlace.core.loading import DISK, LoadPlan
+from interlace.core.loading import LoadPlan
 from interlace.core.messages import Evict, Fetch
-from interlace.engine.arrival_rate import ArrivalRate
-from interlace.engine.missing_weights import MissingWeights
 from interlace.engine.request_queue import RequestQueue
 from interlace.perf.cold_start import executes_ms
 from interlace.policy.cold_curve import ColdCurve
+
+#: The part of the newest gap in the mean, once there are many.
+_LEAST_WEIGHT: Final = 1 / 32
+#: The planned rate counts as so many gaps: it says more than the first few do.
+_PLANNED_GAPS: Final = 8
+#: A plan for less says nothing, and rates beyond one a microsecond are one burst.
+_LEAST_RPS: Final = 1e-9
+_LEAST_GAP_MS: Final = 1e-3
+
+
+class GapEstimator:
+    """The rate of one model, in visits a second: requests within ``visit_ms`` share a cold start.
+
+    The mean of its gaps, each model at its own pace: of the first ones the plain mean, the planned
+    rate counted as some of them, later a moving one of about 32. A gap that is still open counts
+    once it is longer than the mean, so what is not asked any more is forgotten.
+    """
+
+    __slots__ = ("_gap_ms", "_gaps", "_last_ms", "_visit_ms")
+
+    def __init__(self, since_ms: float, planned_rps: float = 0.0, visit_ms: float = 0.0) -> None:
+        self._last_ms = since_ms
+        self._gaps = _PLANNED_GAPS if planned_rps > _LEAST_RPS else 0
+        self._gap_ms = 1000.0 / planned_rps if self._gaps else 0.0
+        self._visit_ms = visit_ms
+
+    def arrived(self, now_ms: float) -> None:
+        """A request came."""
+        gap_ms = now_ms - self._last_ms
+        if gap_ms < self._visit_ms:
+            return
+        self._last_ms = now_ms
+        self._gap_ms = self._with(gap_ms)
+        self._gaps += 1
+
+    def rps(self, now_ms: float) -> float:
+        """Visits a second, as far as is known at that time."""
+        if self._gaps == 0:
+            return 0.0
+        gap_ms = now_ms - self._last_ms
+        mean_ms = self._gap_ms if gap_ms <= self._gap_ms else self._with(gap_ms)
+        return 1000.0 / max(mean_ms, _LEAST_GAP_MS)
+
+    def sure_rps(self, now_ms: float) -> float:
+        """What it is at least, as far as is known: a deviation less, none after one gap."""
+        counted = min(self._gaps, 1.0 / _LEAST_WEIGHT)
+        return self.rps(now_ms) * (1.0 - counted**-0.5) if counted else 0.0
+
+    def _with(self, gap_ms: float) -> float:
+        if self._gaps == 0:
+            return gap_ms
+        weight = max(_LEAST_WEIGHT, 1.0 / (self._gaps + 1))
+        return self._gap_ms + weight * (gap_ms - self._gap_ms)
+
+
+#: Bounds that hold no more may be kept, so many and as many as there are models.
+_SPARE: Final = 64
+
+
+class PrefetchQueue:
+    """Models on one accelerator by the worth of their missing weights, most worth first.
+
+    A heap of upper bounds: a worth only falls until ``changed`` is called, since rates fall. So the
+    worth at the last look bounds the present one, and only models at the top are looked at again.
+    A look costs by what changed since the last one, not by the number of models.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._changed: dict[str, ModelWeights] = {}
+        self._entries: dict[str, ModelWeights] = {}
+
+    def changed(self, entry: ModelWeights) -> None:
+        """A request came for it, or what is there or on its way is not what it was."""
+        self._changed[entry.model] = entry
+
+    def forget(self, model: str) -> None:
+        """It is not known here any more."""
+        for known in (self._bounds, self._changed, self._entries):
+            known.pop(model, None)
+
+    def hottest(self) -> str | None:
+        """The model whose missing part is worth most now; none if nothing is worth anything."""
+        for model, entry in self._changed.items():
+            self._entries[model] = entry
+            self._bounds[model] = entry.missing_worth
+            heappush(self._heap, (-self._bounds[model], model))
+        self._changed.clear()
+        if len(self._heap) > _SPARE + 2 * len(self._bounds):
+            self._heap = [(-worth, model) for model, worth in self._bounds.items()]
+            heapify(self._heap)
+        while self._heap:
+            bound, model = self._heap[0]
+            if self._bounds.get(model) != -bound:
+                heappop(self._heap)
+                continue
+            worth = self._entries[model].missing_worth
+            if worth == -bound:
+                return model if worth > 0.0 else None
+            self._bounds[model] = worth
+            heapreplace(self._heap, (-worth, model))
+        return None
+
 
 _NOTHING: Final[frozenset[int]] = frozenset()
 #: An accelerator's own link, by its number.
@@ -87,7 +190,7 @@ class ModelWeights:
     )
 
     def __init__(
-        self, model: str, curve: ColdCurve, queue: RequestQueue, rate: ArrivalRate, gpu: GpuWeights
+        self, model: str, curve: ColdCurve, queue: RequestQueue, rate: GapEstimator, gpu: GpuWeights
     ) -> None:
         self.model: str = model
         self.curve: ColdCurve = curve
@@ -223,7 +326,7 @@ class GpuWeights:
         self.told_on_disk: set[str] = set()  #: before they were known
         self.holding: dict[str, ModelWeights] = {}  #: those of which something is there
         self.wanted: dict[str, ModelWeights] = {}  #: pinned, or refused because they were cold
-        self.missing = MissingWeights()
+        self.missing = PrefetchQueue()
         self.fetches: list[FetchInFlight] = []
         self.evicting: dict[Evict, int] = {}
         self.held_bytes = 0
@@ -290,62 +393,3 @@ class GpuWeights:
         self.held_bytes -= nbytes
         self.evicting[work] = nbytes
         return work
-
-
-class LinkBeliefs:
-    """When each link is predicted to be free, and how its pace differs from what was measured."""
-
-    #: What one more fetch says of the pace, and bounds of it.
-    _WEIGHT: Final = 0.2
-    _LEAST: Final = 0.25
-    _MOST: Final = 10.0
-
-    def __init__(self) -> None:
-        self._free_ms: dict[str, float] = {}
-        self._pace: dict[str, float] = {}
-
-    def free_ms(self, link: str) -> float:
-        return self._free_ms.get(link, -inf)
-
-    def pace(self, link: str) -> float:
-        """Times as measured take so many times as long."""
-        return self._pace.get(link, 1.0)
-
-    def begin(self, fetch: FetchInFlight, entry: ModelWeights, links: tuple[str, ...]) -> None:
-        """A fetch takes its links behind what is on them."""
-        plan, began_ms = fetch.work.plan, fetch.began_ms
-        own, ready_ms = self.pace(links[0]), began_ms
-        for number, link in enumerate(links):
-            copy_ms = sum(
-                entry.curve.layers[index].copy_ms
-                for index in plan.brought
-                if plan.steps[index].link == number
-            )
-            if copy_ms:
-                waits_ms = max(began_ms, self.free_ms(link))
-                ready_ms = max(ready_ms, waits_ms)
-                self._free_ms[link] = waits_ms + self.pace(link) * copy_ms
-                fetch.ends_ms = max(fetch.ends_ms, self._free_ms[link])
-        if plan.overlapped:
-            stalls_ms = max(0.0, plan.end_ms - entry.run_ms(plan))
-            fetch.opens_ms = ready_ms + own * stalls_ms
-
-    def reads(self, fetch: FetchInFlight, read_until_ms: float, opens_ms: float) -> None:
-        """The disk is read for a fetch until then; its first batch may begin before."""
-        self._free_ms[DISK] = read_until_ms
-        fetch.from_disk = True
-        fetch.ends_ms = max(fetch.ends_ms, read_until_ms)
-        fetch.opens_ms = max(fetch.opens_ms, opens_ms)
-
-    def ended(self, fetch: FetchInFlight, links: tuple[str, ...], now_ms: float) -> None:
-        """A fetch is over: its links are free, unless another is on them."""
-        for link in (*links, DISK) if fetch.from_disk else links:
-            if self.free_ms(link) <= fetch.ends_ms:
-                self._free_ms[link] = now_ms
-        expected_ms = fetch.ends_ms - fetch.began_ms
-        if fetch.cancelled or fetch.from_disk or expected_ms <= 0.0:
-            return
-        pace = self.pace(links[0])
-        seen = pace * (now_ms - fetch.began_ms) / expected_ms
-        pace += self._WEIGHT * (seen - pace)
-        self._pace[links[0]] = min(max(pace, self._LEAST), self._MOST)

@@ -13,14 +13,12 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Request
-from interlace.engine.admission_margin import AdmissionMargin
+from interlace.engine.corrections import AdmissionMargin, LatencyEstimator
 from interlace.engine.input_pool import InputPool
-from interlace.engine.latency_estimator import LatencyEstimator
-from interlace.engine.live_partition import LivePartition, PartitionState
+from interlace.engine.live_partition import LivePartition, PartitionState, ServiceTags
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.residency import GpuWeights, ModelWeights
-from interlace.engine.service_tags import ServiceTags
 from interlace.policy.availability import kept_room
 from interlace.policy.decision import Tally
 from interlace.policy.view import ModelView

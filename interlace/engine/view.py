@@ -7,10 +7,10 @@ from typing import Final
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Plan, Slot
-from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.input_pool import InputPool
 from interlace.engine.input_staging import InputStaging
 from interlace.engine.live_partition import LivePartition
+from interlace.engine.rate_tracker import RateTracker
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.decision import Tally
@@ -44,7 +44,7 @@ class GpuView(View):
     def __init__(
         self,
         state: EngineState,
-        rates: ArrivalRates,
+        rates: RateTracker,
         staging: InputStaging,
         gpu: Gpu,
         everything: bool = False,

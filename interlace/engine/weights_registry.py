@@ -7,9 +7,8 @@ from math import inf
 
 from interlace.core.hardware import Gpu
 from interlace.core.profile import LayerProfile
-from interlace.engine.arrival_rate import ArrivalRate
 from interlace.engine.live_partition import ModelState
-from interlace.engine.residency import GpuWeights, ModelWeights
+from interlace.engine.residency import GapEstimator, GpuWeights, ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.perf.memory import comes_and_goes
 from interlace.policy.base import System
@@ -28,7 +27,7 @@ class WeightsRegistry:
         self._state = state
         self._system = system
         self._curves: dict[Hashable, ColdCurve] = {}
-        self._rates: dict[str, ArrivalRate] = {}
+        self._rates: dict[str, GapEstimator] = {}
 
     def update(self, now_ms: float) -> list[tuple[str, str]]:
         """Partitions or models changed: know what can be held where.
@@ -75,7 +74,7 @@ class WeightsRegistry:
         rate = self._rates.get(model)
         if rate is None:
             planned_rps, visit_ms = deployed.demand.rows_per_s, curve.plan().end_ms
-            rate = self._rates[model] = ArrivalRate(now_ms, planned_rps, visit_ms)
+            rate = self._rates[model] = GapEstimator(now_ms, planned_rps, visit_ms)
         entry = ModelWeights(model, curve, deployed.queue, rate, place)
         entry.pinned, entry.keep_ms = deployed.pinned, deployed.keep_ms
         return entry

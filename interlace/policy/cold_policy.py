@@ -23,7 +23,7 @@ class Holding(Protocol):
 
     @property
     def rate_rps(self) -> float:
-        """Requests that arrive, those of a burst counted once (``ArrivalRate``)."""
+        """Requests that arrive, those of a burst counted once (``GapEstimator``)."""
 
     @property
     def sure_rps(self) -> float:

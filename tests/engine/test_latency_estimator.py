@@ -5,8 +5,7 @@ import random
 import pytest
 
 from interlace.core.plan import Demand
-from interlace.engine.admission_margin import AdmissionMargin
-from interlace.engine.latency_estimator import LatencyEstimator
+from interlace.engine.corrections import AdmissionMargin, LatencyEstimator
 from tests.builders import line_profile
 
 DEMAND = Demand("m", 10.0, 100.0, 16)

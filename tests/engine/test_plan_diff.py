@@ -10,9 +10,8 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.messages import CreatePartition
 from interlace.core.plan import Partition, Plan, Slot
-from interlace.engine.gpu_matching import match_gpus
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
-from interlace.engine.plan_diff import Evictions, keep_partition_ids, next_steps
+from interlace.engine.plan_diff import Evictions, keep_partition_ids, match_gpus, next_steps
 
 GPUS = uniform_fleet(GPU_KINDS["v100"], 4)
 

@@ -5,7 +5,7 @@ import pytest
 from interlace.core.errors import Reason
 from interlace.core.messages import RefusedUpstream
 from interlace.core.request import Outcome
-from interlace.engine.admission_margin import AdmissionMargin
+from interlace.engine.corrections import AdmissionMargin
 from tests.builders import World, line_profile
 
 

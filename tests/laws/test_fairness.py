@@ -7,7 +7,7 @@ import pytest
 
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome
-from interlace.engine.service_tags import ServiceTags
+from interlace.engine.live_partition import ServiceTags
 from interlace.policy.catalog import resolve
 from interlace.policy.dispatchers import spatial
 from interlace.sim.arrivals import merge_arrivals

@@ -1,4 +1,4 @@
-"""Growing and shrinking the fleet: what is there, what is wanted, what may be taken away."""
+"""Growing and shrinking the fleet: accelerators that are there, wanted, and dismissed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlace.engine.state import EngineState
 from interlace.policy.base import Scaler
 
 
-class FleetController:
+class GpuScaler:
     """Asks for accelerators and gives up those that are not needed.
 
     Level-triggered like plans: what is wanted is said as a total, not as a change.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.engine.missing_weights import MissingWeights
+from interlace.engine.residency import PrefetchQueue
 
 
 @dataclass
@@ -39,7 +39,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_the_hottest_is_that_of_a_look_at_all(steps: list[tuple[int, float, float, float, str]]):
-    clock, found, there = [0.0], MissingWeights(), dict[str, _Model]()
+    clock, found, there = [0.0], PrefetchQueue(), dict[str, _Model]()
     for number, worth, half_ms, passed_ms, what in steps:
         clock[0] += passed_ms
         name = f"m{number}"
@@ -55,7 +55,7 @@ def test_the_hottest_is_that_of_a_look_at_all(steps: list[tuple[int, float, floa
 
 
 def test_a_look_costs_by_what_changed_and_not_by_how_many_there_are() -> None:
-    clock, found = [0.0], MissingWeights()
+    clock, found = [0.0], PrefetchQueue()
     models = [_Model(f"m{n}", clock, 1.0 + n, 1e6) for n in range(1000)]
     for one in models:
         found.changed(one)

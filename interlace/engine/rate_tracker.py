@@ -19,7 +19,7 @@ class _Meter:
     seen: bool = False
 
 
-class ArrivalRates:
+class RateTracker:
     """Rows per second that each model is asked for, refused ones included.
 
     A sample is taken every ``period_ms``; ``weight`` is the newest sample's in the smoothed rate.
