@@ -64,12 +64,13 @@ class ServeError(Exception):
 
     def __eq__(self, other: object) -> bool:
         """Values compare: a replayed engine must give the same refusals."""
-        return isinstance(other, ServeError) and self._value() == other._value()
+        return isinstance(other, ServeError) and self.values() == other.values()
 
     def __hash__(self) -> int:
-        return hash(self._value())
+        return hash(self.values())
 
-    def _value(self) -> tuple[object, ...]:
+    def values(self) -> tuple[object, ...]:
+        """All that is equal in equal errors."""
         return (self.reason, self.detail, self.retry_after_ms, self.late_ms)
 
 

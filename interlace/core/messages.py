@@ -16,11 +16,15 @@ from interlace.core.profile import Profile
 from interlace.core.request import Batch, Reply, Request, Timing
 from interlace.core.tensor import Tensor
 
+
+class Message(Struct, frozen=True, array_like=True, tag=True):
+    """An event, a command or work; encoded, a list that begins with the name of its class."""
+
+
 # ---------------------------------------------------------------------------- work for a device
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartition:
+class CreatePartition(Message, frozen=True):
     """Create a partition of ``share_pct``; the device chooses its units and reports them.
 
     ``leaving`` are partitions that are released once this one serves: it should share units with
@@ -33,16 +37,14 @@ class CreatePartition:
     leaving: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasePartition:
+class ReleasePartition(Message, frozen=True):
     """Release a drained partition and its units."""
 
     gpu: str
     partition: str
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Message, frozen=True):
     """Make ``model`` (a deployment key) runnable in a partition at these batch sizes.
 
     If it is ``cold``, all but its weights: they come by ``Fetch``.
@@ -55,14 +57,13 @@ class Load:
     cold: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unload:
+class Unload(Message, frozen=True):
     gpu: str
     partition: str
     model: str
 
 
-class Run(Struct, frozen=True, array_like=True, gc=False):
+class Run(Message, frozen=True, gc=False):
     """Execute a batch; its process is ended ``limit_ms`` after the batch could begin."""
 
     gpu: str
@@ -71,7 +72,7 @@ class Run(Struct, frozen=True, array_like=True, gc=False):
     limit_ms: float = inf
 
 
-class CopyInputs(Struct, frozen=True, array_like=True, gc=False):
+class CopyInputs(Message, frozen=True, gc=False):
     """Copy a request's inputs into its model's pool on an accelerator (E2bird section 5.1).
 
     A pool is a ring of ``slots``; a slot holds one row of every input. The request's rows go to
@@ -85,8 +86,7 @@ class CopyInputs(Struct, frozen=True, array_like=True, gc=False):
     slots: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(Message, frozen=True):
     """Bring the weights of a model that a partition has loaded, by the steps of ``plan``.
 
     Work of the accelerator, in no order with the partition's. Afterwards layers that are copied
@@ -101,8 +101,7 @@ class Fetch:
     plan: LoadPlan
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Message, frozen=True):
     """Give back the memory of these layers' weights; places in ``Profile.layers``."""
 
     gpu: str
@@ -117,14 +116,13 @@ Work = PartitionWork | CopyInputs | Fetch | Evict
 # ------------------------------------------------------------------------------------ commands
 
 
-class SendReply(Struct, frozen=True, array_like=True):
+class SendReply(Message, frozen=True):
     """Send a reply to its client."""
 
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class SolvePlan:
+class SolvePlan(Message, frozen=True):
     """Ask for a plan for this demand; ``PlanSolved`` answers it, with the same ``ticket``.
 
     ``fleet`` is there now. On an elastic fleet ``largest`` is all that could be had: the answer
@@ -139,8 +137,7 @@ class SolvePlan:
     largest: Fleet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleFleet:
+class ScaleFleet(Message, frozen=True):
     """Bring the number of accelerators to this total, by kind.
 
     Each that is added is reported by ``GpuJoined``. If there are too many, ``DismissGpu`` names
@@ -150,15 +147,13 @@ class ScaleFleet:
     gpus: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class DismissGpu:
+class DismissGpu(Message, frozen=True):
     """Take away an accelerator, which is empty; ``GpuLeft`` reports it."""
 
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelFetch:
+class CancelFetch(Message, frozen=True):
     """Nobody waits for a model that is being fetched any more.
 
     The fetch still ends once: with a failure, and what has come is given back, or well if it was
@@ -169,27 +164,26 @@ class CancelFetch:
     model: str
 
 
-class WakeAt(Struct, frozen=True, array_like=True, gc=False):
+class WakeAt(Message, frozen=True, gc=False):
     """Deliver ``Woke`` at that time."""
 
     at_ms: float
 
 
-class TimeoutAt(Struct, frozen=True, array_like=True, gc=False):
+class TimeoutAt(Message, frozen=True, gc=False):
     """Deliver ``TimedOut`` at that time."""
 
     at_ms: float
 
 
-class ReportTimeout(Struct, frozen=True, array_like=True):
+class ReportTimeout(Message, frozen=True):
     """Tell a client that its request, which still runs, timed out; ``SendReply`` follows later."""
 
     request: Request
     error: ServeError
 
 
-@dataclass(frozen=True, slots=True)
-class ReportStatus:
+class ReportStatus(Message, frozen=True):
     """Tell a deployment's owner that it is ready, failed (or was quarantined), or is gone."""
 
     model: str
@@ -197,8 +191,7 @@ class ReportStatus:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSettled:
+class ReportSettled(Message, frozen=True):
     """Tell whether every model is now loaded in all of its planned partitions; it changed."""
 
     settled: bool
@@ -222,12 +215,11 @@ Command = Work | RuntimeCommand
 # -------------------------------------------------------------------------------------- events
 
 
-class RequestArrived(Struct, frozen=True, array_like=True, gc=False):
+class RequestArrived(Message, frozen=True, gc=False):
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedUpstream:
+class RefusedUpstream(Message, frozen=True):
     """Requests that got a recent refusal of a like request, which still held, instead of asking."""
 
     model: str
@@ -235,8 +227,7 @@ class RefusedUpstream:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCancelled:
+class RequestCancelled(Message, frozen=True):
     """The client of this request went away."""
 
     model: str
@@ -258,15 +249,13 @@ class Deployment:
     keep_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelsDeployed:
+class ModelsDeployed(Message, frozen=True):
     """Deploy models, planned together. One ``ReportStatus`` answers each."""
 
     deployments: tuple[Deployment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelWithdrawn:
+class ModelWithdrawn(Message, frozen=True):
     """Withdraw a model: serve what is queued, then unload it everywhere."""
 
     model: str
@@ -286,7 +275,7 @@ class Failure:
     bad_input: bool = False
 
 
-class WorkFinished(Struct, frozen=True, array_like=True):
+class WorkFinished(Message, frozen=True):
     """A piece of work ended: it succeeded if ``failure is None``.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the
@@ -302,8 +291,7 @@ class WorkFinished(Struct, frozen=True, array_like=True):
     resident_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLost:
+class PartitionLost(Message, frozen=True):
     """A partition died; all work sent to it has been finished with a fatal failure.
 
     ``blamed`` are models that caused it, whatever was running.
@@ -315,8 +303,7 @@ class PartitionLost:
     blamed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TierChanged:
+class TierChanged(Message, frozen=True):
     """A host has most of a model's weights on its disk only, or again in its memory.
 
     Until a device says so they are taken to be in memory, and those that it fetched are.
@@ -327,8 +314,7 @@ class TierChanged:
     on_disk: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSolved:
+class PlanSolved(Message, frozen=True):
     """The answer to ``SolvePlan``; ``failure`` if the planner broke.
 
     ``plan`` is for the fleet that is there. ``ample``, given if ``largest`` was, uses the fewest of
@@ -341,21 +327,18 @@ class PlanSolved:
     ample: Plan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanChanged:
+class PlanChanged(Message, frozen=True):
     """Whoever plans would answer otherwise than before: a plan came from outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuJoined:
+class GpuJoined(Message, frozen=True):
     """An accelerator joined the fleet; it is empty. If ``more`` come with it, they follow."""
 
     gpu: Gpu
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLeft:
+class GpuLeft(Message, frozen=True):
     """An accelerator is gone: it was dismissed, or it failed.
 
     Work that was still sent to it fails after this event, and counts against no model. If ``more``
@@ -366,18 +349,15 @@ class GpuLeft:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnded:
+class EpochEnded(Message, frozen=True):
     """An epoch ended: rates are sampled, and a new plan may be due."""
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Message, frozen=True):
     """A time set by ``WakeAt`` has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(Message, frozen=True):
     """A time set by ``TimeoutAt`` has come: running batches are checked."""
 
 

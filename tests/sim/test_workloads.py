@@ -205,7 +205,8 @@ def test_a_trace_of_ones_own(tmp_path: Path) -> None:
         (own_times, "", "line 1: no columns; expected time_ms, model"),
         (own_times, "time_ms,model\n1e300,a\n", "line 2: time_ms is '1e300'; expected a number"),
         (own_times, "time_ms,model\n1,\udcff\n", "no CSV in UTF-8"),
-        (own_times, "interlace event log 1\n", "ends within its header"),
+        (own_times, "interlace event log 2\n", "ends within its header"),
+        (own_times, "interlace event log 1\n", "of format 1; expected format 2"),
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_said_by_line_and_column(

@@ -14,7 +14,9 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.profile import Profile
 from interlace.formats.regular_file import open_regular
 
-MAGIC: Final = b"interlace event log 1\n"
+#: How the file of any version begins, and of the version that is written and read.
+ANY_MAGIC: Final = b"interlace event log "
+MAGIC: Final = ANY_MAGIC + b"2\n"
 LENGTH: Final = 4  #: bytes of a frame's length
 
 
@@ -92,8 +94,15 @@ def open_log(path: Path) -> LogFile:
     except RepositoryError as error:
         raise LogError(str(error)) from None
     with file:
-        if file.read(len(MAGIC)) != MAGIC:
+        magic = file.read(len(MAGIC))
+        if not magic.startswith(ANY_MAGIC):
             raise LogError(f"{path}: not an event log (interlace serve --log writes them)")
+        if magic != MAGIC:
+            found = magic.removeprefix(ANY_MAGIC).decode("ascii", "replace").strip()
+            raise LogError(
+                f"{path}: an event log of format {found}; expected format 2: read it with the "
+                "version of Interlace that wrote it"
+            )
         body, _ = _frame(file)
         begins = file.tell()
     if body is None:

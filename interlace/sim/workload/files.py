@@ -11,7 +11,7 @@ import numpy as np
 
 from interlace.core.messages import RequestArrived
 from interlace.runtime.log.codec import glance
-from interlace.runtime.log.read import MAGIC, LogError, open_log
+from interlace.runtime.log.read import ANY_MAGIC, LogError, open_log
 from interlace.sim.arrivals import Times
 
 _INVOCATION = ("func", "end_timestamp", "duration")
@@ -83,7 +83,7 @@ def own_times(path: Path) -> Mapping[str, Times]:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) == MAGIC:
+        if file.read(len(ANY_MAGIC)) == ANY_MAGIC:
             return _log_times(path)
     times: dict[str, list[float]] = {}
     for line, row in _rows(path, _OWN):
