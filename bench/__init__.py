@@ -3,7 +3,7 @@
 import sys
 from types import TracebackType
 
-from interlace.core.extras import remedy
+from interlace.core.user_errors import remedy
 
 
 def _advise(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -17,11 +17,12 @@ from interlace.compiled import prefer_sources_if_changed
 
 prefer_sources_if_changed()  # before any module that may be machine code of other sources
 
-from interlace.core.extras import remedy  # noqa: E402
+from interlace.core.user_errors import remedy  # noqa: E402
 from interlace.core.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
-    from interlace.assembly.server import ServeOptions, Server, serve
+    from interlace.assembly.live_server import ServeOptions
+    from interlace.assembly.server import Server, serve
     from interlace.core.errors import RepositoryError, ServeError, bad_input
     from interlace.core.gpu_kinds import GPU_KINDS
     from interlace.core.hardware import Gpu
@@ -57,7 +58,8 @@ __all__ = [
 #: Where each name is; imported when it is first asked for.
 _HOMES = MappingProxyType(
     {
-        "interlace.assembly.server": ("Server", "ServeOptions", "serve"),
+        "interlace.assembly.live_server": ("ServeOptions",),
+        "interlace.assembly.server": ("Server", "serve"),
         "interlace.core.errors": ("RepositoryError", "ServeError", "bad_input"),
         "interlace.core.gpu_kinds": ("GPU_KINDS",),
         "interlace.core.hardware": ("Gpu",),

@@ -47,7 +47,7 @@ HOT: Final = (
         "batch_frames", "link", "output_arena", "pending",
     )),
     "device/cpu/device.py",
-    *(f"sim/{name}.py" for name in ("answer_times", "recorder", "run")),
+    *(f"sim/{name}.py" for name in ("observers", "recorder", "run")),
     *(f"server/{name}.py" for name in ("cache", "heap_budget", "shared_memory", "tensor_json")),
     *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),

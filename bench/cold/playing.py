@@ -19,7 +19,7 @@ from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
-from interlace.sim.cold_requests import ColdRequests
+from interlace.sim.observers import ColdRequests
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from interlace.assembly.machine import memory_bytes
 from interlace.control.model_preparer import ModelPreparer
-from interlace.core.model import Model
+from interlace.core.model import Model, TrustedModels
 from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Tensor
-from interlace.core.trust import TrustedModels
 from interlace.device.base import Device
 from interlace.device.cpu.device import CpuDevice
 from interlace.device.cpu.settings import CpuSettings

@@ -1,6 +1,6 @@
 """Apps of the papers; models are named as the papers do unless others are given."""
 
-from interlace.sim.pipeline.graph import Pipeline, PipelineStage, Split, even
+from interlace.sim.pipeline import Pipeline, PipelineStage, Split, even
 
 #: gpulet section 5.1 and Figure 11: six digits and a picture of a game, all at once; twice the
 #: longest model's latency.

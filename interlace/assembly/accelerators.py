@@ -123,12 +123,12 @@ class Accelerators:
         return tuple(one.gpu for one in self.settings) or (cpu_gpu(self.cpu),)
 
     def with_weights(self, weights_bytes: int, host_bytes: int | None = None) -> Accelerators:
-        """The same, of whose memory so much is for weights that come and go.
+        """Return a copy with ``weights_bytes`` reserved for swapping.
 
-        On cores the page cache keeps ``host_bytes`` of the files they come from at most.
+        On cores the page cache keeps at most ``host_bytes`` of the weight files.
 
         Raises:
-            UserError: they have not so much more than that.
+            UserError: the accelerators have too little memory.
         """
         if weights_bytes and any(one.private for one in self.settings):
             raise InputError(

@@ -14,11 +14,10 @@ from interlace.assembly.machine import drafts, find_models
 from interlace.core.errors import RepositoryError
 from interlace.core.gpu_kinds import GPU_KINDS, GPU_RATES
 from interlace.core.hardware import Gpu
-from interlace.core.model import Model, Precision
+from interlace.core.model import Model, Precision, TrustedModels
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.tables import did_you_mean
-from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError, UserError
 from interlace.core.work import ModelWork
 from interlace.formats import count_work

@@ -29,7 +29,7 @@ from interlace.fleet.prices import NO_PRICES, KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System
-from interlace.repository import folder_names
+from interlace.repository.folder import folder_names
 from interlace.router.http.reads import NodeReader
 from interlace.runtime.clock import WallClock
 from interlace.runtime.event_loop import run_loop

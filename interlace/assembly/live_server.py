@@ -17,24 +17,22 @@ from interlace.assembly.page import live_page
 from interlace.assembly.profiling_run import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
-from interlace.control.deployments import Deployments
+from interlace.control.available_models import AvailableModels
+from interlace.control.deployments import Deployments, StatusFutures
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.control.model_preparer import ModelPreparer
-from interlace.control.models_at_hand import ModelsAtHand
 from interlace.control.node_states import NodeStates
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
-from interlace.control.status_futures import StatusFutures
-from interlace.control.worker_deaths import WorkerDeathObserver
-from interlace.control.worker_monitor import WorkerMonitor
+from interlace.control.workers import WorkerDeathObserver, WorkerMonitor
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
-from interlace.core.model import Model
-from interlace.core.node import Assignment, NodeDescription, Revision
+from interlace.core.model import Model, TrustedModels
+from interlace.core.node import Assignment, NodeDescription, Revision, check_node_name
 from interlace.core.tables import counted
-from interlace.core.trust import TrustedModels
+from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
@@ -45,8 +43,8 @@ from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.clock import WallClock
-from interlace.runtime.gpu_provider import FixedGpuProvider
-from interlace.runtime.log import LogHeader, LogWriter
+from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.write import LogWriter
 from interlace.runtime.plan_solver import AssignedPlanSolver, ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
@@ -77,6 +75,61 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What is rarely set: who may call, how much memory and log, how a server ends.
+
+    Callers need ``api_key``, and ``admin_key`` where a call changes the server; an empty one is not
+    asked for. Orders to a node need ``node_key``, else ``admin_key``. ``allow_hosts`` are further
+    Host names to answer to; ``allow_client_shm`` lets clients pass shared memory.
+    ``request_memory_mb`` bounds the bodies of requests. Every event is kept in ``log``, for
+    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. An end serves on
+    for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for accepted requests. A
+    server that is ``assigned`` loads nothing until it is told to (docs/fleet.md); it is the
+    ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
+    speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
+    ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
+    commas; else all of a folder that was given, and none that are fetched. The server is ready
+    without models that cannot be served only if ``allow_missing`` names them, or "all"; with
+    ``exit_on_error`` it ends if another cannot.
+    """
+
+    api_key: str = ""
+    admin_key: str = ""
+    allow_hosts: tuple[str, ...] = ()
+    allow_client_shm: bool = False
+    request_memory_mb: float = 2048.0
+    log: Path | None = None
+    log_limit_mb: float = 1000.0
+    drain_delay_s: float = 0.0
+    exit_timeout_s: float = 30.0
+    assigned: bool = False
+    node: str = ""
+    zone: str = ""
+    node_key: str = ""
+    tls: TlsFiles = NO_TLS
+    trust_models: str = ""
+    allow_missing: tuple[str, ...] = ()
+    exit_on_error: bool = False
+
+    def __post_init__(self) -> None:
+        if self.assigned and not (self.node_key or self.admin_key or self.api_key):
+            raise InputError(
+                "--assigned: whoever reaches this port could say what is served; "
+                "--node-key-file says who may"
+            )
+        try:
+            check_node_name(self.node or "none")
+        except ValueError as error:
+            raise InputError(f"--node: {error}") from None
+        if not self.zone.isprintable():
+            raise InputError(f"--zone {self.zone!r}: expected text that can be printed")
+
+    def trusted(self, models: Path | str | None) -> TrustedModels:
+        """The models that may be code, of that folder or of those that are fetched."""
+        return TrustedModels.of(self.trust_models or ("none" if models is None else "all"))
+
+
+@dataclass(frozen=True, slots=True)
 class ServeSettings:
     """What the operator chose."""
 
@@ -85,18 +138,14 @@ class ServeSettings:
     system: System
     profiles: Path
     host: str
-    keys: ApiKeys
+    options: ServeOptions
     trusted: TrustedModels
-    allow_client_shm: bool
-    allow_hosts: tuple[str, ...] = ()
-    log: Path | None = None
-    log_bytes: int = 1 << 30
-    arena_bytes: int = 2 << 30
     fetches: bool = False  #: ``root`` is filled with what a controller says
-    assigned: bool = False  #: what is served is told from outside: nothing is loaded before
-    allow_missing: tuple[str, ...] = ()  #: models without which it is ready, too
-    zone: str = ""  #: what this server fails together with
-    tls: TlsFiles = NO_TLS
+
+    @property
+    def keys(self) -> ApiKeys:
+        """The keys that callers need."""
+        return ApiKeys(self.options.api_key, self.options.admin_key, self.options.node_key)
 
 
 class LiveServer:
@@ -104,7 +153,7 @@ class LiveServer:
 
     def __init__(self, choices: ServeSettings) -> None:
         loop = asyncio.get_running_loop()
-        self.arena = Arena.create(choices.arena_bytes)
+        self.arena = Arena.create(int(choices.options.request_memory_mb * (1 << 20)))
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
         inputs = (self.arena.number,)
@@ -113,7 +162,7 @@ class LiveServer:
         self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
-        self._assigned = AssignedPlanSolver(self.clock) if choices.assigned else None
+        self._assigned = AssignedPlanSolver(self.clock) if choices.options.assigned else None
         solver = self._assigned or ProcessPlanSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
         self._log = self._log_of(choices)
@@ -127,7 +176,6 @@ class LiveServer:
                 WorkerDeathObserver(),
                 *([self._log] if self._log else []),
             ],
-            scaling=FixedGpuProvider(),
         )
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
         self._core_wait = RunDelay(loop)
@@ -142,11 +190,12 @@ class LiveServer:
         self._transports(choices)
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
-        if choices.log is None:
+        asked = choices.options
+        if asked.log is None:
             return None
         started = datetime.now().astimezone().isoformat(timespec="milliseconds")
         header = LogHeader(__version__, choices.system.name, self.fleet, started=started)
-        return LogWriter(choices.log, header, self.engine, choices.log_bytes)
+        return LogWriter(asked.log, header, self.engine, int(asked.log_limit_mb * 1e6))
 
     def _control(self, choices: ServeSettings) -> None:
         rig = Rig(self.devices.all[0], self.clock, self.arena)
@@ -161,10 +210,10 @@ class LiveServer:
             choices.root, self.devices.describe, rig, store, choices.trusted, layers
         )
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
-        self.at_hand = ModelsAtHand(preparation, self.devices, self.registry)
+        self.at_hand = AvailableModels(preparation, self.devices, self.registry)
         self.table.at_hand = self.at_hand.found
         self.table.why_missing = self.registry.why_missing
-        allowed = ("all",) if choices.assigned else choices.allow_missing
+        allowed = ("all",) if choices.options.assigned else choices.options.allow_missing
         self.lifecycle = ModelLifecycle(
             preparation, deployments, self.devices, self.registry, allowed
         )
@@ -174,7 +223,7 @@ class LiveServer:
 
     def _node(self, choices: ServeSettings) -> None:
         """What routers and controllers see."""
-        calls = ControllerCalls(choices.keys.order, choices.tls)
+        calls = ControllerCalls(choices.keys.order, choices.options.tls)
         self.wanted = WantedModels(choices.root, choices.fetches, calls, self._have_changed)
         self.assignments = Assignments(
             self.runtime, self.fleet, self.lifecycle, self.registry, self._assigned, self.wanted
@@ -190,7 +239,7 @@ class LiveServer:
         )
 
     def _transports(self, choices: ServeSettings) -> None:
-        regions = Regions(choices.allow_client_shm)
+        regions = Regions(choices.options.allow_client_shm)
         self.figures = SnapshotSource(
             self.engine.snapshot,
             self.arena,
@@ -238,7 +287,7 @@ class LiveServer:
     def _page(self, choices: ServeSettings) -> list[Route]:
         simulated = isinstance(choices.accelerators, SimulatedAccelerators)
         store = None if simulated else ProfileStore(choices.profiles)
-        system, log = choices.system.name, choices.log
+        system, log = choices.system.name, choices.options.log
         return live_page(self.runtime, self.engine.snapshot, system, log, store, self.registry)
 
     def _orders(self, choices: ServeSettings) -> list[Route]:
@@ -254,10 +303,10 @@ class LiveServer:
     def _described(self, choices: ServeSettings) -> NodeDescription:
         return NodeDescription(
             self.assignments.node,
-            choices.zone,
+            choices.options.zone,
             self.node_states.began,
             __version__,
-            choices.assigned,
+            choices.options.assigned,
             self.fleet.gpus,
             isinstance(choices.accelerators, SimulatedAccelerators),
         )
@@ -325,7 +374,7 @@ class LiveServer:
 
 def _origins(choices: ServeSettings) -> Origins:
     """The names that requests may call this server by: any, where it listens to others too."""
-    if not loopback(choices.host) and not choices.allow_hosts:
+    if not loopback(choices.host) and not choices.options.allow_hosts:
         return Origins()
-    names = ("localhost", choices.host, *choices.allow_hosts)
+    names = ("localhost", choices.host, *choices.options.allow_hosts)
     return Origins(frozenset(name.lower() for name in names))

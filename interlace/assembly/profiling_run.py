@@ -16,9 +16,8 @@ from interlace.assembly.accelerators import Accelerators, WeightsFolder
 from interlace.assembly.machine import drafts, find_models
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.model import Model
+from interlace.core.model import Model, TrustedModels
 from interlace.core.profile import Profile
-from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
@@ -27,7 +26,7 @@ from interlace.profiling.corun_file import corun_path, save_coruns
 from interlace.profiling.cpu import task as cores_task
 from interlace.profiling.cpu.task import CoresTask
 from interlace.profiling.cuda import task as gpu_task
-from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
+from interlace.profiling.cuda.nvml import Nvml, NvmlError
 from interlace.profiling.cuda.task import GpuTask
 from interlace.profiling.extra_metrics import (
     ExtraMetrics,
@@ -70,7 +69,7 @@ class ExtraProfiling:
         where: Accelerators,
         rig: Rig,
         store: ProfileStore,
-        open_nvml: OpenNvml = BoundNvml,
+        open_nvml: OpenNvml = Nvml,
     ) -> None:
         self._wanted = wanted
         self._where = where

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from interlace.assembly.tuning import raise_descriptor_limit, settle_memory
 from interlace.core.node import NodeState
 from interlace.fleet.membership import Membership
 from interlace.router.api import RouterApi
@@ -22,6 +21,7 @@ from interlace.router.polling import NodePoller, OnHeard
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
 from interlace.runtime.event_loop import run_loop
+from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory
 from interlace.server.api_keys import ApiKeys, shown_key
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer

@@ -10,22 +10,18 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from interlace.assembly.accelerators import NAMES, Accelerators, choose_accelerators
-from interlace.assembly.live_server import LiveServer, ServeSettings
+from interlace.assembly.live_server import LiveServer, ServeOptions, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles, fetched_models, find_models
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators, simulated_accelerators
-from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wait_for_turns
 from interlace.control.lifecycle import ModelLifecycle, drain
 from interlace.core.errors import Reason, ServeError
-from interlace.core.model import Model
-from interlace.core.node import check_node_name
+from interlace.core.model import Model, TrustedModels
 from interlace.core.tables import counted
-from interlace.core.trust import TrustedModels
 from interlace.core.user_errors import InputError
 from interlace.device.process.sandbox import why_unconfined
 from interlace.engine.snapshot import EngineSnapshot
@@ -35,9 +31,10 @@ from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.runtime.event_loop import run_loop
 from interlace.runtime.plan_solver import unsendable
-from interlace.server.api_keys import DIGEST, ApiKeys
+from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory, wait_for_turns
+from interlace.server.api_keys import DIGEST
 from interlace.server.http.origins import loopback
-from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
+from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP
 
 _LOG: Final = logging.getLogger(__name__)
 _NOT_READY: Final = (
@@ -45,61 +42,6 @@ _NOT_READY: Final = (
     "--allow-missing NAME says which may be missing"
 )
 _LOOK_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """What is rarely set: who may call, how much memory and log, how a server ends.
-
-    Callers need ``api_key``, and ``admin_key`` where a call changes the server; an empty one is not
-    asked for. Orders to a node need ``node_key``, else ``admin_key``. ``allow_hosts`` are further
-    Host names to answer to; ``allow_client_shm`` lets clients pass shared memory.
-    ``request_memory_mb`` bounds the bodies of requests. Every event is kept in ``log``, for
-    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. An end serves on
-    for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for accepted requests. A
-    server that is ``assigned`` loads nothing until it is told to (docs/fleet.md); it is the
-    ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
-    speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
-    ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
-    commas; else all of a folder that was given, and none that are fetched. The server is ready
-    without models that cannot be served only if ``allow_missing`` names them, or "all"; with
-    ``exit_on_error`` it ends if another cannot.
-    """
-
-    api_key: str = ""
-    admin_key: str = ""
-    allow_hosts: tuple[str, ...] = ()
-    allow_client_shm: bool = False
-    request_memory_mb: float = 2048.0
-    log: Path | None = None
-    log_limit_mb: float = 1000.0
-    drain_delay_s: float = 0.0
-    exit_timeout_s: float = 30.0
-    assigned: bool = False
-    node: str = ""
-    zone: str = ""
-    node_key: str = ""
-    tls: TlsFiles = NO_TLS
-    trust_models: str = ""
-    allow_missing: tuple[str, ...] = ()
-    exit_on_error: bool = False
-
-    def __post_init__(self) -> None:
-        if self.assigned and not (self.node_key or self.admin_key or self.api_key):
-            raise InputError(
-                "--assigned: whoever reaches this port could say what is served; "
-                "--node-key-file says who may"
-            )
-        try:
-            check_node_name(self.node or "none")
-        except ValueError as error:
-            raise InputError(f"--node: {error}") from None
-        if not self.zone.isprintable():
-            raise InputError(f"--zone {self.zone!r}: expected text that can be printed")
-
-    def trusted(self, models: Path | str | None) -> TrustedModels:
-        """The models that may be code, of that folder or of those that are fetched."""
-        return TrustedModels.of(self.trust_models or ("none" if models is None else "all"))
 
 
 class ServerPorts(NamedTuple):
@@ -130,8 +72,8 @@ class Server:
     ``ports`` are known, and every model is loaded, once it is entered.
     """
 
-    def __init__(self, settings: ServeSettings, ports: ServerPorts, options: ServeOptions) -> None:
-        self._settings, self._asked, self._options = settings, ports, options
+    def __init__(self, settings: ServeSettings, ports: ServerPorts) -> None:
+        self._settings, self._asked, self._options = settings, ports, settings.options
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -142,7 +84,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where HTTP is spoken."""
-        scheme = "http" if self._settings.tls.cert is None else "https"
+        scheme = "http" if self._options.tls.cert is None else "https"
         return f"{scheme}://{self._settings.host}:{self.ports.http}"
 
     def __enter__(self) -> Server:
@@ -242,7 +184,7 @@ class Server:
             await server.close()
 
     async def _listen(self, server: LiveServer) -> ServerPorts:
-        host, tls, keys = self._settings.host, self._settings.tls, self._settings.keys
+        host, tls, keys = self._settings.host, self._options.tls, self._settings.keys
         try:
             http = await server.http.listen(host, self._asked.http, tls.listener(HTTP, mutual=True))
             metrics = await server.metrics.listen(host, self._asked.metrics, tls.listener(HTTP))
@@ -349,15 +291,11 @@ def serve(
     root, folder = _root(models, options, port), profiles or default_profiles()
     sizes = memory_bytes or 0, host_memory_bytes
     where = _accelerators(device, gpu, gpus, cores, folder, root).with_weights(*sizes)
+    planned, trusted = _planned_by(system, plan, where, root), options.trusted(models)
     settings = ServeSettings(
-        root, where, _planned_by(system, plan, where, root), folder, host,
-        keys=ApiKeys(options.api_key, options.admin_key, options.node_key),
-        trusted=options.trusted(models), allow_client_shm=options.allow_client_shm, tls=options.tls,
-        allow_hosts=options.allow_hosts, arena_bytes=int(options.request_memory_mb * (1 << 20)),
-        log=options.log, log_bytes=int(options.log_limit_mb * 1e6), zone=options.zone,
-        allow_missing=options.allow_missing, fetches=models is None, assigned=options.assigned,
-    )  # fmt: skip
-    return Server(settings, ServerPorts.asked(port, grpc_port, metrics_port), options)
+        root, where, planned, folder, host, options, trusted, fetches=models is None
+    )
+    return Server(settings, ServerPorts.asked(port, grpc_port, metrics_port))
 
 
 def _tell_confinement(settings: ServeSettings) -> None:

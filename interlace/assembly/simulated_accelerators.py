@@ -39,10 +39,10 @@ class SimulatedAccelerators:
     def with_weights(
         self, weights_bytes: int, host_bytes: int | None = None
     ) -> SimulatedAccelerators:
-        """The same, of whose memory so much is for weights that come and go.
+        """Return a copy with ``weights_bytes`` reserved for swapping.
 
         Raises:
-            InputError: they have not so much more than that.
+            InputError: the accelerators have too little memory.
         """
         if host_bytes is not None:
             raise InputError(

@@ -12,8 +12,7 @@ from typer.core import TyperGroup
 
 from interlace.compiled import is_compiled, prefer_sources
 from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.extras import remedy
-from interlace.core.user_errors import InputError, UserError
+from interlace.core.user_errors import InputError, UserError, remedy
 from interlace.core.version import __version__
 
 

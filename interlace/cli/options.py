@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from interlace.cli.screen import LogLevel
-from interlace.core.byte_sizes import parse_bytes
+from interlace.core.tables import parse_bytes
 from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
 from interlace.server.api_keys import ApiKeys

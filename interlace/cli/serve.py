@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import interlace
-from interlace.assembly.server import ServeOptions
+from interlace.assembly.live_server import ServeOptions
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.cli.options import (
     Cores,

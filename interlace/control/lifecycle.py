@@ -9,17 +9,12 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from interlace.control.deployments import Deployments
-from interlace.control.model_preparer import (
-    ModelPreparer,
-    PreparedModel,
-    failure_text,
-    prepared_model,
-)
+from interlace.control.model_preparer import ModelPreparer, failure_text, prepared_model
 from interlace.control.registry import UNLOADED, VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.device.base import Registers
-from interlace.repository import Draft
+from interlace.repository.draft import Draft
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_control import IndexEntry
 from interlace.server.model_table import NAME_CHARS
@@ -150,7 +145,9 @@ class ModelLifecycle:
                 return
             if before is None:
                 self._registry.put(VersionEntry(name, version, VersionState.LOADING))
-            await self._deployments.bring_up([await self._prepare(draft, model)])
+            self._device.register(model)
+            filled = await self._preparation.profile_quickly(model)
+            await self._deployments.bring_up(prepared_model(draft, model, filled))
         except Exception as error:
             if model is not None:
                 self._device.forget(model.key)
@@ -163,13 +160,6 @@ class ModelLifecycle:
         """True unless the deployment is quarantined: then loading it again starts it afresh."""
         entry = self._registry.by_key(model.key)
         return entry is not None and entry.state is VersionState.READY
-
-    async def _prepare(self, draft: Draft, model: Model) -> PreparedModel:
-        self._device.register(model)
-        filled = await self._preparation.profile_quickly(model)
-        if model.key not in filled.profiles:
-            raise ServeError(Reason.BACKEND, filled.failures.get(model.key, "it has no profile"))
-        return prepared_model(draft, model, filled.profiles[model.key])
 
     async def _remove(self, model: Model) -> None:
         name, version = model.name, str(model.version)
@@ -212,17 +202,17 @@ def _same(before: Model, after: Model) -> bool:
 async def drain(
     lifecycle: ModelLifecycle,
     plane: DataPlane,
-    doors: Sequence[Awaitable[None]],
+    transports: Sequence[Awaitable[None]],
     grace_s: float,
 ) -> int:
-    """Refuse new requests, answer the accepted ones and see their bytes off.
+    """Refuse new requests, answer the accepted ones and send their last bytes.
 
-    ``doors`` are the transports' own endings; they bound themselves. Returns how many requests
-    were still unanswered when ``grace_s`` ran out: 0 unless a model hangs.
+    ``transports`` are the endings of the transports, which have limits of their own. Return how
+    many requests were unanswered when ``grace_s`` ran out: 0 unless a model hangs.
     """
     lifecycle.draining = True
     plane.stop_accepting()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(plane.drained(), grace_s)
-    await asyncio.gather(*doors)
+    await asyncio.gather(*transports)
     return plane.in_flight

@@ -18,8 +18,7 @@ import msgspec
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
-from interlace.repository.digest import Digests
-from interlace.repository.fetching import BLOCK_BYTES, fetch, forget_all_but, models_in
+from interlace.repository.digest import BLOCK_BYTES, Digests, fetch, forget_all_but, models_in
 from interlace.server.tls import HTTP, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)

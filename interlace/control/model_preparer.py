@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from interlace.control.storage import StorageReader
-from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.loading import link_of
-from interlace.core.model import Description, Model
+from interlace.core.model import Description, Model, TrustedModels
 from interlace.core.profile import Profile
-from interlace.core.trust import TrustedModels
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
 from interlace.profiling.beside import NeighbourSlowdowns
@@ -25,16 +24,11 @@ from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore, SignatureStore
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
-from interlace.repository import (
-    Digests,
-    Draft,
-    complete,
-    config_json,
-    folder_names,
-    read,
-    scan_folder,
-)
-from interlace.repository.folder import ModelFolder
+from interlace.repository.config_json import config_json
+from interlace.repository.digest import Digests
+from interlace.repository.draft import Draft, read
+from interlace.repository.folder import ModelFolder, folder_names, scan_folder
+from interlace.repository.model import complete
 from interlace.server.cache import GenerationalCache
 
 _log = logging.getLogger(__name__)
@@ -53,7 +47,7 @@ Describe = Callable[[Model], Awaitable[Description]]
 
 
 class LayerMeasurement(Protocol):
-    """Takes models apart; what it finds goes into their profiles, and why it could not is told."""
+    """Measures layers into profiles; collects failures."""
 
     failures: list[str]
 
@@ -247,14 +241,17 @@ def failure_text(error: Exception) -> str:
     return str(error) or repr(error)
 
 
-def prepared_model(draft: Draft, model: Model, profile: Profile) -> PreparedModel:
-    """The parts with the ModelConfig that clients read.
+def prepared_model(draft: Draft, model: Model, filled: FillResult) -> PreparedModel:
+    """Join a model with its profile and the ModelConfig that clients read.
 
     Raises:
+        ServeError: it could not be profiled.
         RepositoryError: fewer of its weights may be in memory than it needs to run.
     """
+    if model.key not in filled.profiles:
+        raise ServeError(Reason.BACKEND, filled.failures.get(model.key, "it has no profile"))
     try:
-        allowed = as_allowed(profile, model.terms)
+        allowed = as_allowed(filled.profiles[model.key], model.terms)
     except ValueError as error:
         where = draft.settings.where("memory.max_mb")
         raise RepositoryError(where, str(error), "at least as much, or no max_mb") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -46,11 +46,6 @@ class VersionRegistry:
         if entry.version:
             self._entries.pop((entry.name, ""), None)
         self._entries[entry.name, entry.version] = entry
-
-    def mark(self, name: str, version: str, state: VersionState, reason: str = "") -> None:
-        """Change a known version's state; unknown ones are entered."""
-        before = self._entries.get((name, version)) or VersionEntry(name, version, state)
-        self.put(replace(before, state=state, reason=reason))
 
     def forget(self, name: str) -> None:
         """Forget the versions of a name that do not serve."""

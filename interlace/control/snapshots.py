@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from interlace.control.registry import VersionRegistry
@@ -37,23 +37,34 @@ def placements(engine: EngineSnapshot) -> list[Placement]:
     ]
 
 
+class _Processor:
+    """Use of the machine's processors since the last look."""
+
+    def __init__(self) -> None:
+        self._last = _ticks()
+
+    def look(self) -> CpuGauges | None:
+        """``None`` where /proc does not say."""
+        now, memory = _ticks(), _memory_bytes()
+        if now is None or memory is None:
+            return None
+        busy, total = (0, 0) if self._last is None else self._last
+        self._last = now
+        passed = now[1] - total
+        utilization = (now[0] - busy) / passed if passed > 0 else 0.0
+        return CpuGauges(min(max(utilization, 0.0), 1.0), *memory)
+
+
+@dataclass(slots=True)
 class SnapshotSource:
     """Takes snapshots of a running server."""
 
-    def __init__(
-        self,
-        engine: Callable[[], EngineSnapshot],
-        arena: Arena,
-        registry: VersionRegistry,
-        in_flight: Callable[[], int],
-        connections: Callable[[], int],
-    ) -> None:
-        self._engine = engine
-        self._arena = arena
-        self._registry = registry
-        self._in_flight = in_flight
-        self._connections = connections
-        self._processor = _Processor()
+    _engine: Callable[[], EngineSnapshot]
+    _arena: Arena
+    _registry: VersionRegistry
+    _in_flight: Callable[[], int]
+    _connections: Callable[[], int]
+    _processor: _Processor = field(default_factory=_Processor)
 
     def snapshot(self) -> ServerSnapshot:
         """Everything that the metrics page shows besides counters."""
@@ -116,24 +127,6 @@ def _weights(places: Collection[WeightsSnapshot]) -> WeightsSnapshot | None:
         sum(one.cold_starts for one in places),
         sum(one.cold_ms for one in places),
     )
-
-
-class _Processor:
-    """Use of the machine's processors since the last look."""
-
-    def __init__(self) -> None:
-        self._last = _ticks()
-
-    def look(self) -> CpuGauges | None:
-        """``None`` where /proc does not say."""
-        now, memory = _ticks(), _memory_bytes()
-        if now is None or memory is None:
-            return None
-        busy, total = (0, 0) if self._last is None else self._last
-        self._last = now
-        passed = now[1] - total
-        utilization = (now[0] - busy) / passed if passed > 0 else 0.0
-        return CpuGauges(min(max(utilization, 0.0), 1.0), *memory)
 
 
 def _ticks() -> tuple[int, int] | None:

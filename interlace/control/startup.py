@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -24,7 +24,7 @@ from interlace.core.tables import counted
 from interlace.device.base import Registers
 from interlace.profiling.fill import FillResult
 from interlace.profiling.progress import OnSweepStep, telling
-from interlace.repository import Draft
+from interlace.repository.draft import Draft
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class _Pace:
         return f"{told}, about {left_s:.0f} s left"
 
 
+@dataclass(slots=True)
 class Startup:
     """Reads, opens, profiles and deploys a repository, all models planned together.
 
@@ -79,22 +80,13 @@ class Startup:
     the others, or hangs, is not waited for; it is deployed when it is ready.
     """
 
-    def __init__(
-        self,
-        preparation: ModelPreparer,
-        deployments: Deployments,
-        device: Registers,
-        registry: VersionRegistry,
-        locked: NameLock,
-        patience_s: float = _PATIENCE_S,
-    ) -> None:
-        self._preparation = preparation
-        self._deployments = deployments
-        self._device = device
-        self._registry = registry
-        self._locked = locked
-        self._patience_s = patience_s
-        self._under_way: set[_Reading | _Opening | asyncio.Task[None]] = set()
+    _preparation: ModelPreparer
+    _deployments: Deployments
+    _device: Registers
+    _registry: VersionRegistry
+    _locked: NameLock
+    _patience_s: float = _PATIENCE_S
+    _under_way: set[_Reading | _Opening | asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, progress: OnSweepStep) -> list[Model]:
         """Bring everything up; returns the models that serve.
@@ -220,7 +212,7 @@ class Startup:
         failures: Mapping[str, str] = {}
         if ready:
             async with telling(_log, lambda: f"loading {counted(len(ready), 'model')} as planned"):
-                failures = await self._deployments.try_bring_up(ready)
+                failures = await self._deployments.bring_up_all(ready)
         serving: list[Model] = []
         for one in ready:
             model = one.model
@@ -234,15 +226,12 @@ class Startup:
 
     def _prepared(self, one: _Opened, filled: FillResult) -> PreparedModel | None:
         model = one.model
-        detail = filled.failures.get(model.key, "it has no profile")
         try:
-            if model.key in filled.profiles:
-                return prepared_model(one.draft, model, filled.profiles[model.key])
+            return prepared_model(one.draft, model, filled)
         except Exception as error:
-            detail = failure_text(error)
-        self._broken(model.name, str(model.version), detail)
-        self._device.forget(model.key)
-        return None
+            self._broken(model.name, str(model.version), failure_text(error))
+            self._device.forget(model.key)
+            return None
 
     def _broken(self, name: str, version: str, detail: str) -> None:
         self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, detail))

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from interlace.core.errors import RepositoryError
+from interlace.runtime.event_loop import DaemonThreads
 
 T = TypeVar("T")
 
 #: Reads at once, those included that storage never answers.
 _AT_ONCE: Final = 8
 _LIMIT_S: Final = 30.0
-#: A thread that finds nothing to read for so long ends.
-_IDLE_S: Final = 1.0
 
 
 class StorageReader:
     """Runs reads in daemon threads, which need not end before the process does.
 
     A read from storage that hangs cannot be ended, only left behind; such reads keep their place,
-    so that there are never more than a few. Reads that follow each other share a thread: to start
-    one takes as long as most reads.
+    so that there are never more than a few.
     """
 
     def __init__(self, limit_s: float = _LIMIT_S) -> None:
@@ -33,9 +30,7 @@ class StorageReader:
         self._free = _AT_ONCE
         self._steps = 0  #: times that a read was seen to go on
         self._freed = asyncio.Event()
-        self._reads: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._threads = 0
-        self._ending = threading.Lock()
+        self._threads = DaemonThreads(_AT_ONCE)
 
     async def read(self, what: str, work: Callable[[], T], steps: Callable[[], int]) -> T:
         """What ``work`` returns or raises; ``steps`` grows as long as it makes progress.
@@ -45,39 +40,14 @@ class StorageReader:
         """
         await self._place(what)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        read = self._threads.submit(work)
 
-        def run() -> None:
-            result: T | None = None
-            failure: Exception | None = None
-            try:
-                result = work()
-            except Exception as error:
-                failure = error
+        def ended(read: Future[T]) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody listens
-                loop.call_soon_threadsafe(self._ended, done, result, failure)
+                loop.call_soon_threadsafe(self._give_back)
 
-        self._begin(run)
-        return await self._watched(what, done, steps)
-
-    def _begin(self, read: Callable[[], None]) -> None:
-        """Have a thread do it: there are as many as reads, at least."""
-        with self._ending:
-            self._reads.put(read)
-            if self._threads >= _AT_ONCE - self._free:
-                return
-            self._threads += 1
-        threading.Thread(target=self._work, name="storage", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            try:
-                self._reads.get(timeout=_IDLE_S)()
-            except Empty:
-                with self._ending:
-                    if self._reads.empty():
-                        self._threads -= 1
-                        return
+        read.add_done_callback(ended)
+        return await self._watched(what, asyncio.wrap_future(read), steps)
 
     async def _place(self, what: str) -> None:
         while not self._free:
@@ -101,15 +71,9 @@ class StorageReader:
             raise _stalled(what, self._limit_s)
         return done.result()
 
-    def _ended(self, done: asyncio.Future[T], result: T | None, failure: Exception | None) -> None:
+    def _give_back(self) -> None:
         self._free += 1
         self._freed.set()
-        if done.done():
-            return
-        if failure is not None:
-            done.set_exception(failure)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
 
 
 def _stalled(what: str, limit_s: float) -> RepositoryError:

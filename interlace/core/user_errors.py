@@ -1,6 +1,10 @@
-"""The plain end of a command: one sentence instead of a traceback."""
+"""Errors that a user can fix: wrong input, or a library that is not installed."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 
 class UserError(Exception):
@@ -13,3 +17,27 @@ class UserError(Exception):
 
 class InputError(UserError):
     """What was given cannot be used: an option, a file. The command ends with 2 instead of 1."""
+
+
+#: By extra (pyproject.toml), the modules of its libraries.
+_MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "serve": frozenset(
+            {"hpack", "httptools", "onnxruntime", "safetensors", "torch", "transformers", "uvloop"}
+        ),
+        "cuda": frozenset({"cuda", "pynvml"}),
+        "fleet": frozenset({"ray"}),
+        "plots": frozenset({"matplotlib"}),
+        "testing": frozenset({"hypothesis"}),
+        "bench": frozenset({"grpc", "numba"}),
+    }
+)
+
+
+def remedy(error: ModuleNotFoundError) -> str | None:
+    """What to install, if what is missing belongs to an extra; None of any other module."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in _MODULES.items():
+        if module in modules:
+            return f"{module} is not installed: pip install 'interlace[{extra}]'"
+    return None

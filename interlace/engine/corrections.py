@@ -47,8 +47,11 @@ class LatencyEstimator:
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         table = self._tables.get(share_pct)
         if table is None:
-            table = self._tables[share_pct] = self._table(share_pct)
-        predicted_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
+            batches = range(1, self._max_batch + 1)
+            table = (0.0, *(self._surface.latency_ms(n, share_pct) for n in batches))
+            self._tables[share_pct] = table
+        far = rows >= len(table)
+        predicted_ms = self._surface.latency_ms(rows, share_pct) if far else table[rows]
         return (predicted_ms + self.read_ms) * self._by_shape.get(shape, self._overall).value
 
     def decay(self, shape: Hashable, now_ms: float) -> None:
@@ -57,10 +60,8 @@ class LatencyEstimator:
         Refusals teach nothing, so a pessimistic estimate would never be corrected: it decays
         a little at each, until one request is let through and shows the truth.
         """
-        if now_ms - self._learned_ms > _STALE_MS and shape in self._by_shape:
-            self._by_shape[shape].decay()
-        elif now_ms - self._learned_ms > _STALE_MS:
-            self._overall.decay()
+        if now_ms - self._learned_ms > _STALE_MS:
+            self._by_shape.get(shape, self._overall).decay()
 
     def learn(
         self, rows: int, share_pct: int, shape: Hashable, seen_ms: float, now_ms: float
@@ -74,13 +75,6 @@ class LatencyEstimator:
         if shape in self._by_shape:
             self._by_shape[shape].follow(ratio)
         self._overall.follow(ratio)
-
-    def _table(self, share_pct: int) -> tuple[float, ...]:
-        rows = range(1, self._max_batch + 1)
-        return (0.0, *(self._surface.latency_ms(n, share_pct) for n in rows))
-
-    def _far_ms(self, rows: int, share_pct: int) -> float:
-        return self._surface.latency_ms(rows, share_pct)
 
 
 class _Correction:

@@ -28,7 +28,7 @@ from interlace.policy.cold_policy import WaitingLoad
 
 
 class WeightEvictor:
-    """Asks a policy what leaves, and sees to it that nothing leaves that may not."""
+    """Evicts what a policy chooses, except weights that must stay."""
 
     def __init__(self, state: EngineState, system: System) -> None:
         self._state = state
@@ -37,9 +37,9 @@ class WeightEvictor:
     def make(
         self, place: GpuWeights, entry: ModelWeights, need_bytes: int, force: bool, now_ms: float
     ) -> list[Command]:
-        """Evict enough for a load, or nothing. By ``force`` also what requests wait for.
+        """Evict enough for a load, or nothing; with ``force`` also weights that requests wait for.
 
-        What is forced out and still runs is closed to dispatchers until its batch has ended.
+        A model that is forced out while it runs is closed to dispatchers until its batch ends.
         """
         leaving = self._leaving(place, entry, need_bytes, now_ms)
         if not leaving and force:
@@ -69,20 +69,20 @@ class WeightEvictor:
         return leaving if need_bytes <= 0 else {}
 
 
-#: Fetches on a link at a time. The second is sent so long before the first is predicted to end: the
-#: link is never idle, and what is more urgent meanwhile comes first.
+#: Fetches on a link at a time. The second is sent shortly before the first is predicted to end: the
+#: link is never idle, and a more urgent load can still go first.
 AT_ONCE: Final = 2
 _AHEAD_MS: Final = 1.0
-#: Warm models with requests may pass a cold one for that part of the time that its load could wait.
+#: Warm models with requests may pass a cold one for this part of the slack of its load.
 _PART_OF_SLACK: Final = 0.5
-#: A fetch that fails so often in a row is not tried again for the requests that wait.
+#: After this many failures in a row the requests that wait for a fetch are answered.
 _TRIES: Final = 2
-#: How often what to bring unasked is looked for, at most, while nothing is found.
+#: The least time between searches for prefetches while there are none.
 _IDLE_MS: Final = 100.0
 
 
 class FetchScheduler:
-    """Decides what is fetched, what leaves for it, and which queues dispatchers see.
+    """Decides what is fetched and evicted, and which queues dispatchers see.
 
     Level-triggered, as plans are: ``step`` looks at what waits and what is there, and begins what
     can be begun. Law: what is held and on its way never exceeds the budget; nothing leaves that
@@ -97,22 +97,22 @@ class FetchScheduler:
         self._outlook = LoadOutlook(state, self._links)
         self._room = WeightEvictor(state, system)
         self.registry = WeightsRegistry(state, system)
-        self._look_ms: dict[str, float] = {}  #: when to look for what to bring unasked
+        self._look_ms: dict[str, float] = {}  #: when to look for prefetches
 
     def update(self, now_ms: float) -> list[tuple[str, str]]:
-        """Partitions or models changed; see ``WeightsRegistry.update``."""
+        """Take in changed partitions or models; see ``WeightsRegistry.update``."""
         self._look_ms.clear()
         return self.registry.update(now_ms)
 
     def arrived(self, deployed: DeployedModel, request: Request, now_ms: float) -> None:
-        """A request comes for a model whose weights come and go: admission will ask for them."""
+        """Predict, for admission, when the weights of a swapped model are loaded."""
         self.registry.arrived(deployed, now_ms)
         deployed.ready_ms = self._outlook.ready_ms(deployed, request.deadline_ms, now_ms)
 
     def refused(self, deployed: DeployedModel, now_ms: float) -> list[Command]:
-        """A request was refused because its model is cold: bring it before the caller asks again.
+        """Load a model whose request was refused because it is cold, before the caller retries.
 
-        Not before what accepted requests wait for.
+        Loads for accepted requests go first.
         """
         if not any(entry.warm or entry.wanted for entry in deployed.weights.values()):
             gpu, entry = min(
@@ -125,11 +125,11 @@ class FetchScheduler:
         return self.step(now_ms)
 
     def earliest_ms(self, deployed: DeployedModel, now_ms: float) -> float:
-        """Before when its weights will not be there, whatever is fetched first."""
+        """Return the earliest time at which its weights can be loaded."""
         return self._outlook.ready_ms(deployed, -inf, now_ms)
 
     def runs(self, deployed: DeployedModel, gpu: str, batch: int, now_ms: float) -> None:
-        """A batch is sent to an accelerator: meanwhile nothing that it needs leaves."""
+        """Note a batch that is sent to an accelerator: its weights stay until it ends."""
         entry = deployed.weights.get(gpu)
         if entry is not None:
             entry.running += 1
@@ -138,7 +138,7 @@ class FetchScheduler:
                 entry.cold_batches.add(batch)
 
     def ran(self, deployed: DeployedModel, run: Run) -> bool:
-        """It has ended; true if it was sent before its weights were there."""
+        """Note the end of a batch; true if it was sent before its weights were loaded."""
         entry = deployed.weights.get(run.gpu)
         if entry is None:
             return False
@@ -152,7 +152,7 @@ class FetchScheduler:
     def finished(
         self, finished: WorkFinished, work: Fetch | Evict, now_ms: float
     ) -> ServeError | None:
-        """A fetch or an eviction ended. An error if what waits for it should not wait longer."""
+        """Note the end of a fetch or eviction; return an error for the requests that waited."""
         place = self._state.weights_on.get(work.gpu)
         if place is None:
             return None
@@ -198,7 +198,7 @@ class FetchScheduler:
             self._state.models[entry.model].estimator.read_ms = entry.read_ms
 
     def moved(self, told: TierChanged) -> None:
-        """A host's memory gave up a model, or has it again. What is warm by reading there is cold.
+        """Take in that a host evicted a model from memory, or has it again.
 
         It is promised as the disk reads, be it by a fetch or, where none brings anything, by a run.
         Batches that were sent are not taken back, and whatever is held stays.
@@ -220,7 +220,7 @@ class FetchScheduler:
     # -------------------------------------------------------------------------------- what is next
 
     def step(self, now_ms: float) -> list[Command]:
-        """Begin what can be begun, before dispatchers are asked."""
+        """Begin all loads and evictions that can begin, before dispatchers are asked."""
         places = self._state.weights_on
         if not places:
             return []
@@ -239,14 +239,14 @@ class FetchScheduler:
                 commands += begun
                 wake_ms = min(wake_ms, next_ms)
             else:
-                commands += self._bring_unasked(place, now_ms)
+                commands += self._prefetch(place, now_ms)
         for place in places.values():
             for fetch in place.fetches:
                 wake_ms = min(wake_ms, self._open(place, fetch, now_ms))
         return [*commands, WakeAt(wake_ms)] if wake_ms < inf else commands
 
     def _open(self, place: GpuWeights, fetch: FetchInFlight, now_ms: float) -> float:
-        """Let dispatchers see a queue once waiting brings nothing more; else when that is."""
+        """Open a queue to dispatchers once waiting gains nothing; return when that is, if later."""
         entry = place.models.get(fetch.work.model)
         if entry is None or entry.fetch is not fetch or not fetch.whole:
             return inf
@@ -258,7 +258,7 @@ class FetchScheduler:
         return inf
 
     def _cancels(self, now_ms: float) -> list[Command]:
-        """Fetches that nobody waits for any more, and what is brought unasked beside a wait."""
+        """Cancel fetches without waiters, and prefetches competing with demand loads."""
         commands: list[Command] = []
         for place in self._state.weights_on.values():
             for fetch in place.fetches:
@@ -276,7 +276,7 @@ class FetchScheduler:
     def _begin_loads(
         self, place: GpuWeights, loads: list[LoadOption], now_ms: float
     ) -> tuple[list[Command], float]:
-        """Fetches that requests wait for, most urgent first, and when to look again."""
+        """Begin demand loads, most urgent first; return also when to look again."""
         commands: list[Command] = []
         wake_ms = inf
         for fetch in place.fetches:  # what nobody asked for gives way
@@ -311,7 +311,7 @@ class FetchScheduler:
         return commands, wake_ms
 
     def _begins_ms(self, place: GpuWeights, now_ms: float) -> float:
-        """When the next fetch may be sent: now, ahead of an end, or infinite until one ends."""
+        """Return when the next fetch may be sent; infinite until one ends."""
         for link in place.links:
             if self._on(link) >= AT_ONCE:
                 return inf
@@ -319,7 +319,7 @@ class FetchScheduler:
         return max(now_ms, self._links.free_ms(own) - _AHEAD_MS) if self._on(own) else now_ms
 
     def _on(self, link: str) -> int:
-        """Fetches on a link, of whatever accelerator."""
+        """Return the number of fetches on a link, of all accelerators."""
         return sum(
             1
             for place in self._state.weights_on.values()
@@ -344,8 +344,8 @@ class FetchScheduler:
 
     # --------------------------------------------------------------------------------- memory
 
-    def _bring_unasked(self, place: GpuWeights, now_ms: float) -> list[Command]:
-        """While the link is idle: what is pinned, then what is worth most."""
+    def _prefetch(self, place: GpuWeights, now_ms: float) -> list[Command]:
+        """Prefetch while the link is idle: pinned models, then what is worth most."""
         if place.fetches or place.evicting or now_ms < self._look_ms.get(place.gpu.id, -inf):
             return []
         if self._on(place.links[0]):
@@ -381,6 +381,6 @@ class FetchScheduler:
 
 
 def _overdue_ms(load: WaitingLoad) -> float:
-    """When a load has been passed over for its part of the time that it had."""
+    """Return when a load has waited for its part of its slack."""
     latest_ms = load.deadline_ms - load.end_ms
     return load.first_arrival_ms + _PART_OF_SLACK * max(0.0, latest_ms - load.first_arrival_ms)

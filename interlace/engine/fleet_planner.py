@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Command,
@@ -21,7 +20,7 @@ from interlace.engine.plan_controller import PlanController
 from interlace.engine.plan_diff import match_gpus
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.rate_tracker import RateTracker
-from interlace.engine.state import DeployedModel, EngineState
+from interlace.engine.state import EngineState
 from interlace.policy.base import Scaler
 
 
@@ -37,9 +36,9 @@ class FleetPlanner:
         """``priced``: accelerators cost more or less, so a plan may leave some idle."""
         self._state = state = EngineState(fleet, priced=priced)
         self._rates = RateTracker(scaler.period_ms, scaler.weight)
-        quarantine = ModelQuarantine(state, _NothingWaits())
+        quarantine = ModelQuarantine(state, None)
         controller = GpuScaler(state, scaler)
-        self._plans = _MatchedPlans(state, quarantine, self._rates, scaler, controller)
+        self._plans = PlanController(state, quarantine, self._rates, scaler, controller, False)
         self._standing = state.target
 
     @property
@@ -125,13 +124,6 @@ def matched(plan: Plan, current: Plan, fleet: Fleet) -> Plan:
     return match_gpus(plan, _standing(current), fleet)
 
 
-class _MatchedPlans(PlanController):
-    """Plans that the planner has matched already."""
-
-    def matched(self, plan: Plan, fleet: Fleet) -> Plan:
-        return plan
-
-
 def _standing(plan: Plan) -> dict[str, LivePartition]:
     """A plan's partitions, as they are once it is carried out."""
     return {
@@ -145,11 +137,3 @@ def _standing(plan: Plan) -> dict[str, LivePartition]:
         )
         for part in plan.partitions
     }
-
-
-class _NothingWaits:
-    """Requests wait at servers."""
-
-    def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
-        """Nobody waits here."""
-        return []

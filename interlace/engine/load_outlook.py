@@ -16,9 +16,9 @@ from interlace.policy.cold_policy import WaitingLoad
 
 
 class LinkBeliefs:
-    """When each link is predicted to be free, and how its pace differs from what was measured."""
+    """When each link is predicted to be free, and its pace relative to the profile."""
 
-    #: What one more fetch says of the pace, and bounds of it.
+    #: Weight of one more fetch in the pace, and bounds of the pace.
     _WEIGHT: Final = 0.2
     _LEAST: Final = 0.25
     _MOST: Final = 10.0
@@ -31,11 +31,11 @@ class LinkBeliefs:
         return self._free_ms.get(link, -inf)
 
     def pace(self, link: str) -> float:
-        """Times as measured take so many times as long."""
+        """Return the factor on measured times."""
         return self._pace.get(link, 1.0)
 
     def begin(self, fetch: FetchInFlight, entry: ModelWeights, links: tuple[str, ...]) -> None:
-        """A fetch takes its links behind what is on them."""
+        """Queue a fetch on its links."""
         plan, began_ms = fetch.work.plan, fetch.began_ms
         own, ready_ms = self.pace(links[0]), began_ms
         for number, link in enumerate(links):
@@ -54,14 +54,14 @@ class LinkBeliefs:
             fetch.opens_ms = ready_ms + own * stalls_ms
 
     def reads(self, fetch: FetchInFlight, read_until_ms: float, opens_ms: float) -> None:
-        """The disk is read for a fetch until then; its first batch may begin before."""
+        """Note that a fetch reads the disk until then; its first batch may begin earlier."""
         self._free_ms[DISK] = read_until_ms
         fetch.from_disk = True
         fetch.ends_ms = max(fetch.ends_ms, read_until_ms)
         fetch.opens_ms = max(fetch.opens_ms, opens_ms)
 
     def ended(self, fetch: FetchInFlight, links: tuple[str, ...], now_ms: float) -> None:
-        """A fetch is over: its links are free, unless another is on them."""
+        """Free the links of a fetch that ended, unless another uses them; learn their pace."""
         for link in (*links, DISK) if fetch.from_disk else links:
             if self.free_ms(link) <= fetch.ends_ms:
                 self._free_ms[link] = now_ms
@@ -75,7 +75,7 @@ class LinkBeliefs:
 
 
 class DiskRead(NamedTuple):
-    """How long the disk reads for a plan, and how long the first execution waits for that."""
+    """The disk time of a plan, and how long the first execution waits for it."""
 
     read_ms: float = 0.0
     stall_ms: float = 0.0
@@ -85,11 +85,11 @@ _NONE = DiskRead()
 
 
 class DiskTierState:
-    """Where devices tell which weights are on disk only (``TierChanged``), that is what counts.
+    """Which weights are only on the host's disk, and when the disk is free.
 
-    Where accelerators have a ``host`` tier it follows what fetches bring into the host's memory:
-    devices keep the same models there. The disk is taken to be as fast as it is said to be, and
-    reads one model at a time.
+    Reports of devices (``TierChanged``) count first. Where accelerators have a ``host`` tier, it
+    follows the models that fetches bring into the host's memory: devices keep the same ones. The
+    disk is assumed to have its stated rate, and to read one model at a time.
     """
 
     def __init__(self, state: EngineState, links: LinkBeliefs) -> None:
@@ -98,18 +98,18 @@ class DiskTierState:
         self._memory: HostMemory | None = None
 
     def plan(self, entry: ModelWeights) -> LoadPlan:
-        """What brings the rest of a model from where it is."""
+        """Return the plan that loads the rest of a model from its tier."""
         return entry.plan(self.on_disk(entry))
 
     def on_disk(self, entry: ModelWeights) -> bool:
-        """Whether the host has a model on its disk only."""
+        """True if the host has a model only on its disk."""
         memory = self._known()
         if not entry.curve.on_disk:
             return False
         return entry.on_disk or (memory is not None and not memory.holds(entry.model))
 
     def read(self, entry: ModelWeights, plan: LoadPlan) -> DiskRead:
-        """What the disk has to do for a plan."""
+        """Return the disk read of a plan."""
         if not self.on_disk(entry):
             return _NONE
         layers, curve = entry.curve.on_disk, entry.curve
@@ -124,11 +124,11 @@ class DiskTierState:
         return DiskRead(total_ms, max(0.0, plan.end_ms - entry.run_ms(plan)) + last_ms)
 
     def free_ms(self, now_ms: float) -> float:
-        """When the disk is predicted to be free."""
+        """Return when the disk is predicted to be free."""
         return max(now_ms, self._links.free_ms(DISK))
 
     def begin(self, fetch: FetchInFlight, entry: ModelWeights, now_ms: float) -> None:
-        """A fetch was sent: it is over once the disk has read."""
+        """Note a fetch that was sent: it ends after its disk read."""
         read, memory = self.read(entry, fetch.work.plan), self._known()
         if memory is not None:
             memory.use(entry.model, entry.curve.nbytes(range(len(entry.curve.layers))))
@@ -145,7 +145,7 @@ class DiskTierState:
 
 @dataclass(frozen=True, slots=True)
 class LoadOption:
-    """A cold model, the accelerator where it would be warm first, and what of it is asked."""
+    """A cold model, the accelerator where it would be warm first, and the plan of the load."""
 
     waiting: WaitingLoad
     entry: ModelWeights
@@ -155,7 +155,7 @@ class LoadOption:
 
 
 class LoadOutlook:
-    """Looks ahead over links as they are believed to be."""
+    """Predicts loads from the believed state of links and disk."""
 
     def __init__(self, state: EngineState, links: LinkBeliefs) -> None:
         self._state = state
@@ -163,7 +163,7 @@ class LoadOutlook:
         self.host = DiskTierState(state, links)
 
     def ready_ms(self, deployed: DeployedModel, deadline_ms: float, now_ms: float) -> float:
-        """When its weights are predicted to be there, or so far that a batch may begin.
+        """Return when enough of its weights are predicted to be loaded for a batch to begin.
 
         Loads of more urgent requests than that deadline's go first.
         """
@@ -187,7 +187,7 @@ class LoadOutlook:
     def _behind_more_urgent(
         self, deployed: DeployedModel, deadline_ms: float, now_ms: float
     ) -> tuple[dict[str, float], float]:
-        """When each link is free, and the disk; other loads are made where they end first."""
+        """Return when links and disk are free after more urgent loads, each where it ends first."""
         free_ms: dict[str, float] = {}
         for place in self._state.weights_on.values():
             link = place.links[0]
@@ -212,7 +212,7 @@ class LoadOutlook:
         return free_ms, disk_ms
 
     def _arrives_ms(self, entry: ModelWeights, link: str, free_ms: float, disk_ms: float) -> float:
-        """When its weights are there, or so far, if the link and the disk are free then."""
+        """Return when a batch may begin if the link and the disk are free at these times."""
         plan, pace = self.host.plan(entry), self._links.pace(link)
         read = self.host.read(entry, plan)
         if read.read_ms:
@@ -222,7 +222,7 @@ class LoadOutlook:
         return free_ms + pace * max(0.0, plan.end_ms - entry.run_ms(plan))
 
     def _free_ms(self, place: GpuWeights, now_ms: float) -> float:
-        """When the link is free for what is asked: what comes unasked gives way after a layer."""
+        """Return when the link is free for a demand load: prefetches give way after a layer."""
         link = place.links[0]
         free_ms = max(now_ms, self._links.free_ms(link))
         if not place.fetches or any(fetch.demanded for fetch in place.fetches):
@@ -235,7 +235,7 @@ class LoadOutlook:
         return min(free_ms, now_ms + self._links.pace(link) * longest_ms)
 
     def loads(self, now_ms: float) -> list[LoadOption]:
-        """Cold models with requests, each where its first answer would end first."""
+        """Return cold models with requests, each where its first answer would end first."""
         state = self._state
         found: list[LoadOption] = []
         for model in list(state.cold_waiting):
@@ -284,7 +284,7 @@ class LoadOutlook:
         return LoadOption(waiting, entry, place, plan, read.read_ms > 0.0)
 
     def partition(self, deployed: DeployedModel, gpu: str) -> LivePartition | None:
-        """Where the fetch is made: a partition that hosts it, an idle one if there is one."""
+        """Return the partition for a fetch: one that hosts the model, idle if possible."""
         here = [one for one in (*deployed.hosts, *deployed.lenders) if one.gpu == gpu]
         return min(here, key=lambda one: one.batch is not None, default=None)
 
@@ -294,7 +294,7 @@ def _cost(load: LoadOption) -> tuple[float, bool, str]:
 
 
 def _is_leaving(model: str, place: GpuWeights) -> bool:
-    """True if some of it is still being given back there, or what was fetched before it left."""
+    """True if an eviction or an earlier fetch of it has not ended there."""
     if any(fetch.work.model == model for fetch in place.fetches):
         return True
     return any(one.model == model for one in place.evicting)

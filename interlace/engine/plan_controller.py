@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from interlace.core.hardware import Fleet
@@ -31,6 +31,7 @@ from interlace.policy.base import Scaler
 _STUCK_MS: Final = 60_000.0
 
 
+@dataclass(slots=True)
 class ReplanTrigger:
     """Asks for a plan when rates moved, models came or went, or GPUs asked for did not come.
 
@@ -39,14 +40,13 @@ class ReplanTrigger:
     count after ``resolve_ms`` and lower ones after ``patience_ms``.
     """
 
-    def __init__(self, state: EngineState, rates: RateTracker, scaler: Scaler) -> None:
-        self._state = state
-        self._rates = rates
-        self._scaler = scaler
-        self._asked_rows_per_s: dict[str, float] = {}
-        self._since_ms = float("-inf")
-        self._trend = 0
-        self._trend_since_ms = 0.0
+    _state: EngineState
+    _rates: RateTracker
+    _scaler: Scaler
+    _asked_rows_per_s: dict[str, float] = field(default_factory=dict)
+    _since_ms: float = float("-inf")
+    _trend: int = 0
+    _trend_since_ms: float = 0.0
 
     def asked(self, demand: Sequence[Demand]) -> None:
         """A plan for this demand is being made."""
@@ -127,12 +127,15 @@ class PlanController:
         rates: RateTracker,
         scaler: Scaler,
         fleet: GpuScaler,
+        matches: bool = True,
     ) -> None:
+        """``matches``: plans are matched with what stands here, not by the planner."""
         self._state = state
         self._quarantine = quarantine
         self._rates = rates
         self._scaler = scaler
         self._fleet = fleet
+        self._matches = matches
         self._trigger = ReplanTrigger(state, rates, scaler)
         self._ticket = 0
         self._open_ticket: int | None = None
@@ -283,12 +286,9 @@ class PlanController:
     def aligned(self, plan: Plan, fleet: Fleet) -> Plan:
         """The plan with what stands on accelerators of ``fleet`` for what is like it."""
         partitions = self._state.partitions
-        there = self.matched(plan, fleet)
-        return keep_partition_ids(there, partitions, self._state.partition_serial)
-
-    def matched(self, plan: Plan, fleet: Fleet) -> Plan:
-        """The plan with equal accelerators swapped so that it resembles what stands."""
-        return match_gpus(plan, self._state.partitions, fleet)
+        if self._matches:
+            plan = match_gpus(plan, partitions, fleet)
+        return keep_partition_ids(plan, partitions, self._state.partition_serial)
 
     def _quarantine_unplaced(self, planned: PlanSolved, now_ms: float) -> list[Command]:
         """Quarantine what the planner finds no place for, with its reason."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-from interlace.core.errors import ServeError
 from interlace.core.messages import Command, Failure, Load, PartitionWork, ReportStatus, Run
 from interlace.engine import refusals
+from interlace.engine.request_scheduler import RequestScheduler
 from interlace.engine.state import DeployedModel, EngineState
 
 #: A model that crashes its worker this often within the window is quarantined.
@@ -18,19 +18,13 @@ FIRST_QUARANTINE_MS: Final = 10_000.0
 LONGEST_QUARANTINE_MS: Final = 600_000.0
 
 
-class WaitingRequests(Protocol):
-    """The requests that wait."""
-
-    def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
-        """Answer those of a model that is not served any more."""
-
-
 class ModelQuarantine:
     """Counts crashes against models, and puts models into quarantine and out of it."""
 
-    def __init__(self, state: EngineState, waiting: WaitingRequests) -> None:
+    def __init__(self, state: EngineState, scheduler: RequestScheduler | None) -> None:
+        """``scheduler`` has the requests that wait; ``None`` where no requests are served."""
         self._state = state
-        self._waiting = waiting
+        self._scheduler = scheduler
 
     def worker_died(self, work: PartitionWork, failure: Failure, now_ms: float) -> list[Command]:
         """Count a worker's death against the model whose batch or load failed with it, if any.
@@ -89,7 +83,8 @@ class ModelQuarantine:
         self._state.drop_from_target(model)
         error = refusals.quarantined(deployed, now_ms)
         failed = ReportStatus(model, "failed", reason)
-        return [*self._waiting.abandon(deployed, error), failed]
+        waiting = self._scheduler.abandon(deployed, error) if self._scheduler else []
+        return [*waiting, failed]
 
     def end_due(self, now_ms: float) -> bool:
         """End the quarantines that are over; true if there were any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
@@ -13,21 +14,22 @@ from interlace.engine.request_queue import RequestQueue
 from interlace.perf.cold_start import executes_ms
 from interlace.policy.cold_curve import ColdCurve
 
-#: The part of the newest gap in the mean, once there are many.
+#: Weight of the newest gap in the mean, once there are many.
 _LEAST_WEIGHT: Final = 1 / 32
-#: The planned rate counts as so many gaps: it says more than the first few do.
+#: The planned rate counts as this many gaps: it says more than the first few.
 _PLANNED_GAPS: Final = 8
-#: A plan for less says nothing, and rates beyond one a microsecond are one burst.
+#: Lower planned rates are ignored; shorter gaps count as one burst.
 _LEAST_RPS: Final = 1e-9
 _LEAST_GAP_MS: Final = 1e-3
 
 
 class GapEstimator:
-    """The rate of one model, in visits a second: requests within ``visit_ms`` share a cold start.
+    """Estimates the rate of one model in visits per second.
 
-    The mean of its gaps, each model at its own pace: of the first ones the plain mean, the planned
-    rate counted as some of them, later a moving one of about 32. A gap that is still open counts
-    once it is longer than the mean, so what is not asked any more is forgotten.
+    Requests within ``visit_ms`` of each other are one visit: they share a cold start. The estimate
+    is the mean gap: a plain mean of the first gaps, in which the planned rate counts as some of
+    them, then a moving mean of about 32. An open gap counts once it is longer than the mean, so a
+    model without requests is forgotten.
     """
 
     __slots__ = ("_gap_ms", "_gaps", "_last_ms", "_visit_ms")
@@ -39,7 +41,7 @@ class GapEstimator:
         self._visit_ms = visit_ms
 
     def arrived(self, now_ms: float) -> None:
-        """A request came."""
+        """Count a request."""
         gap_ms = now_ms - self._last_ms
         if gap_ms < self._visit_ms:
             return
@@ -48,7 +50,7 @@ class GapEstimator:
         self._gaps += 1
 
     def rps(self, now_ms: float) -> float:
-        """Visits a second, as far as is known at that time."""
+        """Return the estimated visits per second at ``now_ms``."""
         if self._gaps == 0:
             return 0.0
         gap_ms = now_ms - self._last_ms
@@ -56,7 +58,7 @@ class GapEstimator:
         return 1000.0 / max(mean_ms, _LEAST_GAP_MS)
 
     def sure_rps(self, now_ms: float) -> float:
-        """What it is at least, as far as is known: a deviation less, none after one gap."""
+        """Return a lower bound: one deviation below the estimate, 0 after one gap."""
         counted = min(self._gaps, 1.0 / _LEAST_WEIGHT)
         return self.rps(now_ms) * (1.0 - counted**-0.5) if counted else 0.0
 
@@ -67,7 +69,7 @@ class GapEstimator:
         return self._gap_ms + weight * (gap_ms - self._gap_ms)
 
 
-#: Bounds that hold no more may be kept, so many and as many as there are models.
+#: The heap may keep this many outdated bounds, and as many as there are models.
 _SPARE: Final = 64
 
 
@@ -86,16 +88,16 @@ class PrefetchQueue:
         self._entries: dict[str, ModelWeights] = {}
 
     def changed(self, entry: ModelWeights) -> None:
-        """A request came for it, or what is there or on its way is not what it was."""
+        """Note that its rate, or its resident or fetched layers, changed."""
         self._changed[entry.model] = entry
 
     def forget(self, model: str) -> None:
-        """It is not known here any more."""
+        """Remove a model."""
         for known in (self._bounds, self._changed, self._entries):
             known.pop(model, None)
 
     def hottest(self) -> str | None:
-        """The model whose missing part is worth most now; none if nothing is worth anything."""
+        """Return the model whose missing weights are worth most; ``None`` if none are."""
         for model, entry in self._changed.items():
             self._entries[model] = entry
             self._bounds[model] = entry.missing_worth
@@ -118,46 +120,37 @@ class PrefetchQueue:
 
 
 _NOTHING: Final[frozenset[int]] = frozenset()
-#: An accelerator's own link, by its number.
+#: The number of an accelerator's own link.
 _OWN: Final = frozenset({0})
 
 
+@dataclass(slots=True, eq=False)
 class FetchInFlight:
-    """A fetch that was sent, with its begin and what is predicted of it.
+    """A fetch that was sent, with its start and its predicted times.
 
     ``opens_ms`` is when the first batch may begin: its layers then run without a wait, and it ends
     as early as if it had begun with the fetch. ``ends_ms`` is when the last weights have come.
     """
 
-    __slots__ = (
-        "began_ms",
-        "cancelled",
-        "demanded",
-        "ends_ms",
-        "from_disk",
-        "nbytes",
-        "opens_ms",
-        "uses",
-        "whole",
-        "work",
-    )
+    work: Fetch
+    nbytes: int
+    demanded: bool  #: requests wait for it
+    whole: bool  #: the model is warm afterwards
+    began_ms: float
+    #: links by number; a fetch without copies waits its turn on the own one all the same
+    uses: frozenset[int] = _OWN
+    cancelled: bool = False
+    from_disk: bool = False
+    ends_ms: float = 0.0
+    opens_ms: float = inf
 
-    def __init__(
-        self, work: Fetch, nbytes: int, demanded: bool, whole: bool, now_ms: float
-    ) -> None:
-        self.work = work
-        self.nbytes = nbytes
-        self.demanded = demanded  #: requests wait for it
-        self.whole = whole  #: the model is warm afterwards
-        steps = work.plan.steps
-        #: Links by number; what brings nothing waits its turn on the own one all the same.
-        self.uses = frozenset(steps[index].link for index in work.plan.brought) or _OWN
-        self.cancelled = False
-        self.from_disk = False
-        self.began_ms = self.ends_ms = now_ms
-        self.opens_ms = inf
+    def __post_init__(self) -> None:
+        steps = self.work.plan.steps
+        self.uses = frozenset(steps[index].link for index in self.work.plan.brought) or _OWN
+        self.ends_ms = self.began_ms
 
 
+@dataclass(slots=True, eq=False)
 class ModelWeights:
     """One model's weights on one accelerator: a ``Holding`` for policies.
 
@@ -166,56 +159,30 @@ class ModelWeights:
     to dispatchers.
     """
 
-    __slots__ = (
-        "_gpu",
-        "closed",
-        "cold_batches",
-        "cold_ms",
-        "cold_starts",
-        "curve",
-        "failures",
-        "fetch",
-        "keep_ms",
-        "last_start_ms",
-        "model",
-        "on_disk",
-        "open",
-        "pinned",
-        "queue",
-        "rate",
-        "running",
-        "there",
-        "wanted",
-        "warm",
-    )
-
-    def __init__(
-        self, model: str, curve: ColdCurve, queue: RequestQueue, rate: GapEstimator, gpu: GpuWeights
-    ) -> None:
-        self.model: str = model
-        self.curve: ColdCurve = curve
-        self.queue = queue
-        self.rate = rate
-        self._gpu = gpu
-        self.pinned = False
-        self.wanted = False  #: requests were refused because it is cold
-        self.keep_ms = 0.0
-        self.there = _NOTHING
-        self.on_disk = False  #: so its device said
-        self.warm = False
-        self.open = False
-        self.closed = False  #: it is to leave, though it has requests: another has waited too long
-        self.fetch: FetchInFlight | None = None
-        self.failures = 0  #: fetches that failed since one went well
-        self.running = 0  #: batches
-        self.cold_batches: set[int] = set()  #: those that were sent before their weights were there
-        self.last_start_ms: float = -inf
-        self.cold_starts = 0
-        self.cold_ms = 0.0  #: how long they took together
+    model: str
+    curve: ColdCurve
+    queue: RequestQueue
+    rate: GapEstimator
+    _gpu: GpuWeights
+    pinned: bool = False
+    wanted: bool = False  #: requests were refused because it is cold
+    keep_ms: float = 0.0
+    there: frozenset[int] = _NOTHING
+    on_disk: bool = False  #: as its device reported
+    warm: bool = False
+    open: bool = False
+    closed: bool = False  #: to be evicted despite its requests: another waited too long
+    fetch: FetchInFlight | None = None
+    failures: int = 0  #: fetches that failed since one succeeded
+    running: int = 0  #: batches
+    cold_batches: set[int] = field(default_factory=set)  #: sent before their weights were there
+    last_start_ms: float = -inf
+    cold_starts: int = 0
+    cold_ms: float = 0.0  #: how long they took together
 
     @property
     def held(self) -> frozenset[int]:
-        """What is there, or on its way."""
+        """The layers that are resident or being fetched."""
         if self.fetch is None:
             return self.there
         return self.there.union(self.fetch.work.plan.brought)
@@ -238,36 +205,36 @@ class ModelWeights:
 
     @property
     def kept_until_ms(self) -> float:
-        """Until when it stays because it ran lately."""
+        """Until when it stays resident because it ran recently."""
         return self.last_start_ms + self.keep_ms
 
     @property
     def may_leave(self) -> bool:
-        """Nothing of it is in use, promised or wanted to stay; while forced, it may be promised."""
+        """True if its weights may be evicted; while ``forced``, even if requests wait for them."""
         if self.pinned or self.fetch is not None or self.kept_until_ms > self._gpu.now_ms:
             return False
         return self._gpu.forced or not (self.running or self.queue.rows)
 
     @property
     def missing_worth(self) -> float:
-        """What it is worth to bring more of it: rate x milliseconds saved a byte."""
+        """Return the worth of fetching more of it: rate x milliseconds saved per byte."""
         missing = None if self.fetch is not None else self.curve.missing(self.there)
         return 0.0 if missing is None else self.rate_rps * missing[0].worth_ms
 
     @property
     def whole_bytes(self) -> int:
-        """What it takes of the budget once it is warm."""
+        """Its part of the budget once it is warm."""
         return self.curve.nbytes(self.curve.plan().brought)
 
     @property
     def pinned_bytes(self) -> int:
-        """What of that never leaves."""
+        """The part of ``whole_bytes`` that is never evicted."""
         return self.whole_bytes if self.pinned else 0
 
     def plan(self, on_disk: bool = False) -> LoadPlan:
-        """What brings the rest, from the host's memory or from its disk.
+        """Return the plan that loads the rest, from the host's memory or from its disk.
 
-        What is pinned takes no more than is counted for it.
+        A pinned model takes no more than ``whole_bytes``.
         """
         if not on_disk or self.pinned:
             return self.curve.plan(self.there)
@@ -276,7 +243,7 @@ class ModelWeights:
 
     @property
     def read_ms(self) -> float:
-        """What batches of it take longer for weights that are read from the host."""
+        """The time that weights read from the host add to a batch."""
         layers = self.curve.layers
         return sum(
             layer.run_host_ms - layer.run_ms
@@ -285,68 +252,51 @@ class ModelWeights:
         )
 
     def lose(self, layers: frozenset[int]) -> None:
-        """These leave: what was warm is not any more."""
+        """Evict layers: the model is cold."""
         self.there = self.there - layers
         self.warm = self.open = False
 
     def copy_ms(self, plan: LoadPlan) -> float:
-        """How long a plan's copies take together."""
+        """Return the total copy time of a plan."""
         return sum(self.curve.layers[index].copy_ms for index in plan.brought)
 
     def run_ms(self, plan: LoadPlan) -> float:
-        """How long a row runs by a plan, once it need not wait."""
+        """Return the run time of a row by a plan, without waits."""
         pairs = zip(self.curve.layers, plan.steps, strict=True)
         return sum(executes_ms(layer, step.via) for layer, step in pairs)
 
 
+@dataclass(slots=True, eq=False)
 class GpuWeights:
-    """The budget of one accelerator, and what takes of it."""
+    """The budget of one accelerator, and what uses it."""
 
-    __slots__ = (
-        "closing",
-        "evicting",
-        "fetches",
-        "forced",
-        "gpu",
-        "held_bytes",
-        "holding",
-        "links",
-        "missing",
-        "models",
-        "now_ms",
-        "pinned_bytes",
-        "told_on_disk",
-        "wanted",
-    )
+    gpu: Gpu
+    links: tuple[str, ...] = ()
+    models: dict[str, ModelWeights] = field(default_factory=dict)
+    told_on_disk: set[str] = field(default_factory=set)  #: before they were known
+    holding: dict[str, ModelWeights] = field(default_factory=dict)  #: with resident layers
+    wanted: dict[str, ModelWeights] = field(default_factory=dict)  #: pinned, or refused when cold
+    missing: PrefetchQueue = field(default_factory=PrefetchQueue)
+    fetches: list[FetchInFlight] = field(default_factory=list)
+    evicting: dict[Evict, int] = field(default_factory=dict)
+    held_bytes: int = 0
+    pinned_bytes: int = 0  #: what models that stay take once they are warm
+    now_ms: float = 0.0
+    forced: bool = False  #: what is promised may leave as well
+    closing: bool = False  #: something of it is closed
 
-    def __init__(self, gpu: Gpu) -> None:
-        self.gpu = gpu
-        self.links = gpu.link_names
-        self.models: dict[str, ModelWeights] = {}
-        self.told_on_disk: set[str] = set()  #: before they were known
-        self.holding: dict[str, ModelWeights] = {}  #: those of which something is there
-        self.wanted: dict[str, ModelWeights] = {}  #: pinned, or refused because they were cold
-        self.missing = PrefetchQueue()
-        self.fetches: list[FetchInFlight] = []
-        self.evicting: dict[Evict, int] = {}
-        self.held_bytes = 0
-        self.pinned_bytes = 0  #: what models that stay take once they are warm
-        self.now_ms = 0.0
-        self.forced = False  #: what is promised may leave as well
-        self.closing = False  #: something of it is closed
-
-    @property
-    def fetching_bytes(self) -> int:
-        return sum(one.nbytes for one in self.fetches)
+    def __post_init__(self) -> None:
+        self.links = self.gpu.link_names
 
     @property
     def free_bytes(self) -> int:
-        """What neither is held, nor fetched, nor still to be given back."""
-        taken = self.held_bytes + self.fetching_bytes + sum(self.evicting.values())
+        """The budget without resident, fetched and not yet evicted weights."""
+        fetching = sum(one.nbytes for one in self.fetches)
+        taken = self.held_bytes + fetching + sum(self.evicting.values())
         return self.gpu.weights_bytes - taken
 
     def fetched(self, work: Fetch) -> FetchInFlight | None:
-        """The fetch that ended; ``None`` if this accelerator knows nothing of it any more."""
+        """Remove and return the fetch that ended; ``None`` if it is not known."""
         for one in self.fetches:
             if one.work == work:
                 self.fetches.remove(one)
@@ -354,7 +304,7 @@ class GpuWeights:
         return None
 
     def know(self, entry: ModelWeights) -> None:
-        """A partition has the model loaded."""
+        """Add a model that a partition has loaded."""
         self.models[entry.model] = entry
         entry.on_disk = entry.model in self.told_on_disk
         self.told_on_disk.discard(entry.model)
@@ -364,7 +314,7 @@ class GpuWeights:
             self.wanted[entry.model] = entry
 
     def forget(self, model: str) -> None:
-        """None of its partitions has the model loaded any more."""
+        """Remove a model that no partition has loaded."""
         entry = self.models.pop(model)
         self.holding.pop(model, None)
         self.wanted.pop(model, None)
@@ -373,7 +323,7 @@ class GpuWeights:
         self.pinned_bytes -= entry.pinned_bytes
 
     def hold(self, entry: ModelWeights, layers: frozenset[int]) -> None:
-        """The weights of these layers are there."""
+        """Note that the weights of these layers are resident."""
         before = entry.held_bytes
         entry.there = entry.there.union(layers)
         self.held_bytes += entry.held_bytes - before
@@ -381,7 +331,7 @@ class GpuWeights:
             self.holding[entry.model] = entry
 
     def release(self, entry: ModelWeights, layers: frozenset[int]) -> Evict:
-        """Give these up; their bytes are free when the device has done so."""
+        """Evict layers; their bytes are free when the device has done it."""
         leaving = entry.there.intersection(layers)
         work = Evict(self.gpu.id, entry.model, tuple(sorted(leaving)))
         nbytes = entry.curve.nbytes(work.layers)

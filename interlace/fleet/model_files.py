@@ -14,8 +14,7 @@ import msgspec
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import ModelFiles
 from interlace.core.tables import counted
-from interlace.repository.digest import Digests
-from interlace.repository.fetching import BLOCK_BYTES, models_in
+from interlace.repository.digest import BLOCK_BYTES, Digests, models_in
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import OCTETS
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route

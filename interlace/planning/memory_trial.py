@@ -16,7 +16,7 @@ from interlace.planning.trial import ModelTrial
 from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.cold_requests import ColdRequests
+from interlace.sim.observers import ColdRequests
 from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

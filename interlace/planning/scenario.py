@@ -10,13 +10,12 @@ from glob import glob
 from pathlib import Path
 from types import MappingProxyType
 
-from interlace.core.byte_sizes import parse_bytes
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.loading import HostTier
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile, Profiles
-from interlace.core.tables import TableError, did_you_mean, read_table
+from interlace.core.tables import TableError, did_you_mean, parse_bytes, read_table
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import NO_INTERFERENCE, ConstantFactor, Interference, busy_profiles
 from interlace.perf.latency import doubts

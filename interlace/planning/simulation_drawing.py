@@ -9,8 +9,8 @@ from typing import Final
 
 from interlace.core.figure_file import save_figure
 from interlace.planning.simulation import SimulationResult
+from interlace.sim.drawings import accelerators, against_load, by_model, latency_cdf, tiles
 from interlace.sim.report import Report
-from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, tiles
 
 #: What can be drawn.
 KINDS: Final = ("cdf", "tiles", "load", "gpus")

@@ -21,8 +21,8 @@ from interlace.planning.independent import independent
 from interlace.planning.parallel import in_parallel
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
-from interlace.sim.answer_times import AnswerTimes
 from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.observers import AnswerTimes
 from interlace.sim.run import play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma

@@ -12,8 +12,13 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model, Precision, SampleValue, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.digest import Digests
-from interlace.repository.files import read_text
-from interlace.repository.folder import check_config_name, check_name, find_model, read_config
+from interlace.repository.folder import (
+    check_config_name,
+    check_name,
+    find_model,
+    read_config,
+    read_text,
+)
 from interlace.repository.model_config import DATA_TYPES, ModelConfig, parse_json
 from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,

@@ -11,12 +11,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, structs
 
-from interlace.core.byte_sizes import MOST_BYTES, parse_bytes
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Precision
-from interlace.core.tables import TableError, read_table
-from interlace.repository.files import read_text
-from interlace.repository.folder import CONFIG_BYTES, SETTINGS_FILE
+from interlace.core.tables import MOST_BYTES, TableError, parse_bytes, read_table
+from interlace.repository.folder import CONFIG_BYTES, SETTINGS_FILE, read_text
 from interlace.repository.model_config import ModelConfig
 
 #: The promise for a model whose operator states none.

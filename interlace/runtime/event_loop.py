@@ -36,8 +36,9 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 class DaemonThreads(ThreadPoolExecutor):
     """Threads that nobody waits for: a read from storage that hangs never ends."""
 
-    def __init__(self) -> None:
-        super().__init__(_MOST)
+    def __init__(self, most: int = _MOST) -> None:
+        super().__init__(most)
+        self._most = most
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._begun = 0
@@ -48,7 +49,7 @@ class DaemonThreads(ThreadPoolExecutor):
         future: Future[T] = Future()
         self._asked.put(partial(_call, future, partial(fn, *args, **kwargs)))
         with self._beginning:
-            if not self._idle.acquire(blocking=False) and self._begun < _MOST:
+            if not self._idle.acquire(blocking=False) and self._begun < self._most:
                 self._begun += 1
                 Thread(target=self._work, name="beside the loop", daemon=True).start()
         return future

@@ -23,7 +23,7 @@ LIMIT_S: Final = 60.0
 _FIRST_LIMIT_S: Final = 600.0
 _CHILD: Final = "from interlace.runtime.plan_solver import main; main()"
 #: Beside requests. A first plan delays none: everybody waits for it.
-_YIELDING: Final = f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
+_YIELDING: Final = f"from interlace.runtime.scheduling import yield_cores; yield_cores(); {_CHILD}"
 
 
 def solve(system: System, question: SolvePlan) -> PlanSolved:

@@ -44,7 +44,6 @@ from interlace.core.messages import (
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
 from interlace.runtime.clock import Alarm, Clock
-from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.plan_solver import GiveUp, PlanSolver
 
 _log = logging.getLogger(__name__)
@@ -63,6 +62,32 @@ class EventHandler(Protocol):
     """What the runtime needs of the engine."""
 
     def handle(self, event: Event, now_ms: float) -> Sequence[Command]: ...
+
+
+class GpuProvider(Protocol):
+    """Adds and removes accelerators; it calls the host later, on the runtime's thread."""
+
+    def scale(self, wanted: Mapping[str, int], host: Runtime) -> None:
+        """From now on this many accelerators of each kind are wanted in total."""
+
+    def dismiss(self, gpu: str, host: Runtime) -> None:
+        """This accelerator is empty and may be taken away."""
+
+
+class FixedGpuProvider:
+    """A fleet that stays; log once that more accelerators are wanted."""
+
+    def __init__(self) -> None:
+        self._logged = False
+
+    def scale(self, wanted: Mapping[str, int], host: Runtime) -> None:
+        if not self._logged:
+            self._logged = True
+            what = ", ".join(f"{count} {kind}" for kind, count in sorted(wanted.items()))
+            _log.warning("overloaded: %s would meet the demand", what)
+
+    def dismiss(self, gpu: str, host: Runtime) -> None:
+        """Never called: a fleet that stays dismisses nothing."""
 
 
 class Runtime:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from interlace.core.hardware import Gpu
 from interlace.device.base import Device
 from interlace.runtime.clock import Clock
-from interlace.runtime.gpu_provider import GpuHost
+from interlace.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SimulatedProvider:
         self._coming: dict[str, tuple[Gpu, float]] = {}
         self._going: set[str] = set()
 
-    def scale(self, wanted: Mapping[str, int], host: GpuHost) -> None:
+    def scale(self, wanted: Mapping[str, int], host: Runtime) -> None:
         """Order what is missing; cancel orders that are not needed any more, the last first."""
         coming = [gpu for gpu, _ in self._coming.values()]
         missing = Counter(wanted)
@@ -51,24 +51,24 @@ class SimulatedProvider:
                 del self._coming[gpu.id]
                 self._spare.insert(0, gpu)
 
-    def dismiss(self, gpu: str, host: GpuHost) -> None:
+    def dismiss(self, gpu: str, host: Runtime) -> None:
         """Take one that is empty, and have it in reserve again."""
         self._going.add(gpu)
         self._clock.call_soon(lambda: self._take(gpu, host))
 
-    def _order(self, gpu: Gpu, host: GpuHost) -> None:
+    def _order(self, gpu: Gpu, host: Runtime) -> None:
         self._spare.remove(gpu)
         at_ms = self._clock.now_ms() + self._delay_ms
         self._coming[gpu.id] = (gpu, at_ms)
         self._clock.call_at(at_ms, lambda: self._bring(gpu, at_ms, host))
 
-    def _bring(self, gpu: Gpu, at_ms: float, host: GpuHost) -> None:
+    def _bring(self, gpu: Gpu, at_ms: float, host: Runtime) -> None:
         if self._coming.get(gpu.id) != (gpu, at_ms):
             return  # cancelled, and perhaps ordered again
         del self._coming[gpu.id]
         host.join(self._device(gpu))
 
-    def _take(self, gpu: str, host: GpuHost) -> None:
+    def _take(self, gpu: str, host: Runtime) -> None:
         self._going.discard(gpu)
         there = {one.id: one for one in host.gpus}
         if gpu in there:  # else it was lost meanwhile

@@ -21,7 +21,7 @@ from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
-from interlace.sim.pipeline.runner import PipelineRunner
+from interlace.sim.pipeline import PipelineRunner
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import AppServed, RunRecord
 from interlace.sim.recorder import Recorder

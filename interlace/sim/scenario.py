@@ -13,7 +13,7 @@ from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.running_batches import Timer
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.pipeline.graph import Pipeline
+from interlace.sim.pipeline import Pipeline
 from interlace.sim.provider import Reserve
 
 #: Makes the device that stands for an accelerator, from its true profiles.

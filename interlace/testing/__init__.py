@@ -13,7 +13,7 @@ or all at once with ``check_system(SYSTEM)``. A law draws its cases with Hypothe
 'interlace[testing]'``) and fails with an ``AssertionError`` on the smallest case that breaks it.
 """
 
-from interlace.core.extras import remedy
+from interlace.core.user_errors import remedy
 
 try:
     from interlace.testing.law import Law, check_system, laws_of

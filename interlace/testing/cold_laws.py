@@ -29,7 +29,7 @@ from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 from interlace.testing.law import law
-from interlace.testing.run_log import RunLog
+from interlace.testing.run_laws import RunLog
 from interlace.testing.worlds import line_profile, machine
 
 _MODELS: Final = ("a", "b", "c", "d")

@@ -22,7 +22,7 @@ from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 from interlace.testing.law import law
-from interlace.testing.run_log import RunLog
+from interlace.testing.run_laws import RunLog
 from interlace.testing.worlds import line_profile, machine
 
 MODELS: Final = ("a", "b", "c")

@@ -27,7 +27,7 @@ from interlace.testing.law import law
 from interlace.testing.worlds import line_profile, machine
 
 MODELS: Final = ("a", "b", "c", "d")
-#: A little less than the engine's, so that nobody is taken to lose who does not any more.
+#: Shorter than the engine's window, to skip models that have recovered.
 _LOSING_MS: Final = 999.0
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-6

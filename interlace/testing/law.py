@@ -17,7 +17,6 @@ Case = TypeVar("Case")
 #: Modules that hold the laws, in the order in which they are checked.
 _MODULES: Final = (
     "planner_laws",
-    "packer_laws",
     "dispatcher_laws",
     "run_laws",
     "fairness_laws",

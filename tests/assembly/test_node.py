@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import interlace
-from interlace.assembly.server import ServeOptions
+from interlace.assembly.live_server import ServeOptions
 from interlace.cli.replaying.summary import opened, steps
 from interlace.core.messages import PlanChanged
 from interlace.core.node import NodeModel

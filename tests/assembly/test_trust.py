@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import interlace
-from interlace.assembly.server import ServeOptions
+from interlace.assembly.live_server import ServeOptions
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format
-from interlace.core.trust import CODE_FORMATS, TrustedModels
+from interlace.core.model import CODE_FORMATS, Format, TrustedModels
 from interlace.device.process.sandbox import why_unconfined
 from tests.formats.making import layers_onnx, write_exported, write_factory, write_torchscript
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from interlace.control.model_preparer import ModelPreparer
+from interlace.core.model import TrustedModels
 from interlace.core.profile import LayerProfile
-from interlace.core.trust import TrustedModels
 from interlace.profiling.fill import FillResult
 from interlace.profiling.store import ProfileStore
 from tests.builders import line_profile

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from interlace.control.deployments import StatusFutures
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
-from interlace.control.status_futures import StatusFutures
 from interlace.core.messages import ReportSettled, ReportStatus
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from interlace.control.worker_deaths import WorkerDeathObserver
+from interlace.control.workers import WorkerDeathObserver
 from interlace.core.messages import CreatePartition, Failure, WorkFinished
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from interlace.core.byte_sizes import parse_bytes
-from interlace.core.tables import TableError, did_you_mean, read_table
+from interlace.core.tables import TableError, did_you_mean, parse_bytes, read_table
 
 Positive = Annotated[float, Meta(gt=0)]
 

@@ -15,7 +15,9 @@ from PIL import Image
 from interlace.core.model import Model
 from interlace.formats import open_model
 from interlace.formats.runner import ModelRunner
-from interlace.repository import complete, config_json, read
+from interlace.repository.config_json import config_json
+from interlace.repository.draft import read
+from interlace.repository.model import complete
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 fetched = pytest.mark.skipif(

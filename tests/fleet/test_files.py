@@ -21,8 +21,7 @@ from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
 from interlace.fleet.model_files import FleetFiles
-from interlace.repository.digest import Digests
-from interlace.repository.fetching import BLOCK_BYTES, fetch, models_in
+from interlace.repository.digest import BLOCK_BYTES, Digests, fetch, models_in
 from interlace.server.http.routes import AdminRequest, HttpResponse, RouteTable
 from interlace.server.tls import NO_TLS, TlsFiles
 from tests.server.certificates import Authority

@@ -33,7 +33,7 @@ from interlace.policy.catalog import resolve
 from interlace.routing.routes import RoutingLimits
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.workload.renewal import Gamma
-from interlace.testing.run_log import RunLog
+from interlace.testing.run_laws import RunLog
 from interlace.testing.worlds import FREE, line_profile
 
 MODELS = ("m", "k", "l")

@@ -11,7 +11,8 @@ from bench.cold.variants import variants
 from interlace.core.model import Format, Model
 from interlace.formats import open_model, shared_architecture
 from interlace.formats.runner import ModelRunner, TakesTurns
-from interlace.repository import complete, read
+from interlace.repository.draft import read
+from interlace.repository.model import complete
 from tests.formats.making import a_model, write_factory
 
 WIDTH = 6

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from interlace.core.errors import RepositoryError
-from interlace.repository import Digests, read, scan
+from interlace.repository.digest import Digests
+from interlace.repository.draft import read
+from interlace.repository.folder import scan
 from interlace.repository.model_config import parse_json
 from tests.repository.folders import add
 

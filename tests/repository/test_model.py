@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Precision
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.repository import Draft, complete, config_json, read
+from interlace.repository.config_json import config_json
+from interlace.repository.draft import Draft, read
+from interlace.repository.model import complete
 from tests.repository.folders import add
 
 SAID = Signature(
@@ -198,7 +200,7 @@ def test_a_reshape_must_fit_the_model(tmp_path: Path) -> None:
         complete(draft(tmp_path, text), DENSENET, 0)
 
 
-@pytest.mark.parametrize("dims", ["", "dims: [1]"])
+@pytest.mark.parametrize("dims", ["", "dims: [ ]", "dims: [1]"])
 def test_a_scalar_has_one_dim_on_the_wire(tmp_path: Path, dims: str) -> None:
     """As Triton does, with a configuration and without."""
     said = Signature((TensorSpec("x", "FP32", ()),), (TensorSpec("y", "FP32", ()),), False, 0)
@@ -422,11 +424,3 @@ def test_an_initializer_without_rows_needs_a_model_without(tmp_path: Path) -> No
     config = 'max_batch_size: 4 input { name: "v" optional: true }'
     with pytest.raises(RepositoryError, match="'v', an initializer without rows, of a model that"):
         complete(draft(tmp_path, config), _OVERRIDABLE, 0)
-
-
-@pytest.mark.parametrize("dims", ["[ ]", "[ 1 ]"])
-def test_a_scalar_is_one_number_to_clients(tmp_path: Path, dims: str) -> None:
-    scalar = Signature((TensorSpec("x", "FP32", ()),), (TensorSpec("y", "FP32", ()),), False, 1)
-    made = draft(tmp_path, f'max_batch_size: 0 input {{ name: "x" dims: {dims} }}')
-    (spec,) = complete(made, scalar, 0).signature.inputs
-    assert (spec.dims, spec.own.dims) == ((1,), ())

@@ -12,7 +12,8 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import SampleValue
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.formats.arrays import given_array
-from interlace.repository import complete, read
+from interlace.repository.draft import read
+from interlace.repository.model import complete
 
 DIMS = TensorSpec("size", "INT64", (-1,))
 SIGNATURE = Signature((DIMS,), (TensorSpec("y", "FP32", (-1,)),), False, 1)

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from interlace.runtime.background import NICE
+from interlace.runtime.scheduling import NICE
 
 _ASK = (
-    "import os; from pathlib import Path; from interlace.runtime.background import yield_cores; "
+    "import os; from pathlib import Path; from interlace.runtime.scheduling import yield_cores; "
     "yield_cores(); yield_cores(); print(os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0)); "
     "group = Path('/proc/self/autogroup'); print(group.read_text() if group.exists() else '')"
 )

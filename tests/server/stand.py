@@ -9,7 +9,8 @@ from typing import Any
 import uvloop
 
 from interlace.core.model import Model
-from interlace.repository import ModelConfig, config_json
+from interlace.repository.config_json import config_json
+from interlace.repository.model_config import ModelConfig
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.body_decoder.client import BodyDecoder

@@ -13,9 +13,9 @@ from interlace.core.plan import Demand
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Workload, merge_arrivals
-from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
+from interlace.sim.pipeline import ByWork, Pipeline, PipelineStage, demands, even
 from interlace.sim.record import AppServed, RunRecord
-from interlace.sim.report.figures import app_figures
+from interlace.sim.report import app_figures
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Steady, poisson

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from interlace.core.request import Outcome
 from interlace.sim.record import Execution, PartitionSpan, RunRecord, ServedRequest
-from interlace.sim.report import report
-from interlace.sim.report.figures import jain, service_gap_ms
-from interlace.sim.report.usage import gpus_over_time, mean_gpus
+from interlace.sim.report import gpus_over_time, jain, mean_gpus, report, service_gap_ms
 
 
 def _served(

@@ -26,7 +26,7 @@ from interlace.device.simulated.physics import MechanismCosts
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
-from interlace.runtime.gpu_provider import FixedGpuProvider
+from interlace.runtime.runtime import FixedGpuProvider
 from interlace.sim.arrivals import Arrivals, Times, merge_arrivals
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import RunRecord

@@ -17,9 +17,15 @@ from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.files import TraceError, azure_counts, azure_invocations, own_times
-from interlace.sim.workload.mapping import folded, merged, refitted
-from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma, Steady, Uniform, poisson
+from interlace.sim.workload.traces import (
+    BinnedCounts,
+    RefittedGamma,
+    ReplayedTrace,
+    folded,
+    merged,
+    refitted,
+)
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 from tests.builders import line_profile, machine
 

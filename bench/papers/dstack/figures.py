@@ -15,10 +15,10 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.perf.latency import surface
 from interlace.perf.sizing import knee, knee_pct, worth_of_unit
+from interlace.sim.drawings import tiles
 from interlace.sim.record import Execution, RunRecord
-from interlace.sim.report.draw import tiles
-from interlace.sim.report.figures import jain
-from interlace.sim.workload.recorded import ReplayedTrace
+from interlace.sim.report import jain
+from interlace.sim.workload.traces import ReplayedTrace
 
 TABLE_1_MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
 TABLE_1_SYSTEMS: Final = ("triton", "dstack", "interlace")

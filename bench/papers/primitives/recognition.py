@@ -24,9 +24,9 @@ from interlace.policy.catalog import resolve
 from interlace.policy.decision import Dispatch, Launch
 from interlace.policy.view import View
 from interlace.sim.arrivals import Workload, merge_arrivals
-from interlace.sim.pipeline.graph import Pipeline
+from interlace.sim.pipeline import Pipeline
 from interlace.sim.record import AppServed, RunRecord, ServedRequest
-from interlace.sim.workload.recorded import ReplayedTrace
+from interlace.sim.workload.traces import ReplayedTrace
 
 #: From the end of a batch until those who wait for it have come: nothing, but for rounding.
 HOP_MS: Final = 0.01

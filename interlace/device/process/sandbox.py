@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from interlace.core.model import MODEL_FILES
-from interlace.core.trust import CODE_SUFFIXES
+from interlace.core.model import CODE_SUFFIXES, MODEL_FILES
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every processor
 _ASK_VERSION: Final = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 #: Metric of ``nvmlGpmMetricsGet``, in percent: nvml.h, nvmlGpmMetricId_t.
 _DRAM_BW_UTIL: Final = 10
@@ -13,32 +13,8 @@ class NvmlError(Exception):
     """NVML is not there, or does not say what was asked."""
 
 
-class Nvml(Protocol):
-    """One GPU. It initialises no CUDA, so that the main process may hold it."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether there are utilisation counters at all (Hopper and later, not inside MIG)."""
-
-    def sample(self) -> Any:
-        """The counters now; to be given to ``dram_use`` once.
-
-        Raises:
-            NvmlError: they are refused.
-        """
-
-    def dram_use(self, first: Any, second: Any) -> float | None:
-        """DRAM utilisation, 0..1, from the first to the second sample, at least 100 ms later.
-
-        Ends both; ``None`` where the GPU does not count it. GPM has no counter of L2's bandwidth on
-        Hopper: that takes readers beside the model.
-        """
-
-    def close(self) -> None: ...
-
-
-class BoundNvml:
-    """The GPU of that UUID through ``pynvml``, or a module that does the same."""
+class Nvml:
+    """One GPU through ``pynvml``, or a module that does the same; it initialises no CUDA."""
 
     def __init__(self, uuid: str, pynvml: Any = None) -> None:
         """Open NVML.
@@ -59,12 +35,18 @@ class BoundNvml:
 
     @property
     def counts(self) -> bool:
+        """Whether there are utilisation counters at all (Hopper and later, not inside MIG)."""
         try:
             return bool(self._nvml.nvmlGpmQueryDeviceSupport(self._gpu).isSupportedDevice)
         except self._nvml.NVMLError:
             return False
 
     def sample(self) -> Any:
+        """Take a sample of the counters, to be given to ``dram_use`` once.
+
+        Raises:
+            NvmlError: it is refused.
+        """
         try:
             made = self._nvml.nvmlGpmSampleAlloc()
         except self._nvml.NVMLError as error:
@@ -77,6 +59,11 @@ class BoundNvml:
         return made
 
     def dram_use(self, first: Any, second: Any) -> float | None:
+        """Return DRAM utilisation, 0..1, between two samples at least 100 ms apart, and free both.
+
+        ``None`` where the GPU does not count it. GPM has no counter of L2's bandwidth on Hopper:
+        that takes readers beside the model.
+        """
         asked = self._nvml.c_nvmlGpmMetricsGet_t()
         asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
         asked.numMetrics = 1

@@ -41,7 +41,7 @@ WAITING_MAX: Final = 64
 IDLE_S: Final = 60.0
 #: Models come first where both want a core.
 _CHILD: Final = (
-    "from interlace.runtime.background import yield_cores; yield_cores(); "
+    "from interlace.runtime.scheduling import yield_cores; yield_cores(); "
     "from interlace.server.body_decoder.process import main; main()"
 )
 

@@ -1,1 +1,1 @@
-"""Workloads: how the requests of one model are spread over time, one kind a file."""
+"""Workloads: how the requests of one model are spread over time."""

@@ -12,10 +12,8 @@ from msgspec import Meta
 
 from interlace.core.tables import TableError, read_table
 from interlace.sim.arrivals import Positive, Rate, Workload, WorkloadTable
-from interlace.sim.workload.mapping import merged, refitted
-from interlace.sim.workload.recorded import ReplayedTrace
 from interlace.sim.workload.renewal import Gamma, Steady, Uniform
-from interlace.sim.workload.traces import TraceFiles, chosen
+from interlace.sim.workload.traces import ReplayedTrace, TraceFiles, chosen, merged, refitted
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
 _Part = Annotated[

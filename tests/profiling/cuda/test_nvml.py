@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlace.profiling.cuda.nvml import BoundNvml, NvmlError
+from interlace.profiling.cuda.nvml import Nvml, NvmlError
 
 
 class FakeError(Exception):
@@ -71,7 +71,7 @@ def test_a_counter_that_is_not_there_is_not_zero(
     absent: tuple[int, ...], wanted: float | None
 ) -> None:
     module = FakePynvml(absent=absent)
-    nvml = BoundNvml("GPU-1", module)
+    nvml = Nvml("GPU-1", module)
     assert nvml.counts
     assert nvml.dram_use(nvml.sample(), nvml.sample()) == wanted
     assert not module.samples
@@ -83,21 +83,21 @@ def test_a_counter_that_is_not_there_is_not_zero(
 def test_no_gpu_is_an_error_and_nothing_stays_open(call: str) -> None:
     module = FakePynvml(call)
     with pytest.raises(NvmlError, match="Not Supported"):
-        BoundNvml("GPU-1", module)
+        Nvml("GPU-1", module)
     assert module.open == 0
 
 
 def test_what_is_refused_is_said_and_no_sample_is_left() -> None:
     module = FakePynvml("nvmlGpmSampleGet")
     with pytest.raises(NvmlError, match="no GPM sample"):
-        BoundNvml("GPU-1", module).sample()
+        Nvml("GPU-1", module).sample()
     assert not module.samples
     module = FakePynvml("nvmlGpmMetricsGet")
-    nvml = BoundNvml("GPU-1", module)
+    nvml = Nvml("GPU-1", module)
     with pytest.raises(NvmlError, match="no GPM metrics"):
         nvml.dram_use(nvml.sample(), nvml.sample())
     assert not module.samples
-    assert not BoundNvml("GPU-1", FakePynvml("nvmlGpmQueryDeviceSupport")).counts
+    assert not Nvml("GPU-1", FakePynvml("nvmlGpmQueryDeviceSupport")).counts
 
 
 def test_the_installed_module_has_every_call_with_these_parameters() -> None:

@@ -20,7 +20,7 @@ from interlace.profiling.progress import OnSweepStep
 _LOG: Final = logging.getLogger(__name__)
 
 
-class ModelsAtHand:
+class AvailableModels:
     """The newest version of every model in the repository, opened and profiled once, not loaded."""
 
     def __init__(

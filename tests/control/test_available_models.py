@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlace.control.models_at_hand import ModelsAtHand
+from interlace.control.available_models import AvailableModels
 from interlace.control.registry import VersionRegistry
 from interlace.core.plan import Demand
 from interlace.profiling.fill import FillResult
@@ -52,11 +52,11 @@ class Preparation:
 
 def test_who_looks_while_files_change_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "interlace.control.models_at_hand.demand_of", lambda model: Demand(model.key, 1.0, 50.0)
+        "interlace.control.available_models.demand_of", lambda model: Demand(model.key, 1.0, 50.0)
     )
     preparation: Any = Preparation()
     registry = VersionRegistry()
-    at_hand = ModelsAtHand(preparation, preparation, registry)
+    at_hand = AvailableModels(preparation, preparation, registry)
 
     async def both() -> None:
         await asyncio.gather(at_hand.survey(no_progress), at_hand.update(["m"], []))

@@ -10,8 +10,7 @@ import numpy as np
 
 from interlace.core.figure_file import model_colours
 from interlace.sim.record import Execution, RunRecord
-from interlace.sim.report.figures import ANSWERED
-from interlace.sim.report.usage import gpus_over_time, utilisation
+from interlace.sim.report import ANSWERED, gpus_over_time, utilisation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
