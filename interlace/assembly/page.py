@@ -19,7 +19,7 @@ from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.scenario import read_scenario
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.event_loop import run_loop
-from interlace.runtime.log.read import open_log
+from interlace.runtime.log import open_log
 from interlace.runtime.runtime import Runtime
 from interlace.server.http.origins import Origins
 from interlace.server.http.routes import Route

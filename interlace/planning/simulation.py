@@ -24,8 +24,7 @@ from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.systems import system_of
 from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
-from interlace.runtime.log.read import LogHeader
-from interlace.runtime.log.write import LogWriter
+from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.observers import ColdRequests
 from interlace.sim.record import RunRecord

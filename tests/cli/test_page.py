@@ -23,9 +23,8 @@ from interlace.core.plan import Demand
 from interlace.core.request import Request
 from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
+from interlace.runtime.log import LogHeader, LogWriter, open_log
 from interlace.runtime.log.codec import glance
-from interlace.runtime.log.read import LogHeader, open_log
-from interlace.runtime.log.write import LogWriter
 from interlace.server.page.frames import PageTally
 from interlace.server.page.questions import Questions
 from interlace.server.page.routes import page_html

@@ -11,7 +11,7 @@ from msgspec import Struct
 from interlace.cli.replaying.summary import MISSED, steps
 from interlace.core.messages import SendReply
 from interlace.core.request import Reply
-from interlace.runtime.log.replay import Replay
+from interlace.runtime.log import Replay
 from interlace.server.page.frames import PageFrame, PageTally
 
 #: Missed requests that are listed: the last ones.

@@ -20,8 +20,8 @@ from interlace.core.request import Request
 from interlace.core.user_errors import InputError
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.runtime.log import LogFile
 from interlace.runtime.log.codec import glance
-from interlace.runtime.log.read import LogFile
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.report import report
 from interlace.sim.run import simulate
