@@ -13,6 +13,7 @@ from interlace.cli.options import Json, positive
 from interlace.cli.replaying.history import history as history_of
 from interlace.cli.replaying.story import story
 from interlace.cli.replaying.summary import Summary, opened, record, summary
+from interlace.cli.replaying.trace import write_trace
 from interlace.cli.replaying.what_if import logged_traffic
 from interlace.cli.replaying.what_if import what_if as whatif_rows
 from interlace.cli.screen import console, table
@@ -44,7 +45,11 @@ _WhatIf = Annotated[
         "several with commas.",
     ),
 ]
-_Last = Annotated[float, typer.Option(help="With --what-if: seconds at the log's end.")]
+_Last = Annotated[float, typer.Option(help="With --what-if and --trace: seconds at the log's end.")]
+_Trace = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a trace for Perfetto (Chrome trace JSON)."),
+]
 _History = Annotated[
     int | None,
     typer.Option(
@@ -63,6 +68,7 @@ def replay(
     what_if: _WhatIf = None,
     last_s: _Last = 600.0,
     history: _History = None,
+    trace: _Trace = None,
     system: _System = None,
     as_json: Json = False,
 ) -> None:
@@ -78,11 +84,17 @@ def replay(
       interlace replay events.log --missed 3 --model resnet/1#0
       interlace replay events.log --request 1742
       interlace replay events.log --report --json
+      interlace replay events.log --trace trace.json --last-s 60
       interlace replay events.log --what-if system=gpulet --what-if gpus=-1,rates=0.8
     """
     again = opened(log, system)
     if history is not None:
         typer.echo(msgspec.json.encode(history_of(again, max(1, history))))
+        return
+    if trace is not None:
+        positive({"--last-s": last_s})
+        events = write_trace(again, trace, last_s)
+        typer.echo(f"{trace}: {counted(events, 'event')}; open it at https://ui.perfetto.dev")
         return
     if what_if:
         _show_what_if(again, what_if, last_s, as_json)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,45 @@ def test_the_story_of_a_cold_start(tmp_path: Path) -> None:
         assert "cold, 0.0 of 0.0 MB are there" in text or "loading, " in text
         assert "begins to bring" in text or "loading, " in text
         assert "have come after" in text or "answered" in text
+
+
+def test_a_trace_has_every_batch_and_request(tmp_path: Path) -> None:
+    path, trace = tmp_path / "events.log", tmp_path / "trace.json"
+    _log(path, "interlace")
+    assert "ui.perfetto.dev" in _replay(str(path), "--trace", str(trace))
+    events = json.loads(trace.read_text())["traceEvents"]
+    report = json.loads(_replay(str(path), "--json"))
+    begins = [one for one in events if one["ph"] == "b"]
+    assert len(begins) == sum(one["ph"] == "e" for one in events) == report["requests"]
+    slices = [one for one in events if one["ph"] == "X"]
+    batches = [one for one in slices if one["cat"] == "batch"]
+    answered = [one for one in begins if one["args"]["outcome"] in ("ok", "late")]
+    assert sum(one["args"]["requests"] for one in batches) >= len(answered) > 0
+    assert all(isinstance(one[key], int) for one in events for key in ("pid", "tid"))
+    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    assert set(names.values()) == {"requests", "g0"}
+    assert {one["pid"] for one in slices} == {pid for pid, name in names.items() if name == "g0"}
+    flows = [one["id"] for one in events if one["ph"] == "s"]
+    assert sorted(flows) == sorted(one["id"] for one in events if one["ph"] == "f")
+    for track in {(one["pid"], one["tid"]) for one in batches}:
+        ends = sorted(
+            (one["ts"], one["ts"] + one["dur"])
+            for one in batches
+            if (one["pid"], one["tid"]) == track
+        )
+        assert all(a[1] <= b[0] + 0.2 for a, b in pairwise(ends))
+
+
+def test_a_trace_is_of_the_last_seconds(tmp_path: Path) -> None:
+    path, whole, last = tmp_path / "events.log", tmp_path / "whole.json", tmp_path / "last.json"
+    _log(path, "interlace")
+    _replay(str(path), "--trace", str(whole))
+    _replay(str(path), "--trace", str(last), "--last-s", "0.2")
+
+    def times(file: Path) -> list[float]:
+        events = json.loads(file.read_text())["traceEvents"]
+        return [one["ts"] for one in events if one["ph"] == "e"]
+
+    assert 0 < len(times(last)) < len(times(whole))
+    assert max(times(last)) == max(times(whole))
+    assert min(times(last)) >= max(times(last)) - 0.3e6
