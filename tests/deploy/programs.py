@@ -14,6 +14,7 @@ from tests.peers.programs import HOME, HOW
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "interlace"
 RULES = CHART / "files" / "rules.yaml"
+DASHBOARD = DEPLOY / "grafana" / "interlace.json"
 HELM = HOME / "helm" / "helm"
 PROMETHEUS = HOME / "prometheus" / "usr" / "bin" / "prometheus"
 PROMTOOL = PROMETHEUS.with_name("promtool")

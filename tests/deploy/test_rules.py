@@ -14,20 +14,29 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from interlace.router import directory
-from interlace.server.statistics import metrics
-from tests.deploy.programs import PROMETHEUS, PROMTOOL, RULES, needs_prometheus, run
+from tests.deploy.programs import DASHBOARD, PROMETHEUS, PROMTOOL, RULES, needs_prometheus, run
 from tests.fleet.stand import Process, free_ports, get, until
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_rules_read_figures_that_servers_publish() -> None:
-    asked = set(re.findall(r"\binterlace_\w+", RULES.read_text()))
-    pages = (directory, metrics)
-    texts = [Path(str(page.__file__)).read_text() for page in pages]
-    told = {name for text in texts for name in re.findall(r'"(interlace_\w+)"', text)}
-    assert asked and asked <= told
+def queries() -> list[str]:
+    """What the dashboard's panels ask, for all jobs and models, over five minutes."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    values = {"$job": ".*", "$model": ".*", "$__rate_interval": "5m"}
+    for variable, value in values.items():
+        asked = [one.replace(variable, value) for one in asked]
+    return asked
+
+
+@pytest.mark.parametrize("text", [RULES.read_text(), " ".join(queries())], ids=["rules", "board"])
+def test_rules_and_dashboard_read_figures_that_servers_publish(text: str) -> None:
+    asked = set(re.findall(r"\b(?:interlace|nv)_\w+", text))
+    published = (ROOT / "docs" / "metrics.md").read_text()  # written from the code
+    told = set(re.findall(r"`((?:interlace|nv)_\w+)`", published))
+    histograms = {f"{name}_bucket" for name in told if "histogram" in name}
+    assert asked and asked <= told | histograms
 
 
 class Watched:
@@ -105,6 +114,13 @@ class TestPrometheus:
         (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": ["rules.yaml"], **tests}))
         found = run(PROMTOOL, "test", "rules", tmp_path / "test.yaml")
         assert found.returncode == 0, found.stdout + found.stderr
+
+    def test_the_dashboards_queries_are_understood(self, tmp_path: Path) -> None:
+        rules = [{"record": f"panel:{i}", "expr": one} for i, one in enumerate(queries())]
+        file = tmp_path / "rules.yaml"
+        file.write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}))
+        found = run(PROMTOOL, "check", "rules", file)
+        assert found.returncode == 0 and f"{len(rules)} rules found" in found.stdout, found
 
     @pytest.mark.process
     @pytest.mark.slow
