@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from interlace.apps.runner import AppRuntime
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.page import live_page
 from interlace.assembly.profiling_run import ExtraProfiling
@@ -19,6 +20,7 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.assignments import Assignments
 from interlace.control.available_models import AvailableModels
 from interlace.control.deployments import Deployments, StatusFutures
+from interlace.control.ensembles import Ensembles
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.control.model_preparer import ModelPreparer
@@ -179,7 +181,13 @@ class LiveServer:
         )
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
         self._core_wait = RunDelay(loop)
-        self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
+        self.apps = AppRuntime(
+            self.runtime,
+            lambda name, version: self.table.resolve(name, version).model,
+            self.table.record,
+            choices.options.arena_bytes // 2,
+        )
+        self.plane = DataPlane(self.apps, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
         self.statuses = StatusFutures(self.registry, self.table)
         self.runtime.on_status = self.statuses.report
@@ -214,11 +222,12 @@ class LiveServer:
         self.table.at_hand = self.at_hand.found
         self.table.why_missing = self.registry.why_missing
         allowed = ("all",) if choices.options.assigned else choices.options.allow_missing
+        ensembles = Ensembles(self.apps, self.table, self.registry)
         self.lifecycle = ModelLifecycle(
-            preparation, deployments, self.devices, self.registry, allowed
+            preparation, deployments, self.devices, self.registry, ensembles, allowed
         )
         self.startup = Startup(
-            preparation, deployments, self.devices, self.registry, self.lifecycle.locked
+            preparation, deployments, self.devices, self.registry, self.lifecycle.locked, ensembles
         )
 
     def _node(self, choices: ServeSettings) -> None:

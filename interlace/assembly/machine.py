@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
 from interlace.core.user_errors import InputError, UserError
 from interlace.device.cpu.settings import CpuSettings
 from interlace.repository.digest import Digests
@@ -33,16 +34,22 @@ def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
 
 
 def drafts(root: Path, found: Sequence[ModelFolder], failures: list[str]) -> Iterator[Draft]:
-    """What the files say of every version; what is broken goes to ``failures``, in words."""
+    """What the files say of every version; what is broken goes to ``failures``, in words.
+
+    Ensembles are left out: their members are models of the repository, too.
+    """
     digests = Digests()
     for one in found:
         if one.error is not None:
             failures.append(f"{one.name}: {one.error}")
         for version in one.versions:
             try:
-                yield read(root, one.name, version, digests=digests)
+                draft = read(root, one.name, version, digests=digests)
             except RepositoryError as error:
                 failures.append(f"{one.name}: {error}")
+                continue
+            if draft.format is not Format.ENSEMBLE:
+                yield draft
 
 
 #: Part of the machine's memory that models may hold; the rest is for buffers and neighbours.

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from interlace.control.deployments import Deployments
+from interlace.control.ensembles import Ensembles
 from interlace.control.model_preparer import ModelPreparer, failure_text, prepared_model
 from interlace.control.registry import UNLOADED, VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import Reason, RepositoryError, ServeError
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.device.base import Registers
 from interlace.repository.draft import Draft
 from interlace.server.dataplane.plane import DataPlane
@@ -29,6 +30,7 @@ class ModelLifecycle:
         deployments: Deployments,
         device: Registers,
         registry: VersionRegistry,
+        ensembles: Ensembles,
         allow_missing: Collection[str] = (),
     ) -> None:
         self.started = False
@@ -38,6 +40,7 @@ class ModelLifecycle:
         self._deployments = deployments
         self._device = device
         self._registry = registry
+        self._ensembles = ensembles
         self._generations = count(1)
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and who holds or waits
 
@@ -93,11 +96,13 @@ class ModelLifecycle:
             for model in self._registry.serving(name):
                 if str(model.version) not in wanted:
                     await self._remove(model)
+        self._ensembles.follow()
 
     async def unload(self, name: str) -> None:
         async with self.locked(name):
             for model in self._registry.serving(name):
                 await self._remove(model)
+        self._ensembles.follow()
 
     @asynccontextmanager
     async def locked(self, name: str) -> AsyncIterator[None]:
@@ -135,6 +140,9 @@ class ModelLifecycle:
 
     async def _load(self, draft: Draft) -> None:
         """Bring up one version next to the one that serves, then switch."""
+        if draft.format is Format.ENSEMBLE:
+            await self._load_ensemble(draft)
+            return
         name, version = draft.name, str(draft.version)
         before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
         model: Model | None = None
@@ -156,6 +164,21 @@ class ModelLifecycle:
         if before is not None:
             await self._deployments.take_down(before)
 
+    async def _load_ensemble(self, draft: Draft) -> None:
+        """Serve an ensemble; its members are loaded before, where they are not served yet."""
+        name, version = draft.name, str(draft.version)
+        before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
+        try:
+            for member in self._ensembles.members(draft):
+                if not self._registry.serving(member):
+                    await self.load(member)
+            model = self._ensembles.serve(draft, next(self._generations))
+        except Exception as error:
+            raise self._failed(name, version, failure_text(error), before) from error
+        self._registry.put(VersionEntry(name, version, VersionState.READY, model=model))
+        if before is not None:
+            self._ensembles.remove(before)
+
     def _serves(self, model: Model) -> bool:
         """True unless the deployment is quarantined: then loading it again starts it afresh."""
         entry = self._registry.by_key(model.key)
@@ -163,6 +186,10 @@ class ModelLifecycle:
 
     async def _remove(self, model: Model) -> None:
         name, version = model.name, str(model.version)
+        if model.format is Format.ENSEMBLE:
+            self._ensembles.remove(model)
+            self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, UNLOADED))
+            return
         self._registry.put(VersionEntry(name, version, VersionState.UNLOADING, model=model))
         await self._deployments.take_down(model)
         self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, UNLOADED))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -61,6 +62,7 @@ class PreparedModel:
     model: Model
     profile: Profile
     config: Mapping[str, object]
+    slo_ms: float = inf  #: to plan for, where an ensemble leaves it less time than its own SLO
 
 
 class ModelPreparer:

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from interlace.control.deployments import Deployments
+from interlace.control.ensembles import Ensembles, member_slos_ms
 from interlace.control.model_preparer import (
     ModelPreparer,
     PreparedModel,
@@ -19,7 +20,7 @@ from interlace.control.model_preparer import (
 )
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.tables import counted
 from interlace.device.base import Registers
 from interlace.profiling.fill import FillResult
@@ -85,7 +86,9 @@ class Startup:
     _device: Registers
     _registry: VersionRegistry
     _locked: NameLock
+    _ensembles: Ensembles
     _patience_s: float = _PATIENCE_S
+    _joined: list[Draft] = field(default_factory=list)  #: ensembles, served after their members
     _under_way: set[_Reading | _Opening | asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, progress: OnSweepStep) -> list[Model]:
@@ -105,6 +108,7 @@ class Startup:
         opened = await self._open_all(reading)
         filled = await self._preparation.profiles([one.model for one in opened], progress)
         serving = await self._bring_up(opened, filled)
+        serving += self._ensembles.serve_all(self._joined)
         async with telling(_log, lambda: "loading models in the other partitions"):
             await self._deployments.settled(_SETTLE_S)
         return serving
@@ -146,7 +150,8 @@ class Startup:
         for number in found.versions if found is not None else ():
             version = str(number)
             try:
-                drafts.append(await self._preparation.draft(name, number))
+                draft = await self._preparation.draft(name, number)
+                (self._joined if draft.format is Format.ENSEMBLE else drafts).append(draft)
             except Exception as error:
                 self._broken(name, version, failure_text(error))
         return drafts
@@ -206,9 +211,14 @@ class Startup:
             filled = await self._preparation.profile_quickly(model)
             for served in await self._bring_up([opened], filled):
                 _log.info("%s is served, too", served.name)
+        self._ensembles.follow()
 
     async def _bring_up(self, opened: list[_Opened], filled: FillResult) -> list[Model]:
         ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
+        slos_ms = member_slos_ms(
+            self._joined, {one.model.name: one.model for one in ready}, filled.profiles
+        )
+        ready = [replace(one, slo_ms=slos_ms.get(one.model.key, inf)) for one in ready]
         failures: Mapping[str, str] = {}
         if ready:
             async with telling(_log, lambda: f"loading {counted(len(ready), 'model')} as planned"):

@@ -26,6 +26,7 @@ class Format(Enum):
     EXPORTED = "exported"  #: model.pt2 (torch.export)
     HUGGINGFACE = "huggingface"  #: config.json and model.safetensors
     FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
+    ENSEMBLE = "ensemble"  #: an app: config.pbtxt alone, which names other models
     PROFILE = "profile"  #: profile.csv: what a model takes, without the model; simulated alone
 
 

@@ -16,13 +16,16 @@ _PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.EXPORTED: ("pytorch_export", "pytorch"),
     Format.HUGGINGFACE: ("huggingface", "huggingface"),
     Format.FACTORY: ("python", "python"),
+    Format.ENSEMBLE: ("ensemble", ""),
     Format.PROFILE: ("simulated", "simulated"),
 }
 #: Labels are part of the reply up to this size: about ten times those of ImageNet.
 _LABELS_LIMIT_CHARS: Final = 256_000
 _TYPES: Final = {datatype: name for name, datatype in DATA_TYPES.items()}
 #: Parts of a config that are given back as they were written.
-_AS_WRITTEN: Final = ("instance_group", "optimization", "metric_tags", "model_warmup")
+_AS_WRITTEN: Final = (
+    "instance_group", "optimization", "metric_tags", "model_warmup", "ensemble_scheduling",
+)  # fmt: skip
 
 
 def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
@@ -58,7 +61,9 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
         "model_transaction_policy": {"decoupled": False},
     }
     rendered |= {key: values[key] for key in _AS_WRITTEN if values.get(key)}
-    if signature.batched:
+    if model.format is Format.ENSEMBLE:
+        rendered["instance_group"] = []
+    elif signature.batched:
         rendered["dynamic_batching"] = _dynamic_batching(config)
     return rendered
 

@@ -16,6 +16,7 @@ from interlace.repository.folder import (
     check_config_name,
     check_name,
     find_model,
+    is_ensemble,
     read_config,
     read_text,
 )
@@ -71,7 +72,6 @@ _PASSED_OVER: Final = {
 }
 #: What is not supported, and what to do instead.
 _REFUSED: Final = {
-    "ensemble_scheduling": ("ensembles", "models that the client calls one by one"),
     "sequence_batching": ("stateful models", "a model whose state the client keeps"),
     "batch_input": ("ragged batches", "a model without"),
     "batch_output": ("ragged batches", "a model without"),
@@ -240,9 +240,9 @@ def read(
     check_name(name)
     folder = root / name
     path = folder / str(version)
-    if not path.is_dir():
-        raise RepositoryError(str(path), "no such folder", f"version {version} of '{name}'")
     config = read_config(folder) if config_json is None else parse_json(config_json)
+    if not path.is_dir() and not is_ensemble(config):
+        raise RepositoryError(str(path), "no such folder", f"version {version} of '{name}'")
     check_config_name(config, name)
     check_supported(config)
     settings = read_settings(folder, config)
@@ -253,7 +253,7 @@ def read(
         format=format,
         file=file,
         path=str(path.absolute()),
-        digest=_digest((digests or Digests()).of(path), settings, file),
+        digest=_digest(_files_digest(path, config, digests or Digests()), settings, file),
         config=config,
         settings=settings,
         terms=_terms(settings, config),
@@ -292,6 +292,13 @@ def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:
 
 def _is_full(tensor: dict[str, Any]) -> bool:
     return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
+
+
+def _files_digest(path: Path, config: ModelConfig, digests: Digests) -> str:
+    """Of what is computed: the files of a version; of an ensemble, its config."""
+    if not is_ensemble(config):
+        return digests.of(path)
+    return hashlib.sha256(repr(config.values).encode()).hexdigest()
 
 
 def _digest(files: str, settings: ModelSettings, file: str) -> str:

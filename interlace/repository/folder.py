@@ -233,8 +233,16 @@ def check_config_name(config: ModelConfig, folder_name: str) -> ModelConfig:
     return config
 
 
+def is_ensemble(config: ModelConfig) -> bool:
+    """True for a config that joins other models, and has no model file of its own."""
+    values = config.values
+    return "ensemble_scheduling" in values or values.get("platform") == "ensemble"
+
+
 def select_versions(folder: Path, config: ModelConfig) -> tuple[int, ...]:
     """The versions that ``version_policy`` selects, ascending; without one, the newest.
+
+    An ensemble without a version folder has version 1.
 
     Raises:
         RepositoryError: there is no version folder, or none of the specific ones.
@@ -244,6 +252,8 @@ def select_versions(folder: Path, config: ModelConfig) -> tuple[int, ...]:
         for entry in folder.iterdir()
         if _VERSION.fullmatch(entry.name) and entry.is_dir()
     )
+    if not present and is_ensemble(config):
+        return (1,)
     if not present:
         expected = "one named 1, 2, ... with the model in it"
         if any(_VERSION.fullmatch(path.name) for path in folder.glob("*/*")):
@@ -279,6 +289,8 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     Raises:
         RepositoryError: no model, several, one of an unsupported kind, or not the stated backend's.
     """
+    if is_ensemble(config):
+        return Format.ENSEMBLE, ""
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     _check_no_pointers(folder)
     asked = config.values.get("default_model_filename", "")

@@ -10,6 +10,7 @@ from typing import Final
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
+from interlace.core.request import Reply
 from interlace.server.statistics.model_statistics import ModelStatistics
 
 #: A name longer than this is cut in error texts.
@@ -83,6 +84,11 @@ class ModelTable:
         key = DeploymentKey.parse(model)
         served = self._versions.get(key.name, {}).get(str(key.version))
         return None if served is None else served.statistics
+
+    def record(self, model: str, reply: Reply, now_ms: float) -> None:
+        """Enter a reply of a deployment that no client asked directly."""
+        if (statistics := self.statistics(model)) is not None:
+            statistics.record(reply, now_ms)
 
     def all(self) -> list[ServedModel]:
         """Every deployment, by name and version."""

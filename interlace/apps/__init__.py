@@ -1,0 +1,1 @@
+"""Apps: several models behind one endpoint, with one deadline."""

@@ -1,0 +1,246 @@
+"""An app as a graph: which model reads which tensors, checked before it is served.
+
+Apps are written as Triton's ensembles: steps, joined by the names of the tensors between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
+
+from interlace.core.errors import bad_input
+from interlace.core.model import Model
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.repository.model_config import ModelConfig
+
+_STEPS: Final = "ensemble_scheduling.step"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model of an app.
+
+    ``inputs`` and ``outputs`` map names of the model's tensors to names of the app's. An empty
+    ``version`` is the newest one.
+    """
+
+    model: str
+    version: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """Steps in an order in which each comes after those whose tensors it reads.
+
+    ``places`` are their positions in the config, for errors. ``readers`` holds, for each step, the
+    steps that read one of its outputs.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    places: tuple[int, ...]
+    readers: tuple[tuple[int, ...], ...]
+
+    def needed(self, outputs: Collection[str]) -> frozenset[int]:
+        """The steps without which one of these tensors would be missing."""
+        wanted, steps = set(outputs), set[int]()
+        for place in reversed(range(len(self.steps))):
+            step = self.steps[place]
+            if wanted.intersection(step.outputs.values()):
+                steps.add(place)
+                wanted.update(step.inputs.values())
+        return frozenset(steps)
+
+    def shares(self, work: Sequence[float]) -> list[float]:
+        """Each step's part of the SLO: its work, as a part of the longest path through it."""
+        until, behind = [0.0] * len(work), [0.0] * len(work)
+        for place, own in enumerate(work):
+            for reader in self.readers[place]:
+                until[reader] = max(until[reader], until[place] + own)
+        for place in reversed(range(len(work))):
+            for reader in self.readers[place]:
+                behind[place] = max(behind[place], behind[reader] + work[reader])
+        return [
+            own / (before + own + after)
+            for before, own, after in zip(until, work, behind, strict=True)
+        ]
+
+
+def read_ensemble(config: ModelConfig, name: str, signature: Signature) -> App:
+    """The graph of a config with ``ensemble_scheduling``; its members are checked later.
+
+    Raises:
+        RepositoryError: no inputs, outputs or steps; a tensor with no producer or with two; a
+            cycle. With file, line and key.
+    """
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        if not specs or len(specs) != len(config.values.get(kind, ())):
+            expected = f"{kind} [ {{ name data_type dims }} ]: an ensemble declares every {kind}"
+            raise config.error(kind, f"no full description of every {kind}", expected)
+    given: list[dict[str, Any]] = config.values.get("ensemble_scheduling", {}).get("step", [])
+    if not given:
+        raise config.error(_STEPS, "none", "step [ { model_name input_map output_map } ]")
+    steps = [_step(config, place, one, name) for place, one in enumerate(given)]
+    producers = _producers(config, steps, signature)
+    before = {
+        place: {p for tensor in step.inputs.values() if (p := producers[tensor]) is not None}
+        for place, step in enumerate(steps)
+    }
+    order = _sorted(config, before, steps)
+    at = {place: index for index, place in enumerate(order)}
+    readers: list[list[int]] = [[] for _ in order]
+    for place, parents in before.items():
+        for parent in parents:
+            readers[at[parent]].append(at[place])
+    return App(
+        name,
+        tuple(steps[place] for place in order),
+        tuple(order),
+        tuple(tuple(sorted(one)) for one in readers),
+    )
+
+
+def _step(config: ModelConfig, place: int, given: Mapping[str, Any], name: str) -> Step:
+    key = f"{_STEPS}[{place}]"
+    model = given.get("model_name", "")
+    if not model or model == name:
+        found = f"the ensemble itself, '{name}'" if model else "no model_name"
+        raise config.error(f"{key}.model_name", found, "the name of another model")
+    maps = []
+    for kind in ("input_map", "output_map"):
+        tensors: dict[str, str] = given.get(kind, {})
+        if not tensors or "" in (*tensors, *tensors.values()):
+            found = "an empty name" if tensors else "none"
+            expected = 'key: "tensor of the model" value: "tensor of the ensemble"'
+            raise config.error(f"{key}.{kind}", found, expected)
+        maps.append(dict(tensors))
+    version = given.get("model_version", -1)
+    return Step(model, "" if version < 0 else str(version), *maps)
+
+
+def _producers(
+    config: ModelConfig, steps: list[Step], signature: Signature
+) -> dict[str, int | None]:
+    """The step that gives each tensor; ``None`` for inputs of the app."""
+    found: dict[str, int | None] = dict.fromkeys(spec.name for spec in signature.inputs)
+    for place, step in enumerate(steps):
+        for own, tensor in step.outputs.items():
+            if tensor in found:
+                first = found[tensor]
+                other = "an input of the ensemble" if first is None else f"step {first}"
+                key = f"{_STEPS}[{place}].output_map"
+                wrong = f"output '{own}' of '{step.model}' as tensor '{tensor}'"
+                raise config.error(key, wrong, f"another name: it is {other}'s already")
+            found[tensor] = place
+    known = ", ".join(sorted(found))
+    for place, step in enumerate(steps):
+        for tensor in step.inputs.values():
+            if tensor not in found:
+                wrong = f"tensor '{tensor}', which no step gives"
+                raise config.error(f"{_STEPS}[{place}].input_map", wrong, f"one of {known}")
+    for place, spec in enumerate(signature.outputs):
+        if found.get(spec.name) is None:
+            expected = "a tensor in the output_map of a step"
+            raise config.error(f"output[{place}].name", f"'{spec.name}'", expected)
+    return found
+
+
+def _sorted(
+    config: ModelConfig, before: Mapping[int, Collection[int]], steps: list[Step]
+) -> list[int]:
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError as error:
+        cycle = " -> ".join(f"{steps[place].model} (step {place})" for place in error.args[1])
+        key = f"{_STEPS}[{error.args[1][0]}].input_map"
+        raise config.error(key, f"a cycle: {cycle}", "steps that read only earlier ones") from error
+
+
+def check_members(
+    app: App, signature: Signature, find: Callable[[str, str], Model], config: ModelConfig
+) -> None:
+    """Check that the members' tensors fit each other.
+
+    ``find`` returns the member of a name and version.
+
+    Raises:
+        RepositoryError: a tensor that the member does not have, a required input without a tensor,
+            another datatype or shape, a smaller ``max_batch_size``. With file, line and key.
+        ServeError: a member is not served.
+    """
+    tensors = {spec.name: (spec, signature.batched, "the ensemble") for spec in signature.inputs}
+    outputs = {spec.name: (spec, signature.batched, "the ensemble") for spec in signature.outputs}
+    for place, step in zip(app.places, app.steps, strict=True):
+        model = find(step.model, step.version)
+        own, key = model.signature, f"{_STEPS}[{place}]"
+        if own.batched and own.max_batch < (signature.max_batch if signature.batched else 1):
+            found = f"'{step.model}' with max_batch_size {own.max_batch}"
+            raise config.error(key, found, f"at least the ensemble's, {signature.max_batch}")
+        unmapped = [s.name for s in own.inputs if not s.optional and s.name not in step.inputs]
+        if unmapped:
+            found = f"no tensor for input '{unmapped[0]}' of '{step.model}'"
+            raise config.error(f"{key}.input_map", found, "one for each input that is not optional")
+        for kind, mapped, specs in (
+            ("input_map", step.inputs, own.inputs),
+            ("output_map", step.outputs, own.outputs),
+        ):
+            known = {spec.name: spec for spec in specs}
+            for name, tensor in mapped.items():
+                where = f"{key}.{kind}['{name}']"
+                if name not in known:
+                    found = f"'{name}', which '{step.model}' does not have"
+                    raise config.error(where, found, f"one of {', '.join(known)}")
+                mine = (known[name], own.batched, f"'{step.model}'")
+                for others in (tensors, outputs):
+                    if tensor in others:
+                        _check_alike(config, where, tensor, mine, others[tensor])
+                if kind == "output_map":
+                    tensors[tensor] = mine
+
+
+_End = tuple[TensorSpec, bool, str]  #: a tensor where it begins or ends, with rows or not, whose
+
+
+def _check_alike(config: ModelConfig, where: str, tensor: str, mine: _End, other: _End) -> None:
+    (spec, batched, owner), (known, known_batched, known_owner) = mine, other
+    if spec.datatype != known.datatype:
+        found = f"tensor '{tensor}' of {spec.datatype} in {owner}"
+        raise config.error(where, found, f"{known.datatype}, as in {known_owner}")
+    full = (-1, *spec.dims) if batched else spec.dims
+    known_full = (-1, *known.dims) if known_batched else known.dims
+    if not _alike(spec.dims, known.dims) and not _alike(full, known_full):
+        found = f"tensor '{tensor}' of shape {list(full)} in {owner}"
+        raise config.error(where, found, f"{list(known_full)}, as in {known_owner}")
+
+
+def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return len(one) == len(other) and all(
+        -1 in (a, b) or a == b for a, b in zip(one, other, strict=True)
+    )
+
+
+def fitted_shape(
+    shape: tuple[int, ...], had_rows: bool, spec: TensorSpec, rows: bool, where: str
+) -> tuple[int, ...]:
+    """The shape of a tensor where its next owner expects ``spec``, with ``rows`` in front or not.
+
+    Between models of which one has a batch dimension and the other has none, a dimension of 1 is
+    added or removed; a full shape that fits already stays.
+
+    Raises:
+        ServeError: BAD_INPUT, naming ``where``: no such shape fits.
+    """
+    expected = (-1, *spec.dims) if rows else spec.dims
+    fitted = shape
+    if had_rows != rows and len(shape) != len(expected):
+        if rows:
+            fitted = (1, *shape)
+        elif shape[:1] == (1,):
+            fitted = shape[1:]
+    if not _alike(fitted, expected):
+        raise bad_input(f"{where} has shape {list(shape)}, expected {list(expected)}")
+    return fitted

@@ -1,0 +1,421 @@
+"""Runs requests of apps: each step is submitted once the tensors that it reads are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from interlace.apps.graph import App, Step, fitted_shape
+from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.core.model import Model
+from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.core.tensor import Tensor
+from interlace.runtime.runtime import OnReply, OnTimeout, Runtime
+
+_ANSWERED: Final = (Outcome.OK, Outcome.LATE)
+_EXPIRED: Final = ServeError(Reason.DEADLINE, "Request timeout expired")
+#: The weight of the newest request in the averages of a step's times.
+_NEWEST: Final = 0.1
+
+#: The served model of a name and version. Raises ServeError.
+FindModel = Callable[[str, str], Model]
+
+
+class OnStep(Protocol):
+    """Hears the reply of every step: deployment key of its model, reply, time in ms."""
+
+    def __call__(self, model: str, reply: Reply, now_ms: float) -> None: ...
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Averages over the latest requests of one step, in ms: in the queue, and after it."""
+
+    queue_ms: float = 0.0
+    run_ms: float = 0.0
+    seen: bool = False
+
+    def add(self, queue_ms: float, run_ms: float) -> None:
+        part = _NEWEST if self.seen else 1.0
+        self.queue_ms += part * (queue_ms - self.queue_ms)
+        self.run_ms += part * (run_ms - self.run_ms)
+        self.seen = True
+
+    @property
+    def expected_ms(self) -> float:
+        """The time to leave for this step.
+
+        A wait counts up to the time of a run: more is overload, which admission of the step itself
+        must see. Were it all counted, a burst could get every later request refused on arrival,
+        and nothing would correct the average.
+        """
+        return self.run_ms + min(self.queue_ms, self.run_ms)
+
+
+class ServedApp:
+    """An app that takes requests: its graph, its model as clients see it, its steps' times."""
+
+    def __init__(self, app: App, model: Model) -> None:
+        self.app = app
+        self.model = model
+        self.times = [StepTimes() for _ in app.steps]
+
+    def rest_ms(self) -> list[float]:
+        """For each step, the predicted time from its end to the app's end."""
+        rest = [0.0] * len(self.times)
+        for place in reversed(range(len(rest))):
+            for reader in self.app.readers[place]:
+                rest[place] = max(rest[place], self.times[reader].expected_ms + rest[reader])
+        return rest
+
+
+class AppRuntime:
+    """Takes requests of apps and of models, where a ``Runtime`` takes only those of models.
+
+    A step's deadline is the app's less the predicted time of the steps behind it; so the engine
+    refuses an app on arrival if it cannot be in time. Intermediate tensors are references to the
+    outputs of earlier steps. They are freed once their last reader has been answered. If a step
+    fails, no further step begins, the others are cancelled, and the app is answered when none of
+    its tensors is in use. At most ``intermediate_bytes`` of intermediate tensors are alive; beyond
+    it, new requests of apps are refused.
+    """
+
+    def __init__(
+        self, runtime: Runtime, find: FindModel, on_step: OnStep, intermediate_bytes: int
+    ) -> None:
+        self.clock = runtime.clock
+        self.runtime = runtime
+        self.find = find
+        self.on_step = on_step
+        self.held_bytes = 0
+        self._intermediate_bytes = intermediate_bytes
+        self._apps: dict[str, ServedApp] = {}
+        self._open: dict[int, _AppRequest] = {}  #: by request id, until its reply is delivered
+
+    @property
+    def changes(self) -> int:
+        return self.runtime.changes
+
+    def next_id(self) -> int:
+        return self.runtime.next_id()
+
+    def count_refused(self, model: str, rows: int) -> None:
+        if model not in self._apps:
+            self.runtime.count_refused(model, rows)
+
+    def add(self, app: App, model: Model) -> None:
+        """Take requests of an app; ``model`` is what clients see of it."""
+        self._apps[model.key] = ServedApp(app, model)
+
+    def remove(self, key: str) -> None:
+        """Refuse further requests of an app; those that were accepted are still answered."""
+        self._apps.pop(key, None)
+
+    def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
+        """As ``Runtime.submit``, for requests of apps, too."""
+        served = self._apps.get(request.model)
+        if served is None:
+            self.runtime.submit(request, answer, give_up)
+        elif self.held_bytes > self._intermediate_bytes:
+            detail = f"{self.held_bytes} bytes are held between the steps of ensembles"
+            error = ServeError(Reason.OVERLOADED, detail, retry_after_ms=100.0)
+            answer(Reply(request, Outcome.REFUSED, error=error))
+        else:
+            begun = self._open[request.id] = _AppRequest(self, served, request, answer, give_up)
+            begun.begin()
+
+    def cancel(self, request: Request) -> None:
+        """As ``Runtime.cancel``: the reply still comes, when no step reads a tensor any more."""
+        begun = self._open.get(request.id)
+        if begun is None:
+            self.runtime.cancel(request)
+        else:
+            begun.end(Outcome.CANCELLED, None)
+
+    def forget(self, request: Request) -> None:
+        """A request ended without outputs: no delivery follows."""
+        self._open.pop(request.id, None)
+
+    def delivered(self, reply: Reply) -> None:
+        """As ``Runtime.delivered``."""
+        begun = self._open.pop(reply.request.id, None)
+        if begun is None:
+            self.runtime.delivered(reply)
+        else:
+            begun.release()
+
+
+class _Held:
+    """The outputs of one step, in use by ``users``: steps that read them, and the client.
+
+    An output may be a part of an input's memory: ``sources`` are then held as long.
+    """
+
+    __slots__ = ("reply", "sources", "users")
+
+    def __init__(self, reply: Reply, users: int, sources: list[_Held]) -> None:
+        self.reply = reply
+        self.users = users
+        self.sources = sources
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.span.nbytes for tensor in self.reply.outputs)
+
+
+class _Value(NamedTuple):
+    """A tensor of an app: with rows in front or not, and the step that holds its bytes."""
+
+    tensor: Tensor
+    batched: bool
+    held: _Held | None
+
+
+@dataclass(slots=True)
+class _AppRequest:
+    """One request of an app under way. ``running`` holds the requests of steps, by step."""
+
+    owner: AppRuntime
+    served: ServedApp
+    request: Request
+    answer: OnReply
+    give_up: OnTimeout | None
+    values: dict[str, _Value] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+    running: dict[int, Request] = field(default_factory=dict)
+    rest_ms: list[float] = field(default_factory=list)
+    held: list[_Held] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    deaths: int = 0
+    reason: tuple[Outcome, ServeError | None] | None = None  #: why it fails
+    ended: bool = False
+
+    def begin(self) -> None:
+        for tensor in self.request.inputs:
+            self.values[tensor.name] = _Value(tensor, self._batched, None)
+        self.waiting = set(self.served.app.needed(self._outputs()))
+        self.rest_ms = self.served.rest_ms()
+        self._go_on()
+
+    def end(self, outcome: Outcome, error: ServeError | None) -> None:
+        """Fail: begin no further step, cancel those that run; the first reason counts."""
+        if self.reason is not None or self.ended:
+            return
+        self.reason = outcome, error and self._named(error)
+        self.waiting.clear()
+        for request in tuple(self.running.values()):
+            self.owner.cancel(request)
+        self._finish_if_done()
+
+    def release(self) -> None:
+        """The bytes of the app's outputs are no longer needed."""
+        for held in self.held:
+            if held.users:
+                held.users = 1
+                self._drop(held)
+        self.held.clear()
+
+    @property
+    def _batched(self) -> bool:
+        return self.served.model.signature.batched
+
+    def _outputs(self) -> tuple[str, ...]:
+        specs = self.served.model.signature.outputs
+        return self.request.outputs or tuple(spec.name for spec in specs)
+
+    def _go_on(self) -> None:
+        """Begin the steps whose tensors are there."""
+        if self.ended:
+            return
+        steps = self.served.app.steps
+        inputs = {spec.name for spec in self.served.model.signature.inputs}
+        for place in sorted(self.waiting):
+            if all(name in self.values or name in inputs for name in steps[place].inputs.values()):
+                self.waiting.discard(place)
+                try:
+                    self._submit(place, steps[place])
+                except ServeError as error:
+                    self.end(Outcome.FAILED, error)
+        self._finish_if_done()
+
+    def _submit(self, place: int, step: Step) -> None:
+        model = self.owner.find(step.model, step.version)
+        inputs, signature = self._inputs(step, model), model.signature
+        first = 1 if signature.batched else 0
+        request = Request(
+            self.owner.next_id(),
+            model.key,
+            self.owner.clock.now_ms() if self.timings else self.request.arrived_ms,
+            self.request.deadline_ms - self.rest_ms[place],
+            _rows(step, model, inputs) if signature.batched else 1,
+            tuple((one.name, one.shape[first:]) for one in inputs),
+            self.request.priority or model.terms.priority,
+            inputs,
+            self._wanted(step, model),
+        )
+        self.running[place] = request
+        self.owner.submit(
+            request, lambda reply: self._heard(place, signature.batched, reply), self._too_long
+        )
+
+    def _inputs(self, step: Step, model: Model) -> tuple[Tensor, ...]:
+        found, batched = [], model.signature.batched
+        for spec in model.signature.inputs:
+            value = self.values.get(step.inputs.get(spec.name, ""))
+            if value is not None:
+                where = f"tensor '{value.tensor.name}' for input '{spec.name}' of '{step.model}'"
+                shape = fitted_shape(value.tensor.shape, value.batched, spec, batched, where)
+                found.append(Tensor(spec.name, spec.datatype, shape, value.tensor.span))
+            elif not spec.optional:
+                raise bad_input(f"input '{spec.name}' of '{step.model}' is not given")
+        return tuple(found)
+
+    def _wanted(self, step: Step, model: Model) -> tuple[str, ...]:
+        """The outputs that a step or the client reads; empty if these are all."""
+        read = set(self._outputs())
+        for other in self.served.app.steps:
+            read.update(other.inputs.values())
+        specs = model.signature.outputs
+        names = tuple(spec.name for spec in specs if step.outputs.get(spec.name) in read)
+        return () if len(names) == len(specs) else names
+
+    def _too_long(self, error: ServeError) -> None:
+        if self.give_up is not None:
+            self.give_up(self._named(error))
+            self.give_up = None
+
+    def _heard(self, place: int, batched: bool, reply: Reply) -> None:
+        request = self.running.pop(place)
+        now_ms = self.owner.clock.now_ms()
+        self.owner.on_step(request.model, reply, now_ms)
+        self.deaths = max(self.deaths, reply.deaths)
+        sources = [held for held in self._sources(place) if held.users]
+        if reply.outcome not in _ANSWERED:
+            if reply.outcome is Outcome.REFUSED and self.timings:
+                self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
+            else:
+                self.end(reply.outcome, reply.error or _EXPIRED)
+        elif self.reason is None:
+            queue_ms = reply.timing.queue_ms
+            run_ms = max(0.0, now_ms - request.arrived_ms - queue_ms)
+            self.served.times[place].add(queue_ms, run_ms)
+            self.timings.append(reply.timing)
+            sources = self._store(place, batched, reply, sources)
+            if self.waiting and now_ms > self.request.deadline_ms:
+                self.end(Outcome.EXPIRED, _EXPIRED)
+        else:
+            self.owner.delivered(reply)
+        for held in sources:
+            self._drop(held)
+        if self.waiting:
+            # Not from inside the answer: the engine's other commands come first.
+            self.owner.clock.call_soon(self._go_on)
+        else:
+            self._finish_if_done()
+
+    def _sources(self, place: int) -> list[_Held]:
+        """The earlier steps whose outputs this one reads."""
+        found: list[_Held] = []
+        for name in self.served.app.steps[place].inputs.values():
+            value = self.values.get(name)
+            if value is not None and value.held is not None and value.held not in found:
+                found.append(value.held)
+        return found
+
+    def _store(self, place: int, batched: bool, reply: Reply, sources: list[_Held]) -> list[_Held]:
+        """Hold a step's outputs for their readers; returns the sources that are free of it."""
+        app = self.served.app
+        given = app.steps[place].outputs
+        users = sum(reader in self.waiting for reader in app.readers[place])
+        users += bool(set(self._outputs()).intersection(given.values()))
+        if not users:
+            self.owner.delivered(reply)
+            return sources
+        shared = [one for one in sources if _overlap(reply.outputs, one.reply.outputs)]
+        held = _Held(reply, users, shared)
+        self.held.append(held)
+        self.owner.held_bytes += held.nbytes
+        for tensor in reply.outputs:
+            if (name := given.get(tensor.name)) is not None:
+                self.values[name] = _Value(tensor._replace(name=name), batched, held)
+        return [one for one in sources if one not in shared]
+
+    def _drop(self, held: _Held) -> None:
+        held.users -= 1
+        if held.users == 0:
+            self.owner.held_bytes -= held.nbytes
+            self.owner.delivered(held.reply)
+            for one in held.sources:
+                self._drop(one)
+
+    def _finish_if_done(self) -> None:
+        if self.running or self.waiting or self.ended:
+            return
+        if self.reason is None:
+            try:
+                outputs = self._own_outputs()
+            except ServeError as error:
+                self.reason = Outcome.FAILED, self._named(error)
+        self.ended = True
+        if self.reason is not None:
+            self.release()
+            failed, why = self.reason
+            self.owner.forget(self.request)
+            self.answer(Reply(self.request, failed, error=why, deaths=self.deaths))
+            return
+        late = self.owner.clock.now_ms() > self.request.deadline_ms
+        outcome = Outcome.LATE if late else Outcome.OK
+        self.answer(Reply(self.request, outcome, outputs, None, _sum(self.timings)))
+
+    def _own_outputs(self) -> tuple[Tensor, ...]:
+        specs = {spec.name: spec for spec in self.served.model.signature.outputs}
+        found = []
+        for name in self._outputs():
+            value = self.values.get(name)
+            if value is None:
+                raise ServeError(Reason.BACKEND, f"no step gave output '{name}'")
+            shape = fitted_shape(
+                value.tensor.shape, value.batched, specs[name], self._batched, f"output '{name}'"
+            )
+            found.append(value.tensor._replace(shape=shape))
+        return tuple(found)
+
+    def _named(self, error: ServeError) -> ServeError:
+        return ServeError(
+            error.reason,
+            f"in ensemble '{self.served.app.name}', {error.detail}",
+            retry_after_ms=error.retry_after_ms,
+            late_ms=error.late_ms,
+        )
+
+
+def _rows(step: Step, model: Model, inputs: Sequence[Tensor]) -> int:
+    """Rows of a step's request, equal in every input."""
+    counts = {tensor.shape[0] for tensor in inputs}
+    most = model.signature.max_batch
+    if len(counts) > 1 or not all(1 <= count <= most for count in counts):
+        found = ", ".join(f"'{one.name}' has {one.shape[0]}" for one in inputs)
+        raise bad_input(f"inputs of '{step.model}' need one number of rows, 1 to {most}; {found}")
+    return counts.pop() if counts else 1
+
+
+def _overlap(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """True if an output lies in the memory of an input."""
+    return any(
+        a.span.arena == b.span.arena
+        and a.span.offset < b.span.offset + b.span.nbytes
+        and b.span.offset < a.span.offset + a.span.nbytes
+        for a in outputs
+        for b in inputs
+    )
+
+
+def _sum(timings: Sequence[Timing]) -> Timing:
+    """The steps' phases, added."""
+    return Timing(
+        sum(one.queue_ms for one in timings),
+        sum(one.input_ms for one in timings),
+        sum(one.infer_ms for one in timings),
+        sum(one.output_ms for one in timings),
+    )

@@ -1,0 +1,359 @@
+"""Requests of apps: order, deadlines, memory, failures; each is answered exactly once."""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.apps.runner import AppRuntime
+from interlace.core.errors import Reason, ServeError
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
+from interlace.runtime.clock import SimClock
+from tests.apps.test_graph import FIRST, HEAD, SECOND, graph, model, step
+
+TWO = HEAD + 'output [ { name: "BOX" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+BOXES = step("boxes", {"X": "features"}, {"Y": "BOX"})
+JOIN = step("join", {"A": "left", "B": "right"}, {"Y": "CLASS"})
+DIAMOND = (
+    FIRST,
+    step("left", {"X": "features"}, {"Y": "left"}),
+    step("right", {"X": "features"}, {"Y": "right"}),
+    JOIN,
+)
+MEMBERS = {
+    "first": model("first", {"X": (8,)}, {"Y": (5,), "Z": (3,)}),
+    "second": model("second", {"X": (5,)}, {"Y": (2,)}),
+    "boxes": model("boxes", {"X": (5,)}, {"Y": (4,)}),
+    "left": model("left", {"X": (5,)}, {"Y": (5,)}),
+    "right": model("right", {"X": (5,)}, {"Y": (5,)}),
+    "join": model("join", {"A": (5,), "B": (5,)}, {"Y": (2,)}),
+}
+ROW_BYTES = 4
+
+
+class Scripted:
+    """A runtime whose requests are answered by hand; it counts deliveries."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.changes = 0
+        self.asked: dict[str, tuple[Request, Callable[[Reply], None], Any]] = {}
+        self.cancelled: list[str] = []
+        self.delivered_of: Counter[str] = Counter()
+        self.refuse: dict[str, ServeError] = {}
+        self._ids = count(1)
+        self._offsets = count(0, 4096)
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, request: Request, answer: Any, give_up: Any = None) -> None:
+        name = request.model.partition("#")[0].partition("/")[0]
+        name = next(one for one in MEMBERS if request.model.startswith(one))
+        if name in self.refuse:
+            answer(Reply(request, Outcome.REFUSED, error=self.refuse[name]))
+            return
+        self.asked[name] = request, answer, give_up
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled.append(next(n for n, one in self.asked.items() if one[0] is request))
+
+    def delivered(self, reply: Reply) -> None:
+        if reply.batch is not None:
+            self.delivered_of[reply.request.model] += 1
+
+    def count_refused(self, model: str, rows: int) -> None:
+        """Nothing is counted here."""
+
+    def end(
+        self,
+        name: str,
+        outcome: Outcome = Outcome.OK,
+        error: ServeError | None = None,
+        share_input: bool = False,
+        took_ms: float = 1.0,
+    ) -> Request:
+        """Answer a model's request."""
+        request, answer, _ = self.asked.pop(name)
+        self.clock.run(self.clock.now_ms() + took_ms)
+        outputs = []
+        for spec in MEMBERS[name].signature.outputs:
+            if request.outputs and spec.name not in request.outputs:
+                continue
+            shape = (request.rows, *spec.dims)
+            at = request.inputs[0].span if share_input else Span(1, next(self._offsets), 64)
+            outputs.append(Tensor(spec.name, spec.datatype, shape, at))
+        ok = outcome in (Outcome.OK, Outcome.LATE)
+        found = tuple(outputs) if ok else ()
+        answer(Reply(request, outcome, found, error, Timing(0.0, 0.1, 0.8, 0.1), 7 if ok else None))
+        self.clock.run(self.clock.now_ms())
+        return request
+
+
+class Stand:
+    """An app over a scripted runtime."""
+
+    def __init__(self, *steps: str, head: str = HEAD, budget: int = 1 << 20) -> None:
+        self.below = Scripted()
+        self.heard: list[str] = []
+        self.replies: list[Reply] = []
+        self.gave_up: list[ServeError] = []
+        self.members = dict(MEMBERS)
+        self.runtime = AppRuntime(
+            self.below,  # type: ignore[arg-type]  # what it needs of a runtime
+            self.find,
+            lambda model, reply, now_ms: self.heard.append(model),
+            budget,
+        )
+        app = graph(*steps, head=head)
+        outputs = [TensorSpec("CLASS", "FP32", (2,))]
+        if "BOX" in head:
+            outputs.append(TensorSpec("BOX", "FP32", (4,)))
+        signature = Signature((TensorSpec("IMAGE", "FP32", (8,)),), tuple(outputs), True, 4)
+        self.model = Model("app", 1, Format.ONNX, "/app", "0", signature, ServiceTerms(100.0))
+        self.runtime.add(app, self.model)
+
+    def find(self, name: str, version: str) -> Model:
+        if name not in self.members:
+            raise ServeError(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{name}'")
+        return self.members[name]
+
+    def send(self, outputs: tuple[str, ...] = (), slo_ms: float = 100.0) -> Request:
+        now_ms = self.below.clock.now_ms()
+        image = Tensor("IMAGE", "FP32", (2, 8), Span(0, 0, 64))
+        request = Request(
+            self.runtime.next_id(),
+            self.model.key,
+            now_ms,
+            now_ms + slo_ms,
+            2,
+            (),
+            0,
+            (image,),
+            outputs,
+        )
+        self.runtime.submit(request, self.replies.append, self.gave_up.append)
+        return request
+
+    def settle(self) -> None:
+        """What the client has received is delivered; nothing may be held then."""
+        for reply in self.replies:
+            self.runtime.delivered(reply)
+        assert self.runtime.held_bytes == 0
+
+
+def test_steps_run_in_order_and_the_last_output_is_the_apps() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send()
+    assert list(stand.below.asked) == ["first"]
+    first = stand.below.end("first")
+    assert first.outputs == ("Y",), "nobody reads Z"
+    second = stand.below.end("second")
+    assert second.inputs[0].name == "X"
+    assert second.inputs[0].shape == (2, 5)
+    (reply,) = stand.replies
+    assert reply.outcome is Outcome.OK
+    assert [(one.name, one.shape) for one in reply.outputs] == [("CLASS", (2, 2))]
+    assert reply.timing.infer_ms == pytest.approx(1.6)
+    stand.settle()
+    assert len(stand.heard) == 2
+
+
+def test_outputs_are_freed_when_their_last_reader_is_answered() -> None:
+    stand = Stand(*DIAMOND)
+    stand.send()
+    stand.below.end("first")
+    key = MEMBERS["first"].key
+    assert set(stand.below.asked) == {"left", "right"}
+    stand.below.end("left")
+    assert stand.below.delivered_of[key] == 0
+    stand.below.end("right")
+    assert stand.below.delivered_of[key] == 1
+    stand.below.end("join")
+    assert stand.below.delivered_of[MEMBERS["join"].key] == 0
+    stand.settle()
+    assert all(stand.below.delivered_of[MEMBERS[name].key] == 1 for name in ("left", "join"))
+
+
+def test_memory_that_an_output_shares_with_an_input_is_held_as_long() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send()
+    stand.below.end("first")
+    stand.below.end("second", share_input=True)
+    assert stand.below.delivered_of[MEMBERS["first"].key] == 0
+    stand.settle()
+    assert stand.below.delivered_of[MEMBERS["first"].key] == 1
+
+
+def test_only_the_steps_that_are_asked_for_run() -> None:
+    stand = Stand(FIRST, SECOND, BOXES, head=TWO)
+    stand.send(("BOX",))
+    stand.below.end("first")
+    assert list(stand.below.asked) == ["boxes"]
+    stand.below.end("boxes")
+    assert [one.name for one in stand.replies[0].outputs] == ["BOX"]
+    stand.settle()
+
+
+def test_a_step_has_the_apps_deadline_less_the_rest() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send()
+    assert stand.below.end("first", took_ms=5.0).deadline_ms == 100.0, "nothing is known yet"
+    stand.below.end("second", took_ms=20.0)
+    request = stand.send()
+    assert stand.below.asked["first"][0].deadline_ms == pytest.approx(request.deadline_ms - 20.0)
+    stand.below.end("first")
+    assert stand.below.asked["second"][0].deadline_ms == request.deadline_ms
+
+
+def test_a_refused_first_step_refuses_the_app() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.below.refuse["first"] = ServeError(
+        Reason.OVERLOADED, "too late", retry_after_ms=5.0, late_ms=2.0
+    )
+    stand.send()
+    (reply,) = stand.replies
+    assert reply.outcome is Outcome.REFUSED
+    assert reply.error == ServeError(
+        Reason.OVERLOADED, "in ensemble 'app', too late", retry_after_ms=5.0, late_ms=2.0
+    )
+    stand.settle()
+
+
+def test_a_refused_later_step_is_no_refusal_of_the_app() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.below.refuse["second"] = ServeError(Reason.OVERLOADED, "too late")
+    stand.send()
+    stand.below.end("first")
+    assert stand.replies[0].outcome is Outcome.EXPIRED
+    stand.settle()
+    assert stand.below.delivered_of[MEMBERS["first"].key] == 1
+
+
+def test_a_failed_step_cancels_the_others_and_waits_for_them() -> None:
+    stand = Stand(*DIAMOND)
+    stand.send()
+    stand.below.end("first")
+    stand.below.end("left", Outcome.FAILED, ServeError(Reason.BACKEND, "it broke"))
+    assert stand.below.cancelled == ["right"]
+    assert not stand.replies, "the other still reads its input"
+    stand.below.end("right")
+    (reply,) = stand.replies
+    assert reply.error is not None
+    assert reply.error.detail == "in ensemble 'app', it broke"
+    assert "join" not in stand.below.asked
+    stand.settle()
+    assert stand.below.delivered_of[MEMBERS["right"].key] == 1
+
+
+def test_a_client_that_goes_away_cancels_what_runs() -> None:
+    stand = Stand(FIRST, SECOND)
+    request = stand.send()
+    stand.runtime.cancel(request)
+    assert stand.below.cancelled == ["first"]
+    stand.below.end("first", Outcome.CANCELLED)
+    assert stand.replies[0].outcome is Outcome.CANCELLED
+    assert "second" not in stand.below.asked
+    stand.settle()
+
+
+def test_after_the_deadline_no_step_begins() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send(slo_ms=10.0)
+    stand.below.end("first", Outcome.LATE, took_ms=30.0)
+    assert stand.replies[0].outcome is Outcome.EXPIRED
+    stand.settle()
+
+
+def test_a_member_that_is_gone_fails_the_app() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send()
+    del stand.members["second"]
+    stand.below.end("first")
+    assert stand.replies[0].outcome is Outcome.FAILED
+    assert stand.replies[0].error is not None
+    assert stand.replies[0].error.reason is Reason.UNKNOWN_MODEL
+    stand.settle()
+
+
+def test_a_step_that_runs_too_long_is_told_once() -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send()
+    give_up = stand.below.asked["first"][2]
+    give_up(ServeError(Reason.DEADLINE, "slow"))
+    assert [one.detail for one in stand.gave_up] == ["in ensemble 'app', slow"]
+    stand.below.end("first", Outcome.EXPIRED)
+    assert len(stand.replies) == 1
+    stand.settle()
+
+
+def test_intermediates_are_bounded() -> None:
+    stand = Stand(FIRST, SECOND, budget=63)
+    stand.send()
+    stand.below.end("first")
+    assert stand.runtime.held_bytes == 64
+    stand.send()
+    assert stand.replies[0].outcome is Outcome.REFUSED
+    stand.below.end("second")
+    stand.settle()
+    stand.send()
+    assert "first" in stand.below.asked
+
+
+def test_requests_of_models_pass() -> None:
+    stand = Stand(FIRST, SECOND)
+    request = Request(9, MEMBERS["boxes"].key, 0.0, 50.0)
+    stand.runtime.submit(request, stand.replies.append)
+    stand.below.end("boxes")
+    assert stand.replies[0].request is request
+    stand.runtime.delivered(stand.replies[0])
+    assert stand.below.delivered_of[request.model] == 1
+
+
+def test_an_app_may_be_a_step_of_another() -> None:
+    stand = Stand(FIRST, SECOND)
+    outer = graph(
+        step("app", {"IMAGE": "IMAGE"}, {"CLASS": "CLASS"}).replace('"app"', '"inner"', 1)
+    )
+    stand.members["inner"] = stand.model
+    signature = stand.model.signature
+    whole = Model("outer", 1, Format.ONNX, "/o", "1", signature, ServiceTerms(100.0))
+    stand.runtime.add(outer, whole)
+    image = Tensor("IMAGE", "FP32", (2, 8), Span(0, 0, 64))
+    request = Request(stand.runtime.next_id(), whole.key, 0.0, 100.0, 2, (), 0, (image,))
+    stand.runtime.submit(request, stand.replies.append)
+    stand.below.end("first")
+    stand.below.end("second")
+    assert [one.name for one in stand.replies[0].outputs] == ["CLASS"]
+    stand.settle()
+    assert stand.below.delivered_of[MEMBERS["second"].key] == 1
+
+
+OUTCOMES = st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, Outcome.LATE, Outcome.FAILED])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), OUTCOMES, st.booleans()), max_size=30), st.data())
+def test_whatever_ends_how_every_request_is_answered_once_and_nothing_is_held(
+    endings: list[tuple[int, Outcome, bool]], data: st.DataObject
+) -> None:
+    stand = Stand(*DIAMOND)
+    sent = [stand.send()]
+    for place, outcome, shared in endings:
+        waiting = sorted(stand.below.asked)
+        if not waiting:
+            break
+        if data.draw(st.integers(0, 9)) == 0:
+            stand.runtime.cancel(sent[0])
+        error = ServeError(Reason.BACKEND, "no") if outcome is Outcome.FAILED else None
+        stand.below.end(waiting[place % len(waiting)], outcome, error, shared)
+    while stand.below.asked:
+        stand.below.end(min(stand.below.asked))
+    assert len(stand.replies) == len(sent)
+    stand.settle()
+    assert max(stand.below.delivered_of.values(), default=0) <= 1
