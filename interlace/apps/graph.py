@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
-from interlace.core.errors import bad_input
+from interlace.core.errors import RepositoryError, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.model_config import ModelConfig
@@ -168,15 +168,20 @@ def check_members(
     ``find`` returns the member of a name and version.
 
     Raises:
-        RepositoryError: a tensor that the member does not have, a required input without a tensor,
-            another datatype or shape, a smaller ``max_batch_size``. With file, line and key.
-        ServeError: a member is not served.
+        RepositoryError: a member that is not served, a tensor that it does not have, a required
+            input without a tensor, another datatype or shape, a smaller ``max_batch_size``. With
+            file, line and key.
     """
     tensors = {spec.name: (spec, signature.batched, "the ensemble") for spec in signature.inputs}
     outputs = {spec.name: (spec, signature.batched, "the ensemble") for spec in signature.outputs}
     for place, step in zip(app.places, app.steps, strict=True):
-        model = find(step.model, step.version)
-        own, key = model.signature, f"{_STEPS}[{place}]"
+        key = f"{_STEPS}[{place}]"
+        try:
+            model = find(step.model, step.version)
+        except ServeError as error:
+            wrong = f"'{step.model}' ({error})"
+            raise config.error(f"{key}.model_name", wrong, "a model that is served") from error
+        own = model.signature
         if own.batched and own.max_batch < (signature.max_batch if signature.batched else 1):
             found = f"'{step.model}' with max_batch_size {own.max_batch}"
             raise config.error(key, found, f"at least the ensemble's, {signature.max_batch}")

@@ -9,10 +9,10 @@ from typing import Final
 
 from interlace.apps.graph import App, check_members, read_ensemble
 from interlace.apps.runner import AppRuntime
+from interlace.control.model_preparer import PreparedModel
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.core.profile import Profile
 from interlace.perf.latency import surface
 from interlace.repository import Draft, config_json
 from interlace.server.model_table import ModelTable, ServedModel
@@ -41,8 +41,7 @@ class Ensembles:
         """Route to an ensemble whose members are served.
 
         Raises:
-            RepositoryError: its graph is wrong, or a member does not fit.
-            ServeError: a member is not served.
+            RepositoryError: its graph is wrong, or a member is not served or does not fit.
         """
         model = replace(draft.provisional(), generation=generation)
         app = read_ensemble(draft.config, draft.name, model.signature)
@@ -62,7 +61,7 @@ class Ensembles:
             for draft in tuple(left):
                 try:
                     model = self.serve(draft, 0)
-                except (RepositoryError, ServeError) as error:
+                except RepositoryError as error:
                     failures[id(draft)] = str(error)
                     continue
                 progress = True
@@ -97,7 +96,7 @@ class Ensembles:
             why = ""
             try:
                 check_members(one.app, one.model.signature, self._find, one.draft.config)
-            except (RepositoryError, ServeError) as error:
+            except RepositoryError as error:
                 why = str(error)
             served = self._table.resolve(one.model.name, str(one.model.version))
             if served.ready != (not why):
@@ -118,13 +117,13 @@ class Ensembles:
 
 
 def member_slos_ms(
-    drafts: Sequence[Draft], models: Mapping[str, Model], profiles: Mapping[str, Profile]
+    drafts: Sequence[Draft], members: Mapping[str, PreparedModel]
 ) -> dict[str, float]:
     """The time that the tightest ensemble leaves to each member, by deployment key.
 
     An SLO is divided along each path in proportion to the members' latencies alone, whole
     accelerator, one row. Plans are made for these times; at run time a step has what is left.
-    ``models`` are by name.
+    ``members`` are by name.
     """
     found: dict[str, float] = {}
     for draft in drafts:
@@ -132,11 +131,11 @@ def member_slos_ms(
             app = read_ensemble(draft.config, draft.name, draft.provisional().signature)
         except RepositoryError:
             continue
-        keys = [models[step.model].key if step.model in models else "" for step in app.steps]
-        if not all(key in profiles for key in keys):
+        if not all(step.model in members for step in app.steps):
             continue
-        work_ms = [surface(profiles[key]).latency_ms(1, _WHOLE) for key in keys]
-        for key, share in zip(keys, app.shares(work_ms), strict=True):
-            slo_ms = share * draft.terms.slo_ms
+        steps = [members[step.model] for step in app.steps]
+        work_ms = [surface(one.profile).latency_ms(1, _WHOLE) for one in steps]
+        for one, share in zip(steps, app.shares(work_ms), strict=True):
+            slo_ms, key = share * draft.terms.slo_ms, one.model.key
             found[key] = min(found.get(key, slo_ms), slo_ms)
     return found

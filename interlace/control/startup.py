@@ -215,9 +215,7 @@ class Startup:
 
     async def _bring_up(self, opened: list[_Opened], filled: FillResult) -> list[Model]:
         ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
-        slos_ms = member_slos_ms(
-            self._joined, {one.model.name: one.model for one in ready}, filled.profiles
-        )
+        slos_ms = member_slos_ms(self._joined, {one.model.name: one for one in ready})
         ready = [replace(one, slo_ms=slos_ms.get(one.model.key, inf)) for one in ready]
         failures: Mapping[str, str] = {}
         if ready:

@@ -12,6 +12,7 @@ from interlace.control import startup
 from interlace.control.registry import VersionRegistry
 from interlace.control.startup import Startup
 from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
 from interlace.profiling import progress
 from interlace.profiling.progress import no_progress
 
@@ -33,7 +34,7 @@ class OneAfterTheOther:
     async def draft(self, name: str, version: int) -> Any:
         if version > 1:
             await self._opened[version - 1].wait()
-        return SimpleNamespace(name=name, version=version, notes=())
+        return SimpleNamespace(name=name, version=version, notes=(), format=Format.ONNX)
 
     async def open(self, draft: Any, generation: int) -> None:
         self._opened[draft.version].set()
@@ -49,10 +50,15 @@ class NothingDeployed:
         return True
 
 
+NO_ENSEMBLES: Any = SimpleNamespace(serve_all=lambda drafts: [], follow=lambda: None)
+
+
 def starting(registry: VersionRegistry) -> Startup:
     unused = cast(Any, None)
     deployments = cast(Any, NothingDeployed())
-    return Startup(cast(Any, OneAfterTheOther()), deployments, unused, registry, unused)
+    return Startup(
+        cast(Any, OneAfterTheOther()), deployments, unused, registry, unused, NO_ENSEMBLES
+    )
 
 
 def test_a_model_is_opened_while_others_are_read() -> None:
@@ -113,7 +119,7 @@ class OneThatIsReadForever(OneAfterTheOther):
     async def draft(self, name: str, version: int) -> Any:
         if version == 2:
             await asyncio.Event().wait()
-        return SimpleNamespace(name=name, version=version, notes=())
+        return SimpleNamespace(name=name, version=version, notes=(), format=Format.ONNX)
 
 
 def test_a_model_that_is_read_for_long_is_not_waited_for() -> None:
@@ -125,6 +131,7 @@ def test_a_model_that_is_read_for_long_is_not_waited_for() -> None:
         unused,
         registry,
         unused,
+        NO_ENSEMBLES,
         0.2,
     )
 

@@ -249,10 +249,6 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
     ("pbtxt", "message"),
     [
         (
-            "ensemble_scheduling { step { } }",
-            "found ensembles, which are not supported; expected models that",
-        ),
-        (
             "sequence_batching { max_sequence_idle_microseconds: 5 }",
             "found stateful models, which are not supported; expected a model whose",
         ),

@@ -1,0 +1,153 @@
+"""Ensembles of a running server, as clients and operators see them."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bench.attack.repository import write_model
+from tests.serve.server import CRASH, Server
+
+_TENSOR = "data_type: TYPE_FP32 dims: [ 4 ] } ]"
+
+
+def write_ensemble(root: Path, name: str, members: list[str], last: str = "y") -> None:
+    """Members one after the other, from ``x`` to ``y``."""
+    steps, tensor = [], "x"
+    for number, member in enumerate(members):
+        result = last if number == len(members) - 1 else f"t{number}"
+        maps = f'input_map {{ key: "x" value: "{tensor}" }} '
+        maps += f'output_map {{ key: "y" value: "{result}" }}'
+        steps.append(f'step [ {{ model_name: "{member}" {maps} }} ]')
+        tensor = result
+    (root / name).mkdir()
+    (root / name / "config.pbtxt").write_text(
+        f'platform: "ensemble"\nmax_batch_size: 4\n'
+        f'input [ {{ name: "x" {_TENSOR}\noutput [ {{ name: "y" {_TENSOR}\n'
+        f"ensemble_scheduling {{\n{chr(10).join(steps)}\n}}\n"
+    )
+    (root / name / "interlace.toml").write_text("slo_ms = 30000\n")
+
+
+class Shared(NamedTuple):
+    root: Path
+    server: Server
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Shared]:
+    root = tmp_path_factory.mktemp("ensembles")
+    for name, factor in (("double", 2.0), ("treble", 3.0), ("crash", 5.0), ("other", 7.0)):
+        write_model(root, name, factor=factor, extra=CRASH if name == "crash" else "pass")
+    write_ensemble(root, "sixfold", ["double", "treble"])
+    write_ensemble(root, "nested", ["sixfold", "double"])
+    write_ensemble(root, "fragile", ["double", "crash"])
+    write_ensemble(root, "follows", ["double", "other"])
+    write_ensemble(root, "unknown", ["double", "nobody"])
+    write_ensemble(root, "open", ["double", "treble"], last="z")
+    server = Server(root, cache, "--allow-missing", "all")
+    try:
+        yield Shared(root, server.wait_ready())
+    finally:
+        server.kill()
+
+
+def outputs(answer: tuple[int, Any]) -> list[float]:
+    status, body = answer
+    assert status == 200, body
+    (output,) = body["outputs"]
+    assert output["name"] == "y"
+    return list(output["data"])
+
+
+def index(server: Server) -> dict[str, dict[str, str]]:
+    _, entries = server.call("POST", "/v2/repository/index", {})
+    return {entry["name"]: entry for entry in entries}
+
+
+def test_one_call_runs_all_steps(shared: Shared) -> None:
+    assert outputs(shared.server.infer("sixfold", 1.5)) == [9.0] * 4
+    assert outputs(shared.server.infer("nested", 1.5)) == [18.0] * 4
+
+
+def test_many_calls_get_their_own_answers(shared: Shared) -> None:
+    def call(value: int) -> list[float]:
+        return outputs(shared.server.infer("sixfold", float(value), slo_ms=60_000.0))
+
+    with ThreadPoolExecutor(8) as pool:
+        for value, found in enumerate(pool.map(call, range(100))):
+            assert found == [6.0 * value] * 4
+
+
+def test_wrong_graphs_are_named_and_the_rest_serves(shared: Shared) -> None:
+    states = index(shared.server)
+    assert states["sixfold"]["state"] == "READY"
+    assert "config.pbtxt:7: ensemble_scheduling.step[1]" in states["unknown"]["reason"]
+    assert "'nobody'" in states["unknown"]["reason"]
+    assert "output[0].name: found 'y'" in states["open"]["reason"]
+    assert shared.server.infer("unknown")[0] == 404
+
+
+def test_it_is_described_as_an_ensemble(shared: Shared) -> None:
+    _, metadata = shared.server.call("GET", "/v2/models/sixfold")
+    assert metadata["platform"] == "ensemble"
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    _, config = shared.server.call("GET", "/v2/models/sixfold/config")
+    assert [one["model_name"] for one in config["ensemble_scheduling"]["step"]] == [
+        "double",
+        "treble",
+    ]
+    assert shared.server.call("GET", "/v2/models/sixfold/ready")[0] == 200
+
+
+def test_statistics_count_the_ensemble_and_its_members(shared: Shared) -> None:
+    def counts() -> dict[str, int]:
+        _, found = shared.server.call("GET", "/v2/models/stats")
+        return {
+            one["name"]: one["inference_stats"]["success"]["count"] for one in found["model_stats"]
+        }
+
+    before = counts()
+    outputs(shared.server.infer("sixfold"))
+    after = counts()
+    grown = {name for name in after if after[name] == before[name] + 1}
+    assert grown == {"sixfold", "double", "treble"}
+
+
+def test_a_call_is_checked_like_one_of_a_model(shared: Shared) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [5, 4], "data": [1.0] * 20}
+    status, body = shared.server.call("POST", "/v2/models/sixfold/infer", {"inputs": [tensor]})
+    assert status == 400 and "batch-size must be <= 4 for 'sixfold'" in body["error"]
+
+
+def test_what_cannot_be_in_time_is_refused_on_arrival(shared: Shared) -> None:
+    status, body = shared.server.infer("sixfold", slo_ms=0.001)
+    assert status in (503, 504)
+    assert body["error"].startswith("in ensemble 'sixfold', ")
+
+
+def test_a_member_whose_worker_dies_fails_the_call_and_the_next_is_served(shared: Shared) -> None:
+    status, body = shared.server.infer("fragile", 1e7)
+    assert status == 500
+    assert "in ensemble 'fragile', " in body["error"]
+    ends_s = time.monotonic() + 60.0
+    while (answer := shared.server.infer("fragile", 1.0))[0] != 200:  # its worker starts anew
+        assert time.monotonic() < ends_s, answer
+        time.sleep(0.1)
+    assert outputs(answer) == [10.0] * 4
+
+
+def test_it_follows_its_members(shared: Shared) -> None:
+    server = shared.server
+    assert outputs(server.infer("follows")) == [14.0] * 4
+    assert server.call("POST", "/v2/repository/models/other/unload", {})[0] == 200
+    assert server.call("GET", "/v2/models/follows/ready")[0] != 200
+    assert index(server)["follows"]["state"] == "UNAVAILABLE"
+    status, body = server.infer("follows")
+    assert status == 404 and "in ensemble 'follows'" in body["error"]
+    assert server.call("POST", "/v2/repository/models/follows/unload", {})[0] == 200
+    assert server.call("POST", "/v2/repository/models/follows/load", {})[0] == 200
+    assert outputs(server.infer("follows")) == [14.0] * 4, "its member was loaded with it"
