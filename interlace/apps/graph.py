@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
-from interlace.core.errors import RepositoryError, ServeError, bad_input
+from interlace.core.errors import ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.model_config import ModelConfig
 
+#: The weight of the newest request in the averages of a step's times.
+_NEWEST: Final = 0.1
 _STEPS: Final = "ensemble_scheduling.step"
 
 
@@ -68,6 +70,48 @@ class App:
             own / (before + own + after)
             for before, own, after in zip(until, work, behind, strict=True)
         ]
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Averages over the latest requests of one step, in ms: in the queue, and after it."""
+
+    queue_ms: float = 0.0
+    run_ms: float = 0.0
+    seen: bool = False
+
+    def add(self, queue_ms: float, run_ms: float) -> None:
+        part = _NEWEST if self.seen else 1.0
+        self.queue_ms += part * (queue_ms - self.queue_ms)
+        self.run_ms += part * (run_ms - self.run_ms)
+        self.seen = True
+
+    @property
+    def expected_ms(self) -> float:
+        """The time to leave for this step.
+
+        A wait counts up to the time of a run: more is overload, which admission of the step itself
+        must see. Were it all counted, a burst could get every later request refused on arrival,
+        and nothing would correct the average.
+        """
+        return self.run_ms + min(self.queue_ms, self.run_ms)
+
+
+class ServedApp:
+    """An app that takes requests: its graph, its model as clients see it, its steps' times."""
+
+    def __init__(self, app: App, model: Model) -> None:
+        self.app = app
+        self.model = model
+        self.times = [StepTimes() for _ in app.steps]
+
+    def rest_ms(self) -> list[float]:
+        """For each step, the predicted time from its end to the app's end."""
+        rest = [0.0] * len(self.times)
+        for place in reversed(range(len(rest))):
+            for reader in self.app.readers[place]:
+                rest[place] = max(rest[place], self.times[reader].expected_ms + rest[reader])
+        return rest
 
 
 def read_ensemble(config: ModelConfig, name: str, signature: Signature) -> App:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Final, Protocol
 
-from interlace.apps.graph import App, Step, fitted_shape
+from interlace.apps.graph import App, ServedApp, Step, fitted_shape
+from interlace.apps.parts import Held, TensorMemory, Value, no_rows, overlap
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.request import Outcome, Reply, Request, Timing
@@ -15,8 +17,6 @@ from interlace.runtime.runtime import OnReply, OnTimeout, Runtime
 
 _ANSWERED: Final = (Outcome.OK, Outcome.LATE)
 _EXPIRED: Final = ServeError(Reason.DEADLINE, "Request timeout expired")
-#: The weight of the newest request in the averages of a step's times.
-_NEWEST: Final = 0.1
 
 #: The served model of a name and version. Raises ServeError.
 FindModel = Callable[[str, str], Model]
@@ -26,48 +26,6 @@ class OnStep(Protocol):
     """Hears the reply of every step: deployment key of its model, reply, time in ms."""
 
     def __call__(self, model: str, reply: Reply, now_ms: float) -> None: ...
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Averages over the latest requests of one step, in ms: in the queue, and after it."""
-
-    queue_ms: float = 0.0
-    run_ms: float = 0.0
-    seen: bool = False
-
-    def add(self, queue_ms: float, run_ms: float) -> None:
-        part = _NEWEST if self.seen else 1.0
-        self.queue_ms += part * (queue_ms - self.queue_ms)
-        self.run_ms += part * (run_ms - self.run_ms)
-        self.seen = True
-
-    @property
-    def expected_ms(self) -> float:
-        """The time to leave for this step.
-
-        A wait counts up to the time of a run: more is overload, which admission of the step itself
-        must see. Were it all counted, a burst could get every later request refused on arrival,
-        and nothing would correct the average.
-        """
-        return self.run_ms + min(self.queue_ms, self.run_ms)
-
-
-class ServedApp:
-    """An app that takes requests: its graph, its model as clients see it, its steps' times."""
-
-    def __init__(self, app: App, model: Model) -> None:
-        self.app = app
-        self.model = model
-        self.times = [StepTimes() for _ in app.steps]
-
-    def rest_ms(self) -> list[float]:
-        """For each step, the predicted time from its end to the app's end."""
-        rest = [0.0] * len(self.times)
-        for place in reversed(range(len(rest))):
-            for reader in self.app.readers[place]:
-                rest[place] = max(rest[place], self.times[reader].expected_ms + rest[reader])
-        return rest
 
 
 class AppRuntime:
@@ -82,12 +40,18 @@ class AppRuntime:
     """
 
     def __init__(
-        self, runtime: Runtime, find: FindModel, on_step: OnStep, intermediate_bytes: int
+        self,
+        runtime: Runtime,
+        find: FindModel,
+        on_step: OnStep,
+        memory: TensorMemory,
+        intermediate_bytes: int,
     ) -> None:
         self.clock = runtime.clock
         self.runtime = runtime
         self.find = find
         self.on_step = on_step
+        self.memory = memory
         self.held_bytes = 0
         self._intermediate_bytes = intermediate_bytes
         self._apps: dict[str, ServedApp] = {}
@@ -146,46 +110,26 @@ class AppRuntime:
             begun.release()
 
 
-class _Held:
-    """The outputs of one step, in use by ``users``: steps that read them, and the client.
-
-    An output may be a part of an input's memory: ``sources`` are then held as long.
-    """
-
-    __slots__ = ("reply", "sources", "users")
-
-    def __init__(self, reply: Reply, users: int, sources: list[_Held]) -> None:
-        self.reply = reply
-        self.users = users
-        self.sources = sources
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.span.nbytes for tensor in self.reply.outputs)
-
-
-class _Value(NamedTuple):
-    """A tensor of an app: with rows in front or not, and the step that holds its bytes."""
-
-    tensor: Tensor
-    batched: bool
-    held: _Held | None
-
-
 @dataclass(slots=True)
 class _AppRequest:
-    """One request of an app under way. ``running`` holds the requests of steps, by step."""
+    """One request of an app under way.
+
+    ``running`` holds the requests of steps, by step and part. ``pending`` counts the parts of a
+    step without an answer, and ``replies`` has the answers to the others.
+    """
 
     owner: AppRuntime
     served: ServedApp
     request: Request
     answer: OnReply
     give_up: OnTimeout | None
-    values: dict[str, _Value] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
-    running: dict[int, Request] = field(default_factory=dict)
+    running: dict[tuple[int, int], Request] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)
+    replies: dict[int, list[Reply]] = field(default_factory=dict)
     rest_ms: list[float] = field(default_factory=list)
-    held: list[_Held] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     deaths: int = 0
     reason: tuple[Outcome, ServeError | None] | None = None  #: why it fails
@@ -193,7 +137,7 @@ class _AppRequest:
 
     def begin(self) -> None:
         for tensor in self.request.inputs:
-            self.values[tensor.name] = _Value(tensor, self._batched, None)
+            self.values[tensor.name] = Value(tensor, self._batched, None)
         self.waiting = set(self.served.app.needed(self._outputs()))
         self.rest_ms = self.served.rest_ms()
         self._go_on()
@@ -242,22 +186,46 @@ class _AppRequest:
     def _submit(self, place: int, step: Step) -> None:
         model = self.owner.find(step.model, step.version)
         inputs, signature = self._inputs(step, model), model.signature
+        rows = _rows(step, inputs) if signature.batched else 1
+        if rows == 0:
+            self._skip(place, step, model)
+            return
         first = 1 if signature.batched else 0
-        request = Request(
-            self.owner.next_id(),
-            model.key,
-            self.owner.clock.now_ms() if self.timings else self.request.arrived_ms,
-            self.request.deadline_ms - self.rest_ms[place],
-            _rows(step, model, inputs) if signature.batched else 1,
-            tuple((one.name, one.shape[first:]) for one in inputs),
-            self.request.priority or model.terms.priority,
-            inputs,
-            self._wanted(step, model),
-        )
-        self.running[place] = request
-        self.owner.submit(
-            request, lambda reply: self._heard(place, signature.batched, reply), self._too_long
-        )
+        most = signature.max_batch
+        parts = [inputs]
+        if signature.batched and rows > most:
+            parts = list(zip(*(self.owner.memory.cut(one, most) for one in inputs), strict=True))
+        requests = [
+            Request(
+                self.owner.next_id(),
+                model.key,
+                self.owner.clock.now_ms() if self.timings else self.request.arrived_ms,
+                self.request.deadline_ms - self.rest_ms[place],
+                part[0].shape[0] if signature.batched else 1,
+                tuple((one.name, one.shape[first:]) for one in part),
+                self.request.priority or model.terms.priority,
+                part,
+                self._wanted(step, model),
+            )
+            for part in parts
+        ]
+        self.replies[place], self.pending[place] = [], len(requests)
+        for number, request in enumerate(requests):
+            if self.reason is not None:
+                self._parts_ended(place, model, len(requests) - number)
+                return
+            self.running[place, number] = request
+            heard = partial(self._heard, place, number, model)
+            self.owner.submit(request, heard, self._too_long)
+
+    def _skip(self, place: int, step: Step, model: Model) -> None:
+        """A step without rows is not run: its outputs have none either."""
+        for spec in model.signature.outputs:
+            if (name := step.outputs.get(spec.name)) is not None and name in self._read():
+                self.values[name] = Value(no_rows(spec)._replace(name=name), True, None)
+        for held in self._sources(place):
+            self._drop(held)
+        self._go_on_later()
 
     def _inputs(self, step: Step, model: Model) -> tuple[Tensor, ...]:
         found, batched = [], model.signature.batched
@@ -273,84 +241,119 @@ class _AppRequest:
 
     def _wanted(self, step: Step, model: Model) -> tuple[str, ...]:
         """The outputs that a step or the client reads; empty if these are all."""
-        read = set(self._outputs())
-        for other in self.served.app.steps:
-            read.update(other.inputs.values())
-        specs = model.signature.outputs
+        read, specs = self._read(), model.signature.outputs
         names = tuple(spec.name for spec in specs if step.outputs.get(spec.name) in read)
         return () if len(names) == len(specs) else names
+
+    def _read(self) -> set[str]:
+        """Tensors that a step or the client reads."""
+        read = set(self._outputs())
+        for step in self.served.app.steps:
+            read.update(step.inputs.values())
+        return read
 
     def _too_long(self, error: ServeError) -> None:
         if self.give_up is not None:
             self.give_up(self._named(error))
             self.give_up = None
 
-    def _heard(self, place: int, batched: bool, reply: Reply) -> None:
-        request = self.running.pop(place)
+    def _heard(self, place: int, number: int, model: Model, reply: Reply) -> None:
+        request = self.running.pop((place, number))
         now_ms = self.owner.clock.now_ms()
         self.owner.on_step(request.model, reply, now_ms)
         self.deaths = max(self.deaths, reply.deaths)
-        sources = [held for held in self._sources(place) if held.users]
-        if reply.outcome not in _ANSWERED:
-            if reply.outcome is Outcome.REFUSED and self.timings:
-                self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
-            else:
-                self.end(reply.outcome, reply.error or _EXPIRED)
-        elif self.reason is None:
+        if reply.outcome in _ANSWERED:
             queue_ms = reply.timing.queue_ms
             run_ms = max(0.0, now_ms - request.arrived_ms - queue_ms)
             self.served.times[place].add(queue_ms, run_ms)
-            self.timings.append(reply.timing)
-            sources = self._store(place, batched, reply, sources)
-            if self.waiting and now_ms > self.request.deadline_ms:
+            self.replies[place].append(reply)
+        elif reply.outcome is Outcome.REFUSED and (self.timings or number):
+            self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
+        else:
+            self.end(reply.outcome, reply.error or _EXPIRED)
+        self._parts_ended(place, model, 1)
+
+    def _parts_ended(self, place: int, model: Model, count: int) -> None:
+        """Once all parts of a step are answered, store its outputs and let go of what it read."""
+        self.pending[place] -= count
+        if self.pending[place]:
+            return
+        del self.pending[place]
+        replies = self.replies.pop(place)
+        sources = [held for held in self._sources(place) if held.users]
+        if self.reason is None:
+            self.timings += [reply.timing for reply in replies]
+            try:
+                sources = self._store(place, model, replies, sources)
+            except ServeError as error:
+                self.end(Outcome.FAILED, error)
+            if self.waiting and self.owner.clock.now_ms() > self.request.deadline_ms:
                 self.end(Outcome.EXPIRED, _EXPIRED)
         else:
-            self.owner.delivered(reply)
+            for reply in replies:
+                self.owner.delivered(reply)
         for held in sources:
             self._drop(held)
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
         if self.waiting:
             # Not from inside the answer: the engine's other commands come first.
             self.owner.clock.call_soon(self._go_on)
         else:
             self._finish_if_done()
 
-    def _sources(self, place: int) -> list[_Held]:
+    def _sources(self, place: int) -> list[Held]:
         """The earlier steps whose outputs this one reads."""
-        found: list[_Held] = []
+        found: list[Held] = []
         for name in self.served.app.steps[place].inputs.values():
             value = self.values.get(name)
             if value is not None and value.held is not None and value.held not in found:
                 found.append(value.held)
         return found
 
-    def _store(self, place: int, batched: bool, reply: Reply, sources: list[_Held]) -> list[_Held]:
+    def _store(
+        self, place: int, model: Model, replies: list[Reply], sources: list[Held]
+    ) -> list[Held]:
         """Hold a step's outputs for their readers; returns the sources that are free of it."""
         app = self.served.app
         given = app.steps[place].outputs
         users = sum(reader in self.waiting for reader in app.readers[place])
         users += bool(set(self._outputs()).intersection(given.values()))
-        if not users:
-            self.owner.delivered(reply)
-            return sources
-        shared = [one for one in sources if _overlap(reply.outputs, one.reply.outputs)]
-        held = _Held(reply, users, shared)
+        outputs, blocks, kept = replies[0].outputs, None, replies[0]
+        if len(replies) > 1 or not users:
+            try:
+                if users:
+                    replies.sort(key=lambda reply: reply.request.id)
+                    outputs, blocks = self.owner.memory.join([one.outputs for one in replies])
+            finally:
+                for reply in replies:
+                    self.owner.delivered(reply)
+            if not users:
+                return sources
+        shared = [one for one in sources if overlap(outputs, one.outputs)]
+        held = Held(outputs, None if blocks is not None else kept, blocks, users, shared)
         self.held.append(held)
         self.owner.held_bytes += held.nbytes
-        for tensor in reply.outputs:
+        for tensor in outputs:
             if (name := given.get(tensor.name)) is not None:
-                self.values[name] = _Value(tensor._replace(name=name), batched, held)
+                named = tensor._replace(name=name)
+                self.values[name] = Value(named, model.signature.batched, held)
         return [one for one in sources if one not in shared]
 
-    def _drop(self, held: _Held) -> None:
+    def _drop(self, held: Held) -> None:
         held.users -= 1
         if held.users == 0:
             self.owner.held_bytes -= held.nbytes
-            self.owner.delivered(held.reply)
+            if held.blocks is not None:
+                held.blocks.free()
+            elif held.reply is not None:
+                self.owner.delivered(held.reply)
             for one in held.sources:
                 self._drop(one)
 
     def _finish_if_done(self) -> None:
-        if self.running or self.waiting or self.ended:
+        if self.pending or self.waiting or self.ended:
             return
         if self.reason is None:
             try:
@@ -390,25 +393,13 @@ class _AppRequest:
         )
 
 
-def _rows(step: Step, model: Model, inputs: Sequence[Tensor]) -> int:
-    """Rows of a step's request, equal in every input."""
+def _rows(step: Step, inputs: Sequence[Tensor]) -> int:
+    """Rows of a step's inputs, equal in all of them."""
     counts = {tensor.shape[0] for tensor in inputs}
-    most = model.signature.max_batch
-    if len(counts) > 1 or not all(1 <= count <= most for count in counts):
+    if len(counts) > 1:
         found = ", ".join(f"'{one.name}' has {one.shape[0]}" for one in inputs)
-        raise bad_input(f"inputs of '{step.model}' need one number of rows, 1 to {most}; {found}")
+        raise bad_input(f"inputs of '{step.model}' need one number of rows; {found}")
     return counts.pop() if counts else 1
-
-
-def _overlap(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
-    """True if an output lies in the memory of an input."""
-    return any(
-        a.span.arena == b.span.arena
-        and a.span.offset < b.span.offset + b.span.nbytes
-        and b.span.offset < a.span.offset + a.span.nbytes
-        for a in outputs
-        for b in inputs
-    )
 
 
 def _sum(timings: Sequence[Timing]) -> Timing:

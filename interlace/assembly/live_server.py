@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.page import live_page
@@ -185,7 +186,8 @@ class LiveServer:
             self.runtime,
             lambda name, version: self.table.resolve(name, version).model,
             self.table.record,
-            choices.options.arena_bytes // 2,
+            TensorMemory(self.arena, self.arenas),
+            self.arena.size_bytes // 2,
         )
         self.plane = DataPlane(self.apps, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()

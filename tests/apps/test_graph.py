@@ -30,7 +30,9 @@ def ensemble(*steps: str, head: str = HEAD) -> ModelConfig:
 
 def graph(*steps: str, head: str = HEAD) -> App:
     config = ensemble(*steps, head=head)
-    return read_ensemble(config, "app", declared_signature(config, config.values["max_batch_size"]))
+    return read_ensemble(
+        config, "app", declared_signature(config, config.values.get("max_batch_size", 0))
+    )
 
 
 FIRST = step("first", {"X": "IMAGE"}, {"Y": "features", "Z": "unused"})

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request, Timing
-from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
+from interlace.core.tensor import Signature, Span, Tensor, TensorSpec, element_count
 from interlace.runtime.clock import SimClock
+from interlace.shm.arena import Arena
 from tests.apps.test_graph import FIRST, HEAD, SECOND, graph, model, step
 
 TWO = HEAD + 'output [ { name: "BOX" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
@@ -29,12 +31,22 @@ DIAMOND = (
 MEMBERS = {
     "first": model("first", {"X": (8,)}, {"Y": (5,), "Z": (3,)}),
     "second": model("second", {"X": (5,)}, {"Y": (2,)}),
+    "detect": model("detect", {"X": (8,)}, {"Y": (5,)}, 0),
     "boxes": model("boxes", {"X": (5,)}, {"Y": (4,)}),
     "left": model("left", {"X": (5,)}, {"Y": (5,)}),
     "right": model("right", {"X": (5,)}, {"Y": (5,)}),
     "join": model("join", {"A": (5,), "B": (5,)}, {"Y": (2,)}),
 }
-ROW_BYTES = 4
+ARENA = Arena.create(1 << 20)
+
+
+class Bytes:
+    """Arenas in which each byte is the low part of its offset."""
+
+    def view(self, span: Span) -> memoryview:
+        if span.arena == ARENA.number:
+            return ARENA.view(span.offset, span.nbytes)
+        return memoryview(bytes(at % 251 for at in range(span.offset, span.offset + span.nbytes)))
 
 
 class Scripted:
@@ -43,7 +55,7 @@ class Scripted:
     def __init__(self) -> None:
         self.clock = SimClock()
         self.changes = 0
-        self.asked: dict[str, tuple[Request, Callable[[Reply], None], Any]] = {}
+        self.asked: dict[str, list[tuple[Request, Callable[[Reply], None], Any]]] = {}
         self.cancelled: list[str] = []
         self.delivered_of: Counter[str] = Counter()
         self.refuse: dict[str, ServeError] = {}
@@ -54,15 +66,15 @@ class Scripted:
         return next(self._ids)
 
     def submit(self, request: Request, answer: Any, give_up: Any = None) -> None:
-        name = request.model.partition("#")[0].partition("/")[0]
         name = next(one for one in MEMBERS if request.model.startswith(one))
         if name in self.refuse:
             answer(Reply(request, Outcome.REFUSED, error=self.refuse[name]))
             return
-        self.asked[name] = request, answer, give_up
+        self.asked.setdefault(name, []).append((request, answer, give_up))
 
     def cancel(self, request: Request) -> None:
-        self.cancelled.append(next(n for n, one in self.asked.items() if one[0] is request))
+        asked = ((name, one[0]) for name, every in self.asked.items() for one in every)
+        self.cancelled += [name for name, one in asked if one is request]
 
     def delivered(self, reply: Reply) -> None:
         if reply.batch is not None:
@@ -78,16 +90,20 @@ class Scripted:
         error: ServeError | None = None,
         share_input: bool = False,
         took_ms: float = 1.0,
+        rows: int | None = None,
     ) -> Request:
-        """Answer a model's request."""
-        request, answer, _ = self.asked.pop(name)
+        """Answer a model's first request that waits."""
+        request, answer, _ = self.asked[name].pop(0)
+        if not self.asked[name]:
+            del self.asked[name]
         self.clock.run(self.clock.now_ms() + took_ms)
         outputs = []
         for spec in MEMBERS[name].signature.outputs:
             if request.outputs and spec.name not in request.outputs:
                 continue
-            shape = (request.rows, *spec.dims)
-            at = request.inputs[0].span if share_input else Span(1, next(self._offsets), 64)
+            shape = (request.rows if rows is None else rows, *spec.dims)
+            nbytes = 4 * element_count(shape)
+            at = request.inputs[0].span if share_input else Span(1, next(self._offsets), nbytes)
             outputs.append(Tensor(spec.name, spec.datatype, shape, at))
         ok = outcome in (Outcome.OK, Outcome.LATE)
         found = tuple(outputs) if ok else ()
@@ -109,24 +125,30 @@ class Stand:
             self.below,  # type: ignore[arg-type]  # what it needs of a runtime
             self.find,
             lambda model, reply, now_ms: self.heard.append(model),
+            TensorMemory(ARENA, Bytes()),
             budget,
         )
-        app = graph(*steps, head=head)
+        self.app = graph(*steps, head=head)
         outputs = [TensorSpec("CLASS", "FP32", (2,))]
         if "BOX" in head:
             outputs.append(TensorSpec("BOX", "FP32", (4,)))
         signature = Signature((TensorSpec("IMAGE", "FP32", (8,)),), tuple(outputs), True, 4)
         self.model = Model("app", 1, Format.ONNX, "/app", "0", signature, ServiceTerms(100.0))
-        self.runtime.add(app, self.model)
+        self.runtime.add(self.app, self.model)
 
     def find(self, name: str, version: str) -> Model:
         if name not in self.members:
             raise ServeError(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{name}'")
         return self.members[name]
 
-    def send(self, outputs: tuple[str, ...] = (), slo_ms: float = 100.0) -> Request:
+    def send(
+        self,
+        outputs: tuple[str, ...] = (),
+        slo_ms: float = 100.0,
+        shape: tuple[int, ...] = (2, 8),
+    ) -> Request:
         now_ms = self.below.clock.now_ms()
-        image = Tensor("IMAGE", "FP32", (2, 8), Span(0, 0, 64))
+        image = Tensor("IMAGE", "FP32", shape, Span(0, 0, 64))
         request = Request(
             self.runtime.next_id(),
             self.model.key,
@@ -146,6 +168,7 @@ class Stand:
         for reply in self.replies:
             self.runtime.delivered(reply)
         assert self.runtime.held_bytes == 0
+        assert ARENA.used_bytes == 0
 
 
 def test_steps_run_in_order_and_the_last_output_is_the_apps() -> None:
@@ -207,9 +230,9 @@ def test_a_step_has_the_apps_deadline_less_the_rest() -> None:
     assert stand.below.end("first", took_ms=5.0).deadline_ms == 100.0, "nothing is known yet"
     stand.below.end("second", took_ms=20.0)
     request = stand.send()
-    assert stand.below.asked["first"][0].deadline_ms == pytest.approx(request.deadline_ms - 20.0)
+    assert stand.below.asked["first"][0][0].deadline_ms == pytest.approx(request.deadline_ms - 20.0)
     stand.below.end("first")
-    assert stand.below.asked["second"][0].deadline_ms == request.deadline_ms
+    assert stand.below.asked["second"][0][0].deadline_ms == request.deadline_ms
 
 
 def test_a_refused_first_step_refuses_the_app() -> None:
@@ -285,7 +308,7 @@ def test_a_member_that_is_gone_fails_the_app() -> None:
 def test_a_step_that_runs_too_long_is_told_once() -> None:
     stand = Stand(FIRST, SECOND)
     stand.send()
-    give_up = stand.below.asked["first"][2]
+    give_up = stand.below.asked["first"][0][2]
     give_up(ServeError(Reason.DEADLINE, "slow"))
     assert [one.detail for one in stand.gave_up] == ["in ensemble 'app', slow"]
     stand.below.end("first", Outcome.EXPIRED)
@@ -294,10 +317,10 @@ def test_a_step_that_runs_too_long_is_told_once() -> None:
 
 
 def test_intermediates_are_bounded() -> None:
-    stand = Stand(FIRST, SECOND, budget=63)
+    stand = Stand(FIRST, SECOND, budget=39)
     stand.send()
     stand.below.end("first")
-    assert stand.runtime.held_bytes == 64
+    assert stand.runtime.held_bytes == 40
     stand.send()
     assert stand.replies[0].outcome is Outcome.REFUSED
     stand.below.end("second")
@@ -333,6 +356,67 @@ def test_an_app_may_be_a_step_of_another() -> None:
     assert [one.name for one in stand.replies[0].outputs] == ["CLASS"]
     stand.settle()
     assert stand.below.delivered_of[MEMBERS["second"].key] == 1
+
+
+# A detector without a batch dimension, whose crops are the rows of the next model.
+CROPS = """
+platform: "ensemble"
+input [ { name: "IMAGE" data_type: TYPE_FP32 dims: [ 8 ] } ]
+output [ { name: "CLASS" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]
+"""
+DETECT = step("detect", {"X": "IMAGE"}, {"Y": "features"})
+
+
+def detector(*steps: str) -> Stand:
+    stand = Stand(DETECT, *steps, head=CROPS)
+    spec = (TensorSpec("IMAGE", "FP32", (8,)),), (TensorSpec("CLASS", "FP32", (-1, 2)),)
+    stand.model = Model(
+        "app", 1, Format.ONNX, "/app", "0", Signature(*spec, False, 1), ServiceTerms(100.0)
+    )
+    stand.runtime.add(stand.app, stand.model)
+    return stand
+
+
+def test_more_rows_than_a_model_takes_are_cut_and_joined() -> None:
+    stand = detector(SECOND)
+    stand.send(shape=(8,))
+    crops = stand.below.end("detect", rows=10)
+    parts = [request for request, *_ in stand.below.asked["second"]]
+    assert [one.rows for one in parts] == [4, 4, 2]
+    assert [one.inputs[0].span.nbytes for one in parts] == [80, 80, 40]
+    assert parts[1].inputs[0].span.offset == parts[0].inputs[0].span.offset + 80
+    assert crops.rows == 1
+    ended = [stand.below.end("second").id for _ in parts]
+    assert ended == [one.id for one in parts]
+    (reply,) = stand.replies
+    (output,) = reply.outputs
+    assert output.shape == (10, 2)
+    assert output.span == Span(ARENA.number, output.span.offset, 80)
+    assert stand.below.delivered_of[MEMBERS["second"].key] == 3, "they were copied"
+    stand.settle()
+
+
+def test_a_part_that_fails_fails_the_app_after_the_others() -> None:
+    stand = detector(SECOND)
+    stand.send(shape=(8,))
+    stand.below.end("detect", rows=10)
+    stand.below.end("second")
+    stand.below.end("second", Outcome.FAILED, ServeError(Reason.BACKEND, "no"))
+    assert stand.below.cancelled == ["second"]
+    assert not stand.replies
+    stand.below.end("second")
+    assert stand.replies[0].outcome is Outcome.FAILED
+    stand.settle()
+    assert stand.below.delivered_of[MEMBERS["second"].key] == 2
+
+
+def test_a_step_without_rows_is_not_run() -> None:
+    stand = detector(SECOND)
+    stand.send(shape=(8,))
+    stand.below.end("detect", rows=0)
+    assert not stand.below.asked
+    assert [one.shape for one in stand.replies[0].outputs] == [(0, 2)]
+    stand.settle()
 
 
 OUTCOMES = st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, Outcome.LATE, Outcome.FAILED])

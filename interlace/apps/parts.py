@@ -1,0 +1,151 @@
+"""Tensors of more rows than a model takes at once: cut before it, joined behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.core.request import Reply
+from interlace.core.tensor import BYTES, Span, Tensor, TensorSpec, element_count
+from interlace.shm.arena import Arena
+from interlace.shm.blocks import ArenaBlocks
+
+_LENGTH_BYTES: Final = 4
+
+
+class ReadsSpans(Protocol):
+    """An ``ArenaMap``."""
+
+    def view(self, span: Span) -> memoryview: ...
+
+
+class Held:
+    """The outputs of one step, in use by ``users``: steps that read them, and the client.
+
+    They lie where a reply says, or were joined in ``blocks``. An output may be a part of an input's
+    memory: ``sources`` are then held as long.
+    """
+
+    __slots__ = ("blocks", "outputs", "reply", "sources", "users")
+
+    def __init__(
+        self,
+        outputs: tuple[Tensor, ...],
+        reply: Reply | None,
+        blocks: ArenaBlocks | None,
+        users: int,
+        sources: list[Held],
+    ) -> None:
+        self.outputs = outputs
+        self.reply = reply
+        self.blocks = blocks
+        self.users = users
+        self.sources = sources
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.span.nbytes for tensor in self.outputs)
+
+
+class Value(NamedTuple):
+    """A tensor of an app: with rows in front or not, and the step that holds its bytes."""
+
+    tensor: Tensor
+    batched: bool
+    held: Held | None
+
+
+class TensorMemory:
+    """Reads tensors wherever they lie, and writes joined ones to the server's arena."""
+
+    def __init__(self, arena: Arena, arenas: ReadsSpans) -> None:
+        self._arena = arena
+        self._arenas = arenas
+
+    def cut(self, tensor: Tensor, most: int) -> list[Tensor]:
+        """A tensor in parts of at most ``most`` rows; nothing is copied.
+
+        Raises:
+            ServeError: BAD_INPUT, a tensor of strings whose framing is broken.
+        """
+        rows = tensor.shape[0]
+        counts = [min(most, rows - at) for at in range(0, rows, most)]
+        arena, at, nbytes = tensor.span
+        if tensor.datatype == BYTES:
+            per_row = element_count(tensor.shape[1:])
+            sizes = self._string_sizes(tensor, [count * per_row for count in counts])
+        else:
+            row_bytes = nbytes // rows
+            sizes = [count * row_bytes for count in counts]
+        parts = []
+        for count, size in zip(counts, sizes, strict=True):
+            shape = (count, *tensor.shape[1:])
+            parts.append(Tensor(tensor.name, tensor.datatype, shape, Span(arena, at, size)))
+            at += size
+        return parts
+
+    def join(self, parts: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ArenaBlocks]:
+        """The outputs of requests one after the other, copied; the blocks to free afterwards.
+
+        Raises:
+            ServeError: BACKEND, outputs whose rows differ in shape; OVERLOADED, no room.
+        """
+        blocks, joined = ArenaBlocks(self._arena), []
+        try:
+            for same in zip(*parts, strict=True):
+                first = same[0]
+                if any(one.shape[1:] != first.shape[1:] for one in same):
+                    shapes = sorted({str(list(one.shape[1:])) for one in same})
+                    detail = f"rows of output '{first.name}' differ in shape: {', '.join(shapes)}"
+                    raise ServeError(Reason.BACKEND, detail)
+                nbytes = sum(one.span.nbytes for one in same)
+                at = start = blocks.alloc(max(1, nbytes))
+                for one in same:
+                    size = one.span.nbytes
+                    self._arena.memory[at : at + size] = self._arenas.view(one.span)
+                    at += size
+                shape = (sum(one.shape[0] for one in same), *first.shape[1:])
+                span = Span(self._arena.number, start, nbytes)
+                joined.append(Tensor(first.name, first.datatype, shape, span))
+        except BaseException:
+            blocks.free()
+            raise
+        return tuple(joined), blocks
+
+    def _string_sizes(self, tensor: Tensor, counts: Sequence[int]) -> list[int]:
+        data = self._arenas.view(tensor.span)
+        at, sizes = 0, []
+        for count in counts:
+            start = at
+            for _ in range(count):
+                if at + _LENGTH_BYTES > len(data):
+                    raise bad_input(f"BYTES tensor '{tensor.name}' ends within an element")
+                at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
+            sizes.append(at - start)
+        return sizes
+
+
+def no_rows(spec: TensorSpec) -> Tensor:
+    """The output of a model that was given no rows.
+
+    Raises:
+        ServeError: BACKEND, the size of a dimension is only known once the model ran.
+    """
+    if -1 in spec.dims:
+        detail = (
+            f"no rows for output '{spec.name}', whose dims {list(spec.dims)} are not known then"
+        )
+        raise ServeError(Reason.BACKEND, detail)
+    return Tensor(spec.name, spec.datatype, (0, *spec.dims), Span(0, 0, 0))
+
+
+def overlap(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """True if an output lies in the memory of an input."""
+    return any(
+        a.span.arena == b.span.arena
+        and a.span.offset < b.span.offset + b.span.nbytes
+        and b.span.offset < a.span.offset + a.span.nbytes
+        for a in outputs
+        for b in inputs
+    )
