@@ -5,7 +5,7 @@ Apps are written as Triton's ensembles: steps, joined by the names of the tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
@@ -56,20 +56,6 @@ class App:
                 steps.add(place)
                 wanted.update(step.inputs.values())
         return frozenset(steps)
-
-    def shares(self, work: Sequence[float]) -> list[float]:
-        """Each step's part of the SLO: its work, as a part of the longest path through it."""
-        until, behind = [0.0] * len(work), [0.0] * len(work)
-        for place, own in enumerate(work):
-            for reader in self.readers[place]:
-                until[reader] = max(until[reader], until[place] + own)
-        for place in reversed(range(len(work))):
-            for reader in self.readers[place]:
-                behind[place] = max(behind[place], behind[reader] + work[reader])
-        return [
-            own / (before + own + after)
-            for before, own, after in zip(until, work, behind, strict=True)
-        ]
 
 
 @dataclass(slots=True)

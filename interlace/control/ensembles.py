@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from interlace.apps.budgets import by_work, exact, step_cost
 from interlace.apps.graph import App, check_members, read_ensemble
 from interlace.apps.runner import AppRuntime
 from interlace.control.model_preparer import PreparedModel
@@ -121,9 +122,9 @@ def member_slos_ms(
 ) -> dict[str, float]:
     """The time that the tightest ensemble leaves to each member, by deployment key.
 
-    An SLO is divided along each path in proportion to the members' latencies alone, whole
-    accelerator, one row. Plans are made for these times; at run time a step has what is left.
-    ``members`` are by name.
+    An SLO is divided so that the members cost the least of a whole accelerator, at the ensemble's
+    expected rate. If no split is feasible, it is divided in proportion to the latencies of one row.
+    Plans are made for these times; at run time a step has what is left. ``members`` are by name.
     """
     found: dict[str, float] = {}
     for draft in drafts:
@@ -134,8 +135,20 @@ def member_slos_ms(
         if not all(step.model in members for step in app.steps):
             continue
         steps = [members[step.model] for step in app.steps]
-        work_ms = [surface(one.profile).latency_ms(1, _WHOLE) for one in steps]
-        for one, share in zip(steps, app.shares(work_ms), strict=True):
-            slo_ms, key = share * draft.terms.slo_ms, one.model.key
-            found[key] = min(found.get(key, slo_ms), slo_ms)
+        slo_ms, rate_rps = draft.terms.slo_ms, draft.terms.rate_rps or 0.0
+        latencies_ms = [_latencies_ms(one) for one in steps]
+        costs = [step_cost(one, rate_rps) for one in latencies_ms]
+        budgets = exact(app.readers, costs, slo_ms)
+        if budgets is None:
+            budgets = by_work(app.readers, [one[0] for one in latencies_ms], slo_ms)
+        for one, budget_ms in zip(steps, budgets, strict=True):
+            key = one.model.key
+            found[key] = min(found.get(key, budget_ms), budget_ms)
     return found
+
+
+def _latencies_ms(one: PreparedModel) -> list[float]:
+    """On a whole accelerator, for batches 1, 2, ..."""
+    known = surface(one.profile)
+    sizes = range(1, one.model.signature.max_batch + 1)
+    return [known.latency_ms(rows, _WHOLE) for rows in sizes]
