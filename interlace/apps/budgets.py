@@ -6,15 +6,16 @@ the SLO. A split minimises the sum of the steps' costs, each a function of its b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-#: Steps of the grid on which the SLO is divided.
-SLOTS: Final = 400
-Row = np.ndarray[tuple[int], np.dtype[np.float64]]
+#: The most points of a front of time and cost.
+FRONT: Final = 2_000
+Row = np.ndarray[Any, np.dtype[np.float64]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,12 @@ def step_cost(latencies_ms: Sequence[float], rows_per_s: float) -> StepCost:
 
 
 class _Part:
-    """A part of a graph: the least cost within each number of slots, and how to reach it."""
+    """A part of a graph: its cheapest choices by time, ascending, and the steps' times in each."""
 
-    def __init__(self, costs: Row, divide: Callable[[int], Mapping[int, int]]) -> None:
+    def __init__(
+        self, times_ms: Row, costs: Row, divide: Callable[[int], dict[int, float]]
+    ) -> None:
+        self.times_ms = times_ms
         self.costs = costs
         self.divide = divide
 
@@ -63,18 +67,19 @@ class _Part:
 def exact(
     readers: Sequence[Sequence[int]], costs: Sequence[StepCost], slo_ms: float
 ) -> list[float] | None:
-    """The cheapest budgets in ms, on a grid of ``SLOTS``; ``None`` if no split is feasible.
+    """The cheapest budgets in ms; ``None`` if no split is feasible.
 
     ``readers`` holds the steps behind each step, in topological order. Dynamic programming over
-    the series and parallel parts of the graph. A part that is neither is cut between the steps
-    without a predecessor and the others, which can only tighten it.
+    the series and parallel parts of the graph, each with its Pareto front of time and cost. A part
+    that is neither is cut between the steps without a predecessor and the others, which can only
+    tighten it. Fronts of more than ``FRONT`` points are thinned, times rounded up.
     """
-    slot_ms = slo_ms / SLOTS
-    whole = _solve(frozenset(range(len(costs))), _ancestors(readers), costs, slot_ms)
-    if not np.isfinite(whole.costs[SLOTS]):
+    whole = _solve(frozenset(range(len(costs))), _ancestors(readers), costs, slo_ms)
+    if not len(whole.times_ms):
         return None
-    slots = whole.divide(SLOTS)
-    return [slots[place] * slot_ms for place in range(len(costs))]
+    times_ms = whole.divide(len(whole.times_ms) - 1)
+    stretch = slo_ms / _longest(readers, [times_ms[place] for place in range(len(costs))])
+    return [times_ms[place] * stretch for place in range(len(costs))]
 
 
 def _ancestors(readers: Sequence[Sequence[int]]) -> list[frozenset[int]]:
@@ -89,23 +94,29 @@ def _solve(
     steps: frozenset[int],
     before: Sequence[frozenset[int]],
     costs: Sequence[StepCost],
-    slot_ms: float,
+    slo_ms: float,
 ) -> _Part:
     if len(steps) == 1:
         (place,) = steps
-        return _single(place, costs[place], slot_ms)
+        return _single(place, costs[place], slo_ms)
+    join = _beside
     parts = _components(steps, lambda a, b: a in before[b] or b in before[a])
-    if len(parts) > 1:
-        return _beside([_solve(one, before, costs, slot_ms) for one in parts])
+    if len(parts) == 1:
+        join = _behind
+        parts = _in_series(steps, before)
+    whole = _solve(parts[0], before, costs, slo_ms)
+    for one in parts[1:]:
+        whole = join(whole, _solve(one, before, costs, slo_ms), slo_ms)
+    return whole
+
+
+def _in_series(steps: frozenset[int], before: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Parts of which each is wholly before the next."""
     parts = _components(steps, lambda a, b: a not in before[b] and b not in before[a])
     if len(parts) == 1:
         first = frozenset(one for one in steps if not before[one] & steps)
         parts = [first, steps - first]
-    parts.sort(key=lambda part: min(len(before[one] & steps) for one in part))
-    whole = _solve(parts[0], before, costs, slot_ms)
-    for one in parts[1:]:
-        whole = _behind(whole, _solve(one, before, costs, slot_ms))
-    return whole
+    return sorted(parts, key=lambda part: min(len(before[one] & steps) for one in part))
 
 
 def _components(steps: frozenset[int], joined: Callable[[int, int], bool]) -> list[frozenset[int]]:
@@ -122,35 +133,54 @@ def _components(steps: frozenset[int], joined: Callable[[int, int], bool]) -> li
     return found
 
 
-def _single(place: int, cost: StepCost, slot_ms: float) -> _Part:
-    row = np.full(SLOTS + 1, np.inf)
-    for time_ms, value in zip(cost.times_ms, cost.costs, strict=True):
-        slot = int(np.ceil(time_ms / slot_ms - 1e-9))
-        if slot <= SLOTS:
-            row[slot] = min(row[slot], value)
-    return _Part(np.minimum.accumulate(row), lambda slots: {place: slots})
+def _single(place: int, cost: StepCost, slo_ms: float) -> _Part:
+    times_ms, values = np.array(cost.times_ms), np.array(cost.costs)
+    kept = _front(times_ms, values, slo_ms)
+    times_ms = times_ms[kept]
+    return _Part(times_ms, values[kept], lambda index: {place: float(times_ms[index])})
 
 
-def _beside(parts: Sequence[_Part]) -> _Part:
-    def divide(slots: int) -> Mapping[int, int]:
-        return {place: own for part in parts for place, own in part.divide(slots).items()}
+def _beside(first: _Part, second: _Part, slo_ms: float) -> _Part:
+    """Both at the same time: for each time, the cheapest choice of each within it."""
+    times_ms = np.union1d(first.times_ms, second.times_ms)
+    a = np.searchsorted(first.times_ms, times_ms, "right") - 1
+    b = np.searchsorted(second.times_ms, times_ms, "right") - 1
+    possible = (a >= 0) & (b >= 0)
+    times_ms, a, b = times_ms[possible], a[possible], b[possible]
+    costs = first.costs[a] + second.costs[b]
+    return _joined(times_ms, costs, a, b, first, second, slo_ms)
 
-    return _Part(np.sum([part.costs for part in parts], axis=0), divide)
+
+def _behind(first: _Part, second: _Part, slo_ms: float) -> _Part:
+    """Both one after the other: every pair of choices that nothing dominates."""
+    times_ms = np.add.outer(first.times_ms, second.times_ms).ravel()
+    costs = np.add.outer(first.costs, second.costs).ravel()
+    a, b = np.divmod(np.arange(len(times_ms)), max(1, len(second.times_ms)))
+    return _joined(times_ms, costs, a, b, first, second, slo_ms)
 
 
-def _behind(first: _Part, second: _Part) -> _Part:
-    """Both one after the other: the cheapest cut of each number of slots."""
-    row, cut = np.full(SLOTS + 1, np.inf), np.zeros(SLOTS + 1, dtype=np.int64)
-    for slots in range(SLOTS + 1):
-        sums = first.costs[: slots + 1] + second.costs[slots::-1]
-        cut[slots] = best = int(np.argmin(sums))
-        row[slots] = sums[best]
+def _joined(
+    times_ms: Row, costs: Row, a: Indices, b: Indices, first: _Part, second: _Part, slo_ms: float
+) -> _Part:
+    kept = _front(times_ms, costs, slo_ms)
+    a, b = a[kept], b[kept]
 
-    def divide(slots: int) -> Mapping[int, int]:
-        own = int(cut[slots])
-        return {**first.divide(own), **second.divide(slots - own)}
+    def divide(index: int) -> dict[int, float]:
+        return first.divide(int(a[index])) | second.divide(int(b[index]))
 
-    return _Part(row, divide)
+    return _Part(times_ms[kept], costs[kept], divide)
+
+
+def _front(times_ms: Row, costs: Row, slo_ms: float) -> Indices:
+    """Where longer is cheaper, within the SLO: indices by ascending time, at most ``FRONT``."""
+    order = np.lexsort((costs, times_ms))
+    order = order[times_ms[order] <= slo_ms * (1 + 1e-12)]
+    best = np.minimum.accumulate(np.concatenate(([np.inf], costs[order])))
+    order = order[costs[order] < best[:-1]]
+    if len(order) > FRONT:  # of each cell of time the cheapest, which is its last
+        cells = np.floor(times_ms[order] / slo_ms * FRONT)
+        order = order[np.append(cells[1:] != cells[:-1], True)]
+    return order
 
 
 def by_work(readers: Sequence[Sequence[int]], work: Sequence[float], slo_ms: float) -> list[float]:
