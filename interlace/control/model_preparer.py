@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from interlace.control.storage import StorageReader
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.loading import link_of
-from interlace.core.model import Description, Model, TrustedModels
+from interlace.core.model import Description, Format, Model, TrustedModels
 from interlace.core.profile import Profile
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
@@ -132,6 +132,9 @@ class ModelPreparer:
             RepositoryError: files and model contradict each other, or it is code and not trusted.
             ServeError: the model cannot be opened.
         """
+        if draft.format is Format.ENSEMBLE:  # a node of a fleet; elsewhere they are not opened
+            where = draft.config.where("ensemble_scheduling")
+            raise RepositoryError(where, "an ensemble", "a model: a fleet serves no ensembles yet")
         self._trusted.check(draft.name, draft.format, draft.path)
         model = draft.provisional()
         files = _described_by(model)
