@@ -16,10 +16,11 @@ from interlace.cli.options import Json, Root
 from interlace.cli.screen import console, table
 from interlace.core.errors import RepositoryError
 from interlace.core.json_text import json_text
-from interlace.core.model import Format, Model
+from interlace.core.model import CODE_FORMATS, Format, Model
 from interlace.core.tables import counted
-from interlace.core.trust import CODE_FORMATS
-from interlace.repository import Digests, Draft, ModelFolder, read
+from interlace.repository.digest import Digests
+from interlace.repository.draft import Draft, read
+from interlace.repository.folder import ModelFolder
 
 _UNREAD: Final = "-"
 

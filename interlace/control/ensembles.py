@@ -15,7 +15,8 @@ from interlace.control.registry import VersionEntry, VersionRegistry, VersionSta
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.perf.latency import surface
-from interlace.repository import Draft, config_json
+from interlace.repository.config_json import config_json
+from interlace.repository.draft import Draft
 from interlace.server.model_table import ModelTable, ServedModel
 
 _log = logging.getLogger(__name__)
