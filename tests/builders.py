@@ -1,6 +1,9 @@
 """Small worlds for tests: profiles of straight lines, fleets of one machine, whole runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
@@ -22,6 +25,7 @@ from interlace.device.simulated.weight_links import WeightLinks
 from interlace.engine.engine import Engine
 from interlace.engine.state import EngineState
 from interlace.policy.base import System
+from interlace.policy.catalog import CATALOG
 from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import GiveUp, solve
@@ -122,4 +126,15 @@ class World:
         return lambda: None
 
 
-__all__ = ["OVERLAP", "SendReply", "World", "line_profile", "machine"]
+def distinct_rows(*parts: str, systems: Iterable[System] = CATALOG.values()) -> list[Any]:
+    """Parameters with the names of systems; long where earlier systems have the same parts."""
+    rows: list[Any] = []
+    seen: list[tuple[str, object]] = []
+    for system in systems:
+        new = [one for part in parts if (one := (part, getattr(system, part))) not in seen]
+        seen += new
+        rows.append(pytest.param(system.name, marks=() if new else pytest.mark.long))
+    return rows
+
+
+__all__ = ["OVERLAP", "SendReply", "World", "distinct_rows", "line_profile", "machine"]

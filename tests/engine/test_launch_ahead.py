@@ -11,12 +11,12 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Request
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import HostCost, Physics
-from interlace.policy.catalog import CATALOG, resolve
+from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import FixedPlan, simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
-from tests.builders import OVERLAP, World, line_profile, machine
+from tests.builders import OVERLAP, World, distinct_rows, line_profile, machine
 
 AHEAD_MS = 1.0
 #: What the host takes before and after each batch.
@@ -80,7 +80,7 @@ def test_without_it_the_partition_is_idle_until_the_end_is_known() -> None:
         assert gap_ns == pytest.approx(0.5e6)
 
 
-@pytest.mark.parametrize("name", sorted(CATALOG))
+@pytest.mark.parametrize("name", distinct_rows("dispatcher"))
 def test_every_system_keeps_a_loaded_accelerator_busy(name: str) -> None:
     """Nothing lies between two batches, where else lies what the host takes; and it serves more."""
     profiles = {m: line_profile(m, 1.0, 0.25, speedup=1.0) for m in ("a", "b")}

@@ -1,34 +1,11 @@
-"""Calls that ``tritonclient.http.aio`` and ``tritonclient.grpc.aio`` both have."""
+"""Calls that only ``tritonclient.http.aio`` and ``tritonclient.grpc.aio`` can make."""
 
 import asyncio
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from tensors import FOUR, SLOW, given, pair, same
-
-
-async def check_health(c: Any) -> None:
-    assert await c.is_server_live() and await c.is_server_ready()
-    assert await c.is_model_ready("ident") and not await c.is_model_ready("nope")
-
-
-async def check_loading(c: Any) -> None:
-    await c.unload_model("spare")
-    assert not await c.is_model_ready("spare")
-    await c.load_model("spare")
-    assert await c.is_model_ready("spare")
-
-
-async def check_infer(c: Any, client: ModuleType) -> None:
-    same(await c.infer("ident", [given(client, FOUR, "FP32")], request_id="seven"), FOUR)
-    inputs, total, difference = pair(client)
-    result = await c.infer("pair", inputs)
-    same(result, total)
-    same(result, difference, "OUTPUT1")
-    words = np.array([["a", "bcd"]], np.object_)
-    got = (await c.infer("text", [given(client, words, "BYTES")])).as_numpy("OUTPUT0")
-    assert [b.decode() for b in got.ravel()] == ["a", "bcd"]
+from tensors import FOUR, SLOW, given, same
 
 
 async def check_many_at_once(c: Any, client: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Calls of ``tritonclient.grpc.aio`` alone, or with answers of its own."""
+"""Streams of ``tritonclient.grpc.aio``."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,30 +7,6 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc.aio as client
 from tensors import FOUR, SLOW, given, same
-from tritonclient.utils import InferenceServerException
-
-
-async def check_metadata(c: Any) -> None:
-    assert "statistics" in (await c.get_server_metadata()).extensions
-    assert (await c.get_model_metadata("ident", "1")).name == "ident"
-    assert (await c.get_model_config("ident")).config.max_batch_size == 8
-    assert (await c.get_inference_statistics("ident")).model_stats[0].name == "ident"
-    assert len((await c.get_model_repository_index()).models) > 5
-
-
-async def check_compression(c: Any) -> None:
-    wide = np.zeros((1, 5000), np.float32)
-    inputs = [given(client, wide, "FP32")]
-    same(await c.infer("any", inputs, compression_algorithm="gzip"), wide)
-
-
-async def check_timeout(c: Any) -> None:
-    try:
-        await c.infer("slow", [given(client, SLOW, "FP32")], client_timeout=0.2)
-    except InferenceServerException as error:
-        assert "DEADLINE_EXCEEDED" in f"{error.status()} {error}", error
-    else:
-        raise AssertionError("it did not time out")
 
 
 async def sent(count: int) -> AsyncIterator[dict[str, Any]]:

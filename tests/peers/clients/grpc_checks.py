@@ -1,4 +1,4 @@
-"""Calls of ``tritonclient.grpc`` alone, or with answers of its own."""
+"""Calls of ``tritonclient.grpc`` alone, or with answers of its own; also of its aio client."""
 
 import queue
 import time

@@ -1,4 +1,4 @@
-"""Calls of ``tritonclient.http`` alone, or with answers of its own."""
+"""Calls of ``tritonclient.http`` alone, or with answers of its own; also of its aio client."""
 
 import urllib.request
 from typing import Any
