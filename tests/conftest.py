@@ -29,7 +29,7 @@ if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 
 HERE = Path(__file__).parent
-#: What a whole folder, or file, of tests needs; `scripts/test fast` leaves all of these out.
+#: Marks of whole folders or files of tests; `scripts/test fast` leaves all of these out.
 MARKS = {
     "peers": "peer",
     "serve": "process",
@@ -41,8 +41,7 @@ MARKS = {
     "formats": "process",
     "assembly": "process",
     "cli/test_bench.py": "process",
-    "cli/test_further.py": "process",
-    "cli/test_light_start.py": "process",
+    "cli/test_main.py": "process",
     "load/test_open_loop.py": "process",
     "profiling/cuda/test_bench.py": "process",
     "runtime/test_plan_solver.py": "process",
@@ -56,6 +55,79 @@ MARKS = {
     "packing/test_widening.py": "slow",
     "policy/test_patterns.py": "slow",
 }
+#: Tests by file that only `scripts/test all` runs; shorter ones of the same file check the same.
+LONG = {
+    "bench/test_gpu_comparisons.py": (
+        "test_the_simulator_meets_the_device",
+        "test_everyone_meets_the_same_loads_and_three_are_halved",
+        "test_shares_change_under_load_and_nothing_is_lost",
+        "test_no_garbage_is_collected_while_requests_are_sent",
+        "test_kept_profiles_are_those_of_the_same_files",
+    ),
+    "bench/test_gpu_parts.py": (
+        "test_nothing_of_the_web_is_imported",
+        "test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly",
+    ),
+    "bench/test_gpu_preflight.py": ("test_models_are_held_against_the_cpus_answers",),
+    "bench/test_papers_deepplan.py": (
+        "test_figure_12_larger_batches_hide_more_of_the_load",
+        "test_figure_13_deepplan_serves_more_instances_in_time",
+        "test_figure_14_deepplans_tail_is_below_pipeswitchs",
+        "test_figure_15_runs",
+        "test_figure_16_the_trend_stays_on_the_other_machine",
+    ),
+    "bench/test_papers_dstack.py": (
+        "test_figure_9",
+        "test_figure_10",
+        "test_figure_11",
+        "test_figure_12",
+    ),
+    "bench/test_papers_e2bird.py": (
+        "test_figure_14_throughput_rises_from_one_to_the_next",
+        "test_live_all_three_answer_everybody",
+    ),
+    "bench/test_papers_gpulet.py": (
+        "test_figure_5_cuts_beat_turns_and_the_best_cut_beats_best_fit",
+        "test_figure_12_gpulet_beats_bin_packing_and_best_fit",
+        "test_figure_13_only_schedules_that_know_of_interference_hold",
+        "test_figure_14_partitions_follow_the_rates_and_no_model_is_missing",
+        "test_figure_15_the_ideal_serves_what_gpulet_serves_and_more",
+        "test_figure_16_gpulet_comes_near_the_ideal",
+    ),
+    "bench/test_promise.py": (
+        "test_models_of_one_partition_seldom_get_more_than_is_kept",
+        "test_plans_promise_most_of_what_is_kept",
+        "test_what_can_only_help_never_costs_a_gpu",
+    ),
+    "cli/test_plan_scenario.py": (
+        "test_busy_neighbours_cost_gpus_and_leave_the_bound",
+        "test_measured_corunning_slows_as_it_was_seen",
+        "test_options_stand_above_the_file",
+    ),
+    "deploy/test_manifests.py": ("test_objects_follow_their_schemas",),
+    "device/cpu/test_weights.py": ("test_many_cycles_leave_memory_and_descriptors_as_they_were",),
+    "device/cuda/models/test_cold.py": ("test_whatever_comes_and_goes_answers_are_right",),
+    "device/cuda/models/test_formats.py": ("test_the_same_as_on_cores",),
+    "device/cuda/models/test_loaded.py": ("test_a_load_that_fails_leaves_nothing",),
+    "device/cuda/models/test_precision.py": ("test_the_users_choice_keeps_the_datatypes",),
+    "fleet/test_ray_nodes.py": (
+        "test_nodes_keepers_and_machines_are_killed_and_every_request_has_its_answer",
+    ),
+    "laws/test_fairness.py": ("test_a_model_of_which_one_after_the_other_is_lost_gets_a_turn",),
+    "peers/test_browser.py": (
+        "test_a_thousand_models_on_a_phone",
+        "test_a_scenario_is_planned_for",
+    ),
+    "peers/test_perf_analyzer.py": (
+        "test_two_inputs",
+        "test_free_shape",
+        "test_text",
+        "test_collect_metrics",
+    ),
+    "peers/test_triton_oracle.py": ("test_the_recording_is_what_the_real_server_says",),
+    "policy/test_patterns.py": ("test_almost_every_plan_keeps_its_promises_before_it_is_tried",),
+    "serve/test_workers.py": ("test_threads_that_a_model_leaves_behind_are_told_of",),
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,6 +140,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for place in (item.path, *item.path.parents):
             if place in marks:
                 item.add_marker(marks[place])
+        name = item.path.relative_to(HERE).as_posix()
+        if getattr(item, "originalname", item.name) in LONG.get(name, ()):
+            item.add_marker("long")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

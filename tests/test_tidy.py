@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.conftest import LONG, MARKS
+
 ROOT = Path(__file__).resolve().parent.parent
 #: Meaning decides where a file ends: beyond 300 lines have a look, beyond 450 it has two subjects.
 FILE_LINES_WANTED = 300
@@ -160,3 +162,15 @@ def test_no_path_of_one_machine() -> None:
             continue  # weights and pictures
         found += [f"  {name}: {match[0]}..." for match in HOME_PATH.finditer(text)]
     assert not found, report(found, "a path in somebody's home means nothing to another reader:")
+
+
+def test_marked_places_and_long_tests_exist() -> None:
+    files = {place: ROOT / "tests" / place for place in {*MARKS, *LONG}}
+    missing = [f"  {place}" for place, path in files.items() if not path.exists()]
+    for place, names in LONG.items():
+        if files[place].exists():
+            text = files[place].read_text()
+            missing += [f"  {place}: {name}" for name in names if f"def {name}(" not in text]
+            if text.count("\ndef test_") <= len(names):
+                missing.append(f"  {place}: a test that is not long")
+    assert not missing, report(missing, "named in tests/conftest.py and not there:")

@@ -37,7 +37,7 @@ def test_what_gets_on_is_waited_for_and_what_hangs_is_not() -> None:
     async def play() -> None:
         reads = StorageReader(limit_s=0.2)
         steps = count()
-        slow = await reads.read("slow", lambda: time.sleep(1.0) or "all", lambda: next(steps))
+        slow = await reads.read("slow", lambda: time.sleep(0.5) or "all", lambda: next(steps))
         assert slow == "all"
         hangs = threading.Event()
         with pytest.raises(RepositoryError, match=r"dead: found nothing to be read for 0\.2 s"):
@@ -68,7 +68,7 @@ def test_reads_that_get_on_keep_no_others_from_their_turn() -> None:
         reads = StorageReader(limit_s=0.1)
         steps = count()
         large = [
-            asyncio.ensure_future(reads.read("large", lambda: time.sleep(1.0), lambda: next(steps)))
+            asyncio.ensure_future(reads.read("large", lambda: time.sleep(0.3), lambda: next(steps)))
             for _ in range(storage._AT_ONCE)
         ]
         assert await reads.read("small", lambda: 1, lambda: 0) == 1

@@ -36,7 +36,9 @@ def _single(load: float, seconds: float = 60.0, seed: int = 0) -> RunRecord:
     return simulate(Simulation(one, FLEET, (demand,), profiles, profiles, arrivals, plan))
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize(
+    "load", [0.6, *(pytest.param(x, marks=pytest.mark.long) for x in (0.3, 0.8))]
+)
 def test_waiting_times_are_those_of_m_d_1(load: float) -> None:
     """Pollaczek and Khinchine: W = rho s / (2 (1 - rho)) for constant service times s."""
     waits_ms = [one.started_ms - one.arrived_ms for one in _single(load, 120.0).served]

@@ -26,6 +26,7 @@ RUNS = {
     "grpc_streaming_rate": ("-i", "grpc", "--streaming", "--request-rate-range", "50"),
     "grpc_compressed": ("-i", "grpc", "--grpc-compression-algorithm", "gzip"),
 }
+SMOKE = ("http", "grpc_streaming")
 
 
 def perf(binary: Path, server: Running, model: str, *more: str) -> str:
@@ -38,7 +39,10 @@ def perf(binary: Path, server: Running, model: str, *more: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(run, marks=() if run in SMOKE else pytest.mark.long) for run in RUNS],
+)
 def test_run(ours: Running, perf_analyzer: Path, tmp_path: Path, run: str) -> None:
     out = tmp_path / "figures.csv"
     text = perf(perf_analyzer, ours, "ident", *RUNS[run], "-f", str(out), "--verbose-csv")

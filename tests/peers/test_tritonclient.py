@@ -46,8 +46,14 @@ def outcomes(flavour: str, address: str, python: Path) -> dict[str, str]:
     return {name: found.get(name, missing) for name in checks(flavour)}
 
 
+def long_if_aio(flavour: str, check: str) -> object:
+    marks = pytest.mark.long if flavour.endswith(".aio") else ()
+    return pytest.param(flavour, check, marks=marks)
+
+
 @pytest.mark.parametrize(
-    ("flavour", "check"), [(flavour, check) for flavour in MODULES for check in checks(flavour)]
+    ("flavour", "check"),
+    [long_if_aio(flavour, check) for flavour in MODULES for check in checks(flavour)],
 )
 def test_call(ours: Running, client: Path, flavour: str, check: str) -> None:
     address = ours.http if flavour.startswith("http") else ours.grpc

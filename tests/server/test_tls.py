@@ -30,6 +30,11 @@ from tests.server.wire import Reader, binary_outputs, infer, request
 LIVE = request("GET", "/v2/health/live")
 
 
+@pytest.fixture(autouse=True)
+def _files_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_module, "_LOOK_S", 0.1)
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
@@ -212,7 +217,7 @@ def test_new_connections_see_a_new_certificate_and_old_ones_go_on(tmp_path: Path
             assert files.cert is not None
             whole = files.cert.read_bytes()
             files.cert.write_bytes(b"half of a certifi")  # they are written one after another
-            time.sleep(1.1)
+            time.sleep(0.15)
             assert [serial(port, files) for port in ports] == before
             files.cert.write_bytes(whole)
             authority.issue("server")
@@ -260,7 +265,7 @@ def test_a_client_trusts_no_authority_that_was_replaced(tmp_path: Path) -> None:
     try:
         call()
         trusted.write_bytes(new.cert.read_bytes())
-        time.sleep(1.1)
+        time.sleep(0.15)
         with pytest.raises(ssl.SSLCertVerificationError):
             call()
     finally:

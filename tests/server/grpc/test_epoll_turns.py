@@ -252,11 +252,11 @@ def calmed(turns: Turns) -> tuple[socket.socket, int]:
 
 
 def test_who_was_told_to_calm_down_hears_it_and_is_let_go_later() -> None:
-    turns = Turns(GrpcLimits(control_per_s=100.0, linger_s=0.5))
+    turns = Turns(GrpcLimits(control_per_s=100.0, linger_s=0.1))
     try:
         client, _ = calmed(turns)
         assert not ended(client)  # it was not closed yet
-        time.sleep(0.6)
+        time.sleep(0.15)
         turns.loop._lingering.expire()
         assert ended(client)
     finally:
