@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.loading import HostLinks, HostTier, WeightPath
@@ -32,11 +32,11 @@ from interlace.core.messages import (
 from interlace.core.plan import Demand
 from interlace.core.profile import LayerProfile, Profile
 from interlace.core.request import Outcome, Request
-from interlace.engine.engine import Engine
 from interlace.engine.fetch_scheduler import AT_ONCE
 from interlace.policy.catalog import resolve
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from tests.builders import World, line_profile, machine
+from tests.laws.world_machine import WorldMachine
 
 MODELS = ("a", "b", "c", "d", "e")
 #: A table that is read by rows, and layers that are slower to read than to copy.
@@ -60,8 +60,10 @@ TRUTH = {
 BYTES = {name: [layer.weights_bytes for layer in one.layers] for name, one in TRUTH.items()}
 
 
-class ColdMachine(RuleBasedStateMachine):
+class ColdMachine(WorldMachine):
     """More models than memory."""
+
+    models = MODELS
 
     @initialize(
         cold=st.sampled_from(sorted(COLD_POLICIES)),
@@ -138,19 +140,6 @@ class ColdMachine(RuleBasedStateMachine):
             self.sent.append(self.world.send(model, slo_ms))
             self.world.run(gap_ms)
 
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if self.sent:
-            self.world.runtime.cancel(data.draw(st.sampled_from(self.sent)))
-
-    @rule(ms=st.floats(0.1, 120.0))
-    def wait(self, ms: float) -> None:
-        self.world.run(ms)
-
-    @rule(model=st.sampled_from(MODELS))
-    def withdraw(self, model: str) -> None:
-        self.world.runtime.deliver(ModelWithdrawn(model))
-
     @rule(model=st.sampled_from(MODELS))
     def deploy(self, model: str) -> None:
         if model not in self.world.state.models:
@@ -160,20 +149,6 @@ class ColdMachine(RuleBasedStateMachine):
     def fail(self, data: st.DataObject) -> None:
         gpu = data.draw(st.sampled_from(sorted(self.world.devices)))
         self.world.devices[gpu].weights.fail_next(Failure("a fault"))
-
-    @rule(data=st.data())
-    def kill(self, data: st.DataObject) -> None:
-        devices = self.world.devices
-        known = sorted((gpu, name) for gpu in devices for name in devices[gpu].partitions)
-        if known:
-            gpu, name = data.draw(st.sampled_from(known))
-            devices[gpu].kill(name)
-
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        there = sorted(gpu.id for gpu in self.world.state.fleet.gpus)
-        if len(there) > 1:
-            self.world.runtime.leave(data.draw(st.sampled_from(there)))
 
     @rule()
     def join(self) -> None:
@@ -294,16 +269,9 @@ class ColdMachine(RuleBasedStateMachine):
                     self.read[key].clear()
 
     def teardown(self) -> None:
-        """In the end every request has one answer, and a replay says the same."""
         if not hasattr(self, "world"):
             return
-        self.world.run(3_000.0)
-        answers = Counter(reply.request.id for _, reply in self.world.replies)
-        assert answers == Counter(request.id for request in self.sent)
-        assert self.world.runtime.unanswered == 0
-        replayed = Engine(self.world.fleet, self.world.system, self.world.reserve)
-        for now_ms, event, commands in self.world.log:
-            assert replayed.handle(event, now_ms) == commands
+        self.end(3_000.0)
 
 
 ColdMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -333,8 +301,8 @@ def test_a_table_that_was_to_come_unasked_is_read_from_the_host_after_all() -> N
     """A warm model stays so while the rest of it is brought, though that fails."""
     one = played()
     device = one.world.devices["g0"]
-    one.withdraw("d")
-    one.withdraw("c")
+    one.world.runtime.deliver(ModelWithdrawn("d"))
+    one.world.runtime.deliver(ModelWithdrawn("c"))
     one.send("a", 1, 25.0)
     while not (fetches := one.world.state.weights_on["g0"].fetches):
         one.world.run(0.5)
@@ -358,7 +326,7 @@ def test_a_batch_behind_other_work_may_begin_after_a_second_fetch() -> None:
 
 def test_what_is_deployed_again_is_pinned_again() -> None:
     one = played(pinned="a")
-    one.withdraw("a")
+    one.world.runtime.deliver(ModelWithdrawn("a"))
     one.wait(50.0)
     one.deploy("a")
     one.visit([("b", 20.0, 99.0), ("c", 20.0, 99.0), ("a", 20.0, 99.0), ("b", 20.0, 99.0)])

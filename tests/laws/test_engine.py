@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
@@ -19,7 +19,6 @@ from interlace.core.messages import (
     GpuJoined,
     GpuLeft,
     Load,
-    ModelWithdrawn,
     ReleasePartition,
     Run,
     Unload,
@@ -28,13 +27,13 @@ from interlace.core.messages import (
 )
 from interlace.core.request import Outcome, Request
 from interlace.device.simulated.physics import HostLink, Physics, Transfer
-from interlace.engine.engine import Engine
 from interlace.engine.live_partition import PartitionState
 from interlace.perf.memory import needed_bytes
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.policy.scaling import GrowAndShrink
 from interlace.sim.provider import Reserve
 from tests.builders import World, line_profile, machine
+from tests.laws.world_machine import WorldMachine
 
 MODELS = ("a", "b", "c", "d")
 TRUTH = {m: line_profile(m, 1.0 + i, 0.5 + 0.3 * i) for i, m in enumerate(MODELS)}
@@ -42,8 +41,10 @@ TRUTH = {m: line_profile(m, 1.0 + i, 0.5 + 0.3 * i) for i, m in enumerate(MODELS
 COPIES = Physics(link=HostLink(1_000.0), transfers={"a": Transfer(500, 10)})
 
 
-class EngineMachine(RuleBasedStateMachine):
+class EngineMachine(WorldMachine):
     """A world in virtual time under random traffic, faults and deployments."""
+
+    models = MODELS
 
     @initialize(
         name=st.sampled_from(sorted(CATALOG)),
@@ -94,38 +95,10 @@ class EngineMachine(RuleBasedStateMachine):
     def send_rows(self, rows: int, shape: str) -> None:
         self.sent.append(self.world.send("a", 200.0, rows, shape))
 
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if self.sent:
-            self.world.runtime.cancel(data.draw(st.sampled_from(self.sent)))
-
-    @rule(ms=st.floats(0.1, 400.0))
-    def wait(self, ms: float) -> None:
-        self.world.run(ms)
-
     @rule(model=st.sampled_from(MODELS), slo=st.floats(5.0, 200.0))
     def deploy(self, model: str, slo: float) -> None:
         if model not in self.world.state.models:
             self.world.deploy({model: slo})
-
-    @rule(model=st.sampled_from(MODELS))
-    def withdraw(self, model: str) -> None:
-        self.world.runtime.deliver(ModelWithdrawn(model))
-
-    @rule(data=st.data())
-    def kill(self, data: st.DataObject) -> None:
-        devices = self.world.devices
-        known = sorted((gpu, name) for gpu in devices for name in devices[gpu].partitions)
-        if known:
-            gpu, name = data.draw(st.sampled_from(known))
-            devices[gpu].kill(name)
-
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        """An accelerator disappears, whatever it was doing."""
-        there = sorted(gpu.id for gpu in self.world.state.fleet.gpus)
-        if len(there) > 1:
-            self.world.runtime.leave(data.draw(st.sampled_from(there)))
 
     @rule(index=st.integers(0, 9))
     def join(self, index: int) -> None:
@@ -233,20 +206,13 @@ class EngineMachine(RuleBasedStateMachine):
             assert live.next_batch is None or live.batch is not None
 
     def teardown(self) -> None:
-        """In the end every request has one answer, and a replay says the same."""
         if not hasattr(self, "world"):
             return
-        self.world.run(5_000.0)
+        self.end(5_000.0)
         self.what_happened_since_is_legal()
-        answered = {reply.request.id for _, reply in self.world.replies}
-        assert answered == {request.id for request in self.sent}
-        assert self.world.runtime.unanswered == 0
         for at_ms, reply in self.world.replies:
             if reply.outcome is Outcome.OK:
                 assert at_ms <= reply.request.deadline_ms
-        replayed = Engine(self.world.fleet, self.world.system, self.world.reserve)
-        for now_ms, event, commands in self.world.log:
-            assert replayed.handle(event, now_ms) == commands
 
 
 EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from bench.papers.primitives.running import Instances, batch_latency, multi_model
 from interlace.perf.latency import Surface
 from interlace.perf.sizing import Sizing, knee_pct
-from tests.oracles.dstack_knee_search import knee_search
 
 SHARES = tuple(range(10, 101, 10))
 
@@ -74,26 +73,6 @@ def test_sizes_keep_the_constraints(tenth: int, over: int, slo_ms: float) -> Non
     run_ms = known.latency_ms(size.batch, size.share_pct)
     assert run_ms <= slo_ms / 2 and run_ms + size.batch * 0.481 <= slo_ms
     assert size.deployed_pct >= min(size.share_pct + over, 100)
-
-
-@given(st.integers(1, 20), st.integers(3, 20))
-def test_the_online_search_ends_at_the_knee(at: int, count: int) -> None:
-    shares = tuple(range(5, 5 * count + 1, 5))
-    knee = shares[min(at, count) - 1]
-    search, steps = knee_search(shares), 0
-    assert search.share_pct == min(30, shares[-2])
-    while not search.done:
-        search = search.step(10.0 * max(1.0, knee / search.share_pct))
-        steps += 1
-    assert search.share_pct == knee
-    assert steps <= 2 * count.bit_length() + 2
-
-
-def test_nonsense_measurements_are_refused() -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        knee_search((10, 20)).step(0.0)
-    with pytest.raises(ValueError, match="at least one share"):
-        knee_search(())
 
 
 #: On a T4: knee % and the runtime of a batch of 4, shaped as Figure 3 of D-STACK, with SLOs of

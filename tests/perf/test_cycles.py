@@ -30,6 +30,17 @@ turns = st.builds(
 )
 
 
+@given(st.lists(turns, min_size=1, max_size=4))
+def test_a_cycle_serves_every_rate_within_every_slo(loads: list[CycleTurn]) -> None:
+    cycle = fit(loads)
+    if cycle is None:
+        return
+    assert cycle.busy_ms <= cycle.duty_ms * (1 + 1e-6)
+    for load, batch in zip(loads, cycle.batches, strict=True):
+        assert batch * 1000.0 / cycle.duty_ms >= load.rows_per_s * (1 - 1e-6)
+        assert cycle.duty_ms + load.latency_ms[batch] <= load.slo_ms * (1 + 1e-6)
+
+
 @settings(max_examples=60)
 @given(st.lists(turns, min_size=1, max_size=3))
 def test_no_cycle_is_shorter_than_the_shortest(loads: list[CycleTurn]) -> None:

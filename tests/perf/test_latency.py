@@ -39,24 +39,12 @@ def test_a_share_between_two_takes_the_smaller_ones_curve() -> None:
         known.latency_ms(1, 25)
 
 
-def test_noise_never_makes_a_larger_batch_faster() -> None:
-    noisy = surface(_profile({(1, 100): 5.0, (2, 100): 3.0, (4, 100): 6.0}), "median_ms")
-    assert noisy.latency_ms(2, 100) == 5.0
-
-
 @given(curves, st.floats(0.1, 500.0))
 def test_largest_batch_is_the_largest(curve: tuple[tuple[int, float], ...], limit: float) -> None:
     known = Surface({100: curve})
     best = known.largest_batch(limit, 100, 64)
     assert best == 0 or known.latency_ms(best, 100) <= limit
     assert best == 64 or known.latency_ms(best + 1, 100) > limit
-
-
-@given(curves)
-def test_latency_is_monotone_in_the_batch(curve: tuple[tuple[int, float], ...]) -> None:
-    known = Surface({100: curve})
-    values = [known.latency_ms(batch, 100) for batch in range(1, 80)]
-    assert values == sorted(values)
 
 
 @given(curves, st.floats(1.0, 500.0))
