@@ -136,13 +136,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("sources"):
                 item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
     marks = {HERE / place: mark for place, mark in MARKS.items()}
+    long = {HERE / file: names for file, names in LONG.items()}
     for item in items:
         for place in (item.path, *item.path.parents):
             if place in marks:
                 item.add_marker(marks[place])
-        name = item.path.relative_to(HERE).as_posix()
-        if getattr(item, "originalname", item.name) in LONG.get(name, ()):
+        if getattr(item, "originalname", item.name) in long.get(item.path, ()):
             item.add_marker("long")
+        if item.get_closest_marker("process") or item.get_closest_marker("peer"):
+            item.add_marker(
+                pytest.mark.xdist_group(str(item.path))
+            )  # its servers start in one worker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
