@@ -57,6 +57,15 @@ MARKS = {
 }
 #: Tests by file that only `scripts/test all` runs; shorter ones of the same file check the same.
 LONG = {
+    "bench/test_clairvoyant.py": (
+        "test_ours_loses_hardly_more_than_value_iteration_and_that_more_than_foresight",
+    ),
+    "bench/test_cold.py": (
+        "test_ours_spares_the_link_and_the_tail",
+        "test_azures_functions_are_in_time_where_the_bound_allows_it",
+        "test_cycles_leave_what_was_there",
+        "test_a_trial_does_not_ask_what_an_earlier_one_changed",
+    ),
     "bench/test_gpu_comparisons.py": (
         "test_the_simulator_meets_the_device",
         "test_everyone_meets_the_same_loads_and_three_are_halved",
@@ -64,6 +73,7 @@ LONG = {
         "test_no_garbage_is_collected_while_requests_are_sent",
         "test_kept_profiles_are_those_of_the_same_files",
     ),
+    "bench/test_gpu_opens.py": ("test_a_model_is_opened_once_for_profiles_and_all_trials",),
     "bench/test_gpu_parts.py": (
         "test_nothing_of_the_web_is_imported",
         "test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly",
@@ -94,11 +104,16 @@ LONG = {
         "test_figure_15_the_ideal_serves_what_gpulet_serves_and_more",
         "test_figure_16_gpulet_comes_near_the_ideal",
     ),
+    "bench/test_papers_primitives.py": (
+        "test_table_2_counts_what_fits",
+        "test_without_overlap_a_model_goes_missing_live",
+    ),
     "bench/test_promise.py": (
         "test_models_of_one_partition_seldom_get_more_than_is_kept",
         "test_plans_promise_most_of_what_is_kept",
         "test_what_can_only_help_never_costs_a_gpu",
     ),
+    "bench/test_versus.py": ("test_a_world_just_fits_at_its_ceiling",),
     "cli/test_plan_scenario.py": (
         "test_busy_neighbours_cost_gpus_and_leave_the_bound",
         "test_measured_corunning_slows_as_it_was_seen",
@@ -110,10 +125,13 @@ LONG = {
     "device/cuda/models/test_formats.py": ("test_the_same_as_on_cores",),
     "device/cuda/models/test_loaded.py": ("test_a_load_that_fails_leaves_nothing",),
     "device/cuda/models/test_precision.py": ("test_the_users_choice_keeps_the_datatypes",),
+    "device/cuda/test_serve.py": ("test_two_models_are_served_under_mps",),
     "fleet/test_ray_nodes.py": (
         "test_nodes_keepers_and_machines_are_killed_and_every_request_has_its_answer",
     ),
+    "formats/test_torch_sharing.py": ("test_damaged_weights_are_laid_out_anew",),
     "laws/test_fairness.py": ("test_a_model_of_which_one_after_the_other_is_lost_gets_a_turn",),
+    "packing/test_bounds.py": ("test_ten_thousand_models_take_seconds",),
     "peers/test_browser.py": (
         "test_a_thousand_models_on_a_phone",
         "test_a_scenario_is_planned_for",
@@ -126,6 +144,11 @@ LONG = {
     ),
     "peers/test_triton_oracle.py": ("test_the_recording_is_what_the_real_server_says",),
     "policy/test_patterns.py": ("test_almost_every_plan_keeps_its_promises_before_it_is_tried",),
+    "policy/test_patterns_limits.py": ("test_cycles_are_never_overfull",),
+    "serve/test_cold_starts.py": (
+        "test_a_bound_serves_a_model_that_is_larger_than_the_memory",
+        "test_weights_that_leave_give_the_page_cache_back",
+    ),
     "serve/test_workers.py": ("test_threads_that_a_model_leaves_behind_are_told_of",),
 }
 

@@ -14,7 +14,7 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -103,10 +103,14 @@ def missing(shown: str, printed: str) -> str:
     return ""
 
 
+def _parameter(pair: Pair) -> Any:
+    """Pages other than README are for the long run."""
+    name = f"{pair.page}: {' '.join(pair.commands[-1])}"
+    return pytest.param(pair, id=name, marks=() if pair.page == "README.md" else pytest.mark.long)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "pair", RUN, ids=lambda pair: f"{pair.page}: {' '.join(pair.commands[-1])}"
-)
+@pytest.mark.parametrize("pair", [_parameter(one) for one in RUN])
 def test_the_shown_output_is_printed(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
