@@ -145,9 +145,16 @@ LONG = {
     "peers/test_triton_oracle.py": ("test_the_recording_is_what_the_real_server_says",),
     "policy/test_patterns.py": ("test_almost_every_plan_keeps_its_promises_before_it_is_tried",),
     "policy/test_patterns_limits.py": ("test_cycles_are_never_overfull",),
+    "serve/test_arenas.py": ("test_arenas_of_what_went_are_forgotten_everywhere",),
     "serve/test_cold_starts.py": (
         "test_a_bound_serves_a_model_that_is_larger_than_the_memory",
         "test_weights_that_leave_give_the_page_cache_back",
+    ),
+    "serve/test_hangs.py": ("test_over_grpc_too_and_the_memory_of_its_inputs_is_used_again",),
+    "serve/test_repository.py": ("test_a_large_folder_is_digested_beside_what_is_served",),
+    "serve/test_staged.py": (
+        "test_requests_of_several_rows_take_several_slots",
+        "test_reload_under_traffic_loses_nothing",
     ),
     "serve/test_workers.py": ("test_threads_that_a_model_leaves_behind_are_told_of",),
 }
