@@ -27,11 +27,13 @@ def checks(flavour: str) -> dict[str, str]:
     found = {}
     for module in MODULES[flavour]:
         for node in ast.parse((CLIENTS / f"{module}.py").read_text()).body:
-            named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if named and node.name.startswith("check_"):
-                words = {getattr(one, "attr", getattr(one, "arg", "")) for one in ast.walk(node)}
-                if not (flavour.endswith(".aio") and words & NOT_AIO):
-                    found[node.name] = module
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            words = {getattr(one, "attr", getattr(one, "arg", "")) for one in ast.walk(node)}
+            if node.name.startswith("check_") and not (
+                flavour.endswith(".aio") and words & NOT_AIO
+            ):
+                found[node.name] = module
     return found
 
 

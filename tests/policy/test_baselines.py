@@ -26,7 +26,7 @@ def _saturated(one: Profile, slo_ms: float, share_pct: int) -> float:
 
 
 def test_nexus_saturates_bins_and_merges_what_is_left() -> None:
-    a, b = profile("a", 1.0, 100.0), profile("b", 1.0, 100.0)
+    a, b = profile("a", 1.0, 100), profile("b", 1.0, 100)
     most_rows_per_s = _saturated(a, 100.0, 100)
     demand = [
         Demand("a", 2.25 * most_rows_per_s, 100.0),
@@ -42,7 +42,7 @@ def test_nexus_saturates_bins_and_merges_what_is_left() -> None:
 
 
 def test_nexus_over_halves_has_two_bins_an_accelerator() -> None:
-    a = profile("a", 1.0, 50.0)
+    a = profile("a", 1.0, 50)
     demand = [Demand("a", 2.0 * _saturated(a, 100.0, 50), 100.0)]
     plan = Nexus(2)(demand, gpus(4), {"a": a}, Plan())
     assert [(p.gpu, p.share_pct) for p in plan.partitions] == [("g0", 50), ("g0", 50)]
@@ -51,7 +51,7 @@ def test_nexus_over_halves_has_two_bins_an_accelerator() -> None:
 
 
 def test_nexus_serves_a_trickle_one_row_at_a_time() -> None:
-    plan = Nexus()([Demand("a", 0.01, 50.0)], gpus(1), {"a": profile("a", 1.0, 50.0)}, Plan())
+    plan = Nexus()([Demand("a", 0.01, 50.0)], gpus(1), {"a": profile("a", 1.0, 50)}, Plan())
     (only,) = plan.partitions
     assert only.slots[0].batch == 1 and only.duty_ms == pytest.approx(50.0 - 2.0)
 
@@ -78,7 +78,7 @@ def test_nexus_serves_what_lies_between_residual_and_saturated(rate_rps: float) 
 def test_nexus_serves_every_rate_below_the_saturated_one_with_one_bin(
     fixed_ms: float, row_ms: float, slo_ms: float, part: float
 ) -> None:
-    a = profile("a", row_ms, 100.0, fixed_ms)
+    a = profile("a", row_ms, 100, fixed_ms)
     rate = part * _saturated(a, slo_ms, 100)
     assume(rate > 0)
     plan = Nexus()([Demand("a", rate, slo_ms)], gpus(1), {"a": a}, Plan())
@@ -86,7 +86,7 @@ def test_nexus_serves_every_rate_below_the_saturated_one_with_one_bin(
 
 
 def test_best_fit_gives_a_remainder_whole_only_where_nothing_can_be_cut() -> None:
-    a = profile("a", 1.0, 100.0)
+    a = profile("a", 1.0, 100)
     rate = _saturated(a, 100.0, 20) * 0.99
     profiles = {f"m{i}": replace(a, model=f"m{i}") for i in range(3)}
     demand = [Demand(name, rate, 100.0) for name in profiles]
@@ -98,7 +98,7 @@ def test_best_fit_gives_a_remainder_whole_only_where_nothing_can_be_cut() -> Non
 
 
 def test_best_fit_takes_the_smallest_share_where_it_leaves_least() -> None:
-    a = profile("a", 1.0, 100.0)
+    a = profile("a", 1.0, 100)
     rates = [_saturated(a, 100.0, share) * 0.99 for share in (60, 40, 20)]
     profiles = {f"m{i}": replace(a, model=f"m{i}") for i in range(3)}
     demand = [Demand(f"m{i}", rate, 100.0) for i, rate in enumerate(rates)]
@@ -110,7 +110,7 @@ def test_best_fit_takes_the_smallest_share_where_it_leaves_least() -> None:
 
 
 def test_gslice_starts_at_the_knee_and_gives_away_what_is_left() -> None:
-    a = profile("a", 1.0, 40.0)
+    a = profile("a", 1.0, 40)
     profiles = {"a": a, "b": replace(a, model="b")}
     demand = [Demand("a", 10.0, 100.0), Demand("b", 10.0, 100.0)]
     plan = Gslice()(demand, gpus(1), profiles, Plan())
@@ -118,7 +118,7 @@ def test_gslice_starts_at_the_knee_and_gives_away_what_is_left() -> None:
 
 
 def test_whole_accelerators_are_as_few_as_do() -> None:
-    a = profile("a", 1.0, 100.0)
+    a = profile("a", 1.0, 100)
     demand = [Demand("a", 2.5 * _saturated(a, 100.0, 100), 100.0)]
     assert len(time_shared(demand, gpus(8), {"a": a}, Plan()).partitions) == 8
     few = time_shared_packed(demand, gpus(8), {"a": a}, Plan())
@@ -129,7 +129,7 @@ def test_whole_accelerators_are_as_few_as_do() -> None:
 
 @pytest.mark.parametrize("packer", [Nexus(), bestfit, time_shared_packed, Ideal()])
 def test_the_fewest_accelerators_serve_all_and_one_less_does_not(packer: object) -> None:
-    a = profile("a", 1.0, 100.0)
+    a = profile("a", 1.0, 100)
     demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0), Demand("hopeless", 1.0, 1.0)]
     profiles = {"a": a, "hopeless": replace(a, model="hopeless")}
     plan, fleet = fewest(packer, demand, KIND, 10, profiles)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_the_fewest_accelerators_serve_all_and_one_less_does_not(packer: object)
 
 
 def test_where_the_limit_is_too_small_the_plan_says_what_is_left() -> None:
-    a = profile("a", 1.0, 100.0)
+    a = profile("a", 1.0, 100)
     demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0)]
     plan, fleet = fewest(Nexus(), demand, KIND, 2, {"a": a})
     assert len(fleet.gpus) == 2 and plan.unserved_rows_per_s["a"] > 0 and plan.reasons["a"]

@@ -7,22 +7,18 @@ import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import LatencyPoint, Profile
+from interlace.core.profile import Profile
 from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.tables import Tables
 from interlace.policy.planners.gpulet import Gpulet
+from interlace.testing.worlds import scaled_profile
 
 SHARES = (20, 40, 50, 60, 80, 100)
 
 
-def profile(model: str, row_ms: float, width_pct: float, fixed_ms: float = 1.0) -> Profile:
+def profile(model: str, row_ms: float, width_pct: int, fixed_ms: float = 1.0) -> Profile:
     """A model that gains nothing from more than ``width_pct``."""
-    points = {}
-    for share in SHARES:
-        for batch in (1, 2, 4, 8, 16, 32):
-            ms = (fixed_ms + row_ms * batch) * max(1.0, width_pct / share)
-            points[batch, share] = LatencyPoint(ms, ms, ms, 1)
-    return Profile(model, "", "k", 100, 1, points)
+    return scaled_profile(model, fixed_ms, row_ms, width_pct, 100, SHARES)
 
 
 def gpus(count: int) -> Fleet:
@@ -40,7 +36,7 @@ def plan(
 
 
 def test_the_efficient_share_is_the_knee_of_what_each_share_serves() -> None:
-    tables = Tables({"m": profile("m", 1.0, 50.0)})
+    tables = Tables({"m": profile("m", 1.0, 50)})
     one = Demand("m", 1.0, 100.0)
     rates = [tables.saturated_rows_per_s(one, share) for share in SHARES]
     assert rates[2:] == pytest.approx([rates[2]] * 4)  # a plateau from 50 %
@@ -49,7 +45,7 @@ def test_the_efficient_share_is_the_knee_of_what_each_share_serves() -> None:
 
 
 def test_the_required_share_is_the_smallest_that_serves_the_rate() -> None:
-    tables = Tables({"m": profile("m", 1.0, 80.0)})
+    tables = Tables({"m": profile("m", 1.0, 80)})
     one = Demand("m", 1.0, 100.0)
     for share in SHARES[:4]:
         most_rows_per_s = tables.saturated_rows_per_s(one, share)
@@ -59,7 +55,7 @@ def test_the_required_share_is_the_smallest_that_serves_the_rate() -> None:
 
 
 def test_a_gpu_is_split_to_the_share_that_is_needed_and_the_rest_is_left() -> None:
-    profiles = {"a": profile("a", 1.0, 40.0), "b": profile("b", 1.0, 60.0)}
+    profiles = {"a": profile("a", 1.0, 40), "b": profile("b", 1.0, 60)}
     # Their SLOs leave no time for the other's batch, so neither can join the other's cycle.
     a = Demand("a", Tables(profiles).saturated_rows_per_s(Demand("a", 1.0, 20.0), 40) * 0.99, 20.0)
     b = Demand("b", Tables(profiles).saturated_rows_per_s(Demand("b", 1.0, 24.0), 60) * 0.99, 24.0)
@@ -67,14 +63,14 @@ def test_a_gpu_is_split_to_the_share_that_is_needed_and_the_rest_is_left() -> No
 
 
 def test_a_model_joins_the_cycle_of_another_that_has_time_for_it() -> None:
-    profiles = {"a": profile("a", 1.0, 40.0), "b": profile("b", 1.0, 40.0)}
+    profiles = {"a": profile("a", 1.0, 40), "b": profile("b", 1.0, 40)}
     demand = [Demand("a", 10.0, 100.0), Demand("b", 20.0, 100.0)]
     (only, none) = plan(demand, gpus(2), profiles, Gpulet())
     assert [models for _, models in only] == [("a", "b")] and none == []
 
 
 def test_a_rate_above_what_the_efficient_share_serves_takes_several() -> None:
-    profiles = {"a": profile("a", 1.0, 40.0)}
+    profiles = {"a": profile("a", 1.0, 40)}
     most_rows_per_s = Tables(profiles).saturated_rows_per_s(Demand("a", 1.0, 100.0), 40)
     (first, second) = plan([Demand("a", 2.5 * most_rows_per_s, 100.0)], gpus(2), profiles, Gpulet())
     assert [share for share, _ in first] == [40, 60]
@@ -82,7 +78,7 @@ def test_a_rate_above_what_the_efficient_share_serves_takes_several() -> None:
 
 
 def test_no_gpu_has_more_glets_than_it_may() -> None:
-    profiles = {f"m{i}": profile(f"m{i}", 1.0, 20.0) for i in range(6)}
+    profiles = {f"m{i}": profile(f"m{i}", 1.0, 20) for i in range(6)}
     one = Demand("m0", 1.0, 10.0)
     rate = Tables(profiles).saturated_rows_per_s(one, 20) * 0.99
     demand = [Demand(name, rate, 10.0) for name in profiles]
@@ -104,7 +100,7 @@ class OnlyBeside:
 
 
 def test_interference_is_that_of_the_neighbours_there_are_and_of_their_batches() -> None:
-    profiles = {"a": profile("a", 1.0, 40.0), "b": profile("b", 1.0, 60.0)}
+    profiles = {"a": profile("a", 1.0, 40), "b": profile("b", 1.0, 60)}
     tables = Tables(profiles)
     a = Demand("a", tables.saturated_rows_per_s(Demand("a", 1.0, 20.0), 40) * 0.9, 20.0)
     b = Demand("b", tables.saturated_rows_per_s(Demand("b", 1.0, 24.0), 60) * 0.9, 24.0)
@@ -125,7 +121,7 @@ def test_interference_is_that_of_the_neighbours_there_are_and_of_their_batches()
 
 def test_a_newcomer_may_not_make_its_neighbour_late() -> None:
     """Slowed by 1.5 both would miss their SLOs; b must leave a's accelerator alone."""
-    profiles = {"a": profile("a", 1.0, 40.0), "b": profile("b", 1.0, 60.0)}
+    profiles = {"a": profile("a", 1.0, 40), "b": profile("b", 1.0, 60)}
     a = Demand("a", Tables(profiles).saturated_rows_per_s(Demand("a", 1.0, 20.0), 40) * 0.99, 20.0)
     made = plan([a, Demand("b", 10.0, 4_000.0)], gpus(2), profiles, Gpulet(ConstantFactor(1.5)))
     assert [len(gpu) for gpu in made] == [1, 1]

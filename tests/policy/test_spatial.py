@@ -12,14 +12,11 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.core.request import Outcome, Request
+from interlace.core.request import Outcome
 from interlace.perf.memory import holds
 from interlace.policy import admission
-from interlace.policy.admission import DeadlineAdmission
 from interlace.policy.catalog import resolve
-from interlace.policy.decision import Refusal
 from interlace.policy.planners.overcommitted import Overcommitted
-from interlace.policy.view import View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
@@ -250,27 +247,6 @@ def test_what_runs_at_once_never_exceeds_the_accelerator(scenario: Simulation) -
     assert Counter(one.model for one in record.served) == sent
     in_time = [one for one in record.served if one.outcome is Outcome.OK]
     assert all(one.answered_ms <= one.deadline_ms for one in in_time)
-
-
-@settings(max_examples=30, deadline=None)
-@given(scenario=overlaps())
-def test_what_finds_a_lane_idle_and_nobody_queued_for_it_is_not_refused_for_want_of_room(
-    scenario: Simulation,
-) -> None:
-    """However much waits for other lanes: its turn comes (``policy.fairness``)."""
-    rule = DeadlineAdmission()
-
-    def watched(request: Request, view: View, now_ms: float) -> Refusal | None:
-        refusal = rule(request, view, now_ms)
-        model = view.model(request.model)
-        budget_ms = request.deadline_ms - now_ms
-        for host in model.hosts:
-            idle = host.running is None and not view.queued(host)
-            fits = model.latency_ms(request.rows, host.share_pct, request.shape) <= budget_ms
-            assert refusal is None or not (idle and fits)
-        return refusal
-
-    simulate(replace(scenario, system=replace(OURS, admission=watched)))
 
 
 @pytest.mark.sources
