@@ -173,10 +173,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(marks[place])
         if getattr(item, "originalname", item.name) in long.get(item.path, ()):
             item.add_marker("long")
-        if item.get_closest_marker("process") or item.get_closest_marker("peer"):
-            item.add_marker(
-                pytest.mark.xdist_group(str(item.path))
-            )  # its servers start in one worker
+        # What is started for several tests is started once, by one worker.
+        if item.get_closest_marker("peer"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.parent)))
+        elif item.get_closest_marker("process"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
