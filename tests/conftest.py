@@ -73,7 +73,11 @@ LONG = {
         "test_no_garbage_is_collected_while_requests_are_sent",
         "test_kept_profiles_are_those_of_the_same_files",
     ),
-    "bench/test_gpu_opens.py": ("test_a_model_is_opened_once_for_profiles_and_all_trials",),
+    "bench/test_gpu_opens.py": (
+        "test_a_model_is_opened_once_for_profiles_and_all_trials",
+        "test_processes_race_at_the_loads_and_on_the_profiles_of_everyone_else",
+        "test_without_green_contexts_profiles_are_those_of_streams",
+    ),
     "bench/test_gpu_parts.py": (
         "test_nothing_of_the_web_is_imported",
         "test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly",
@@ -126,6 +130,9 @@ LONG = {
     "device/cuda/models/test_loaded.py": ("test_a_load_that_fails_leaves_nothing",),
     "device/cuda/models/test_precision.py": ("test_the_users_choice_keeps_the_datatypes",),
     "device/cuda/test_serve.py": ("test_two_models_are_served_under_mps",),
+    "fleet/test_fleet.py": (
+        "test_models_go_to_the_other_kind_when_the_last_node_of_theirs_is_lost",
+    ),
     "fleet/test_ray_nodes.py": (
         "test_nodes_keepers_and_machines_are_killed_and_every_request_has_its_answer",
     ),
