@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -175,26 +176,35 @@ LONG = {
     ),
     "serve/test_workers.py": ("test_threads_that_a_model_leaves_behind_are_told_of",),
 }
+#: Folders of which tests, not files, are given to workers.
+SPREAD = {"engine", "laws", "oracles", "packing", "perf", "planning", "policy", "sim"}
+_MARKS = {HERE / place: mark for place, mark in MARKS.items()}
+_LONG = {HERE / file: names for file, names in LONG.items()}
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--compiled"):
-        for item in items:
-            if item.get_closest_marker("sources"):
-                item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
-    marks = {HERE / place: mark for place, mark in MARKS.items()}
-    long = {HERE / file: names for file, names in LONG.items()}
-    for item in items:
-        for place in (item.path, *item.path.parents):
-            if place in marks:
-                item.add_marker(marks[place])
-        if getattr(item, "originalname", item.name) in long.get(item.path, ()):
-            item.add_marker("long")
-        # What is started for several tests is started once, by one worker.
-        if item.get_closest_marker("peer"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path.parent)))
-        elif item.get_closest_marker("process"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for place in (item.path, *item.path.parents):
+        if place in _MARKS:
+            item.add_marker(_MARKS[place])
+    if getattr(item, "originalname", item.name) in _LONG.get(item.path, ()):
+        item.add_marker("long")
+    if item.config.getoption("--compiled") and item.get_closest_marker("sources"):
+        item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, as its servers are started once, but spread pure tests."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Spread(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.removeprefix("tests/").split("/")[0]
+            if folder in SPREAD:
+                return nodeid
+            return folder if folder == "peers" else super()._split_scope(nodeid)
+
+    return Spread(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
