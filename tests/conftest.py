@@ -195,9 +195,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each file to one worker, as its servers are started once, but spread pure tests."""
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class Spread(LoadFileScheduling):
+    class Spread(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             folder = nodeid.removeprefix("tests/").split("/")[0]
             if folder in SPREAD:
