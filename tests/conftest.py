@@ -58,14 +58,8 @@ MARKS = {
 }
 #: Tests by file that only `scripts/test all` runs; shorter ones of the same file check the same.
 LONG = {
-    "bench/test_clairvoyant.py": (
-        "test_ours_loses_hardly_more_than_value_iteration_and_that_more_than_foresight",
-    ),
     "bench/test_cold.py": (
         "test_ours_spares_the_link_and_the_tail",
-        "test_azures_functions_are_in_time_where_the_bound_allows_it",
-        "test_cycles_leave_what_was_there",
-        "test_a_trial_does_not_ask_what_an_earlier_one_changed",
     ),
     "bench/test_gpu_comparisons.py": (
         "test_the_simulator_meets_the_device",
@@ -78,10 +72,6 @@ LONG = {
         "test_a_model_is_opened_once_for_profiles_and_all_trials",
         "test_processes_race_at_the_loads_and_on_the_profiles_of_everyone_else",
         "test_without_green_contexts_profiles_are_those_of_streams",
-    ),
-    "bench/test_gpu_parts.py": (
-        "test_nothing_of_the_web_is_imported",
-        "test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly",
     ),
     "bench/test_gpu_preflight.py": ("test_models_are_held_against_the_cpus_answers",),
     "bench/test_papers_deepplan.py": (
@@ -99,7 +89,6 @@ LONG = {
     ),
     "bench/test_papers_e2bird.py": (
         "test_figure_14_throughput_rises_from_one_to_the_next",
-        "test_live_all_three_answer_everybody",
     ),
     "bench/test_papers_gpulet.py": (
         "test_figure_5_cuts_beat_turns_and_the_best_cut_beats_best_fit",
@@ -111,7 +100,6 @@ LONG = {
     ),
     "bench/test_papers_primitives.py": (
         "test_table_2_counts_what_fits",
-        "test_without_overlap_a_model_goes_missing_live",
     ),
     "bench/test_promise.py": (
         "test_models_of_one_partition_seldom_get_more_than_is_kept",

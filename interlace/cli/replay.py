@@ -92,9 +92,7 @@ def replay(
         typer.echo(msgspec.json.encode(history_of(again, max(1, history))))
         return
     if trace is not None:
-        positive({"--last-s": last_s})
-        events = write_trace(again, trace, last_s)
-        typer.echo(f"{trace}: {counted(events, 'event')}; open it at https://ui.perfetto.dev")
+        _write_trace(again, trace, last_s)
         return
     if what_if:
         _show_what_if(again, what_if, last_s, as_json)
@@ -114,6 +112,12 @@ def replay(
             f"{log}: from {found.differs_ms:.1f} ms on this version decides otherwise than the "
             "one that wrote the log"
         )
+
+
+def _write_trace(again: Replay, file: Path, last_s: float) -> None:
+    positive({"--last-s": last_s})
+    events = write_trace(again, file, last_s)
+    typer.echo(f"{file}: {counted(events, 'event')}; open it at https://ui.perfetto.dev")
 
 
 def _show_what_if(again: Replay, changes: Sequence[str], last_s: float, as_json: bool) -> None:
