@@ -21,15 +21,14 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import pack
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
-from interlace.server.body_decoder.client import BodyDecoder
+from interlace.server.body_decoder import BodyDecoder
+from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.dataplane.plane import DataPlane
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.server import GrpcServer, local_inference
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.inference_context import InferenceContext
+from interlace.server.grpc.infer_calls import LocalInference
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.inference_handler import InferenceHandler
-from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, inference_routes
+from interlace.server.limits import GrpcLimits, HttpLimits
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
@@ -85,17 +84,14 @@ async def _serve(ports: Connection) -> None:
     arena, arenas = Arena.create(1 << 28), ArenaMap(os.getpid())
     arenas.add(arena)
     table, regions = ModelTable(), Regions()
-    http_limits, limits = HttpLimits(), GrpcLimits()
     for name in MODELS:
         table.publish(ServedModel(_echo(name)))
     plane = DataPlane(EchoRuntime(), table, arenas)
     bodies = BodyDecoder(arena)
-    context = InferenceContext(plane, table, arena, arenas, regions, http_limits, bodies)
-    http = HttpServer(inference_routes(), InferenceHandler(context), http_limits)
+    context = InferenceContext(plane, table, arena, arenas, regions, bodies)
+    http = HttpServer(inference_routes(), InferenceHandler(context, HttpLimits()))
     no_administration: Any = None
-    heap = HeapBudget(limits.max_heap_bytes)
-    inference = local_inference(plane, table, regions, arena, arenas, limits, heap, bodies)
-    grpc = GrpcServer(inference, no_administration, limits, heap)
+    grpc = GrpcServer(LocalInference(context, GrpcLimits()), no_administration)
     listening = {
         "http": await http.listen("127.0.0.1", 0),
         "grpc": await grpc.listen("127.0.0.1", 0),

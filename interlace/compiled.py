@@ -48,24 +48,24 @@ HOT: Final = (
     )),
     "device/cpu/device.py",
     *(f"sim/{name}.py" for name in ("observers", "recorder", "run")),
-    *(f"server/{name}.py" for name in ("cache", "heap_budget", "shared_memory", "tensor_json")),
-    *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
-    *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),
+    *(f"server/{name}.py" for name in (
+        "limits", "model_table", "shared_memory", "tensor_json",
+    )),
+    *(f"server/dataplane/{name}.py" for name in ("call", "inference", "plane", "validation")),
     *(f"server/http/{name}.py" for name in (
-        "bodies", "chunked_coding", "connection", "exchange", "generate", "inference",
-        "inference_context", "inference_handler", "input_tensors", "request_head",
-        "responses", "server_state", "timeouts",
+        "bodies", "connection", "exchange", "inference", "inference_handler", "request_head",
+        "responses", "timeouts",
     )),
     *(f"server/grpc/{name}.py" for name in (
         "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
-        "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_response",
-        "infer_wire", "pending_calls", "rpc", "service", "status", "stream", "timeouts",
+        "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_wire", "service",
+        "stream",
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
     *(f"router/{name}.py" for name in ("attempts", "directory", "polling")),
     *(f"router/grpc/{name}.py" for name in ("forwarding", "node_channel", "passed_calls")),
     *(f"router/http/{name}.py" for name in (
-        "forwarding", "node_connection", "node_connections", "passed_heads",
+        "forwarding", "node_connections", "passed_heads",
     )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"

@@ -53,24 +53,20 @@ from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
-from interlace.server.body_decoder.client import BodyDecoder
-from interlace.server.dataplane.plane import DataPlane
-from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.server import GrpcServer, local_inference
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.admin_handler import admin_routes, metrics_route
-from interlace.server.http.inference_context import InferenceContext
+from interlace.server.body_decoder import BodyDecoder
+from interlace.server.dataplane.inference import InferenceContext
+from interlace.server.dataplane.plane import DataPlane, RunDelay
+from interlace.server.grpc.infer_calls import LocalInference
+from interlace.server.grpc.server import GrpcServer
+from interlace.server.http.admin_handler import admin_routes, metrics_route, node_routes
 from interlace.server.http.inference_handler import InferenceHandler
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.node_routes import node_routes
-from interlace.server.http.origins import Origins, loopback
+from interlace.server.http.request_head import Origins, loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
-from interlace.server.model_table import ModelTable
+from interlace.server.limits import GrpcLimits, HttpLimits
+from interlace.server.model_table import ExecutionCounter, ModelTable
 from interlace.server.shared_memory import Regions
-from interlace.server.statistics.execution_counter import ExecutionCounter
-from interlace.server.statistics.metrics import Metrics
+from interlace.server.statistics import Metrics
 from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -270,17 +266,15 @@ class LiveServer:
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         bodies = BodyDecoder(self.arena)
-        context = InferenceContext(
-            self.plane, self.table, self.arena, self.arenas, regions, HttpLimits(), bodies
-        )
+        context = InferenceContext(self.plane, self.table, self.arena, self.arenas, regions, bodies)
         routes = [*all_routes(admin, metrics.render), *self._orders(choices)]
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
         where = choices.accelerators
         trims = isinstance(where, SimulatedAccelerators) or not where.settings
-        self.http = HttpServer(
-            routes, InferenceHandler(context), context.limits, keys, origins, trims
-        )
+        limits = HttpLimits()
+        inference = InferenceHandler(context, limits)
+        self.http = HttpServer(routes, inference, limits, keys, origins, trims)
         # The first of a path answers: here the page is at /, which names the server elsewhere.
         pages = [
             *self._page(choices),
@@ -288,12 +282,7 @@ class LiveServer:
             *admin_routes(admin, HEALTH_METHODS),
         ]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        limits = GrpcLimits()
-        heap = HeapBudget(limits.max_heap_bytes)
-        inference = local_inference(
-            self.plane, self.table, regions, self.arena, self.arenas, limits, heap, bodies
-        )
-        self.grpc = GrpcServer(inference, admin, limits, heap, keys)
+        self.grpc = GrpcServer(LocalInference(context, GrpcLimits()), admin, keys)
 
     def _page(self, choices: ServeSettings) -> list[Route]:
         simulated = isinstance(choices.accelerators, SimulatedAccelerators)

@@ -21,11 +21,10 @@ from interlace.profiling.store import ProfileStore
 from interlace.runtime.event_loop import run_loop
 from interlace.runtime.log import open_log
 from interlace.runtime.runtime import Runtime
-from interlace.server.http.origins import Origins
+from interlace.server.http.request_head import Origins
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer
-from interlace.server.page.questions import PlanWords, Questions
-from interlace.server.page.routes import LiveFrames, page_routes
+from interlace.server.page.routes import LiveFrames, PlanWords, Questions, page_routes
 
 _LOG: Final = logging.getLogger(__name__)
 _HOSTS: Final = frozenset({"localhost"})

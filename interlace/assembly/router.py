@@ -23,13 +23,11 @@ from interlace.runtime.clock import WallClock
 from interlace.runtime.event_loop import run_loop
 from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory
 from interlace.server.api_keys import ApiKeys, shown_key
-from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origins import loopback
+from interlace.server.http.request_head import loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.limits import GrpcLimits, HeapBudget, HttpLimits
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 from interlace.shm.arena import Arena
 
@@ -77,10 +75,8 @@ class Router:
         forwarder = Forwarder(self.directory, self._arena, budget)
         routes = [*all_routes(self._api, self.directory.metrics), *pages]
         self.http = HttpServer(routes, forwarder, http, settings.keys, trims=True)
-        limits = GrpcLimits()
-        heap = HeapBudget(limits.max_heap_bytes)
-        calls = CallForwarder(self.directory, limits, heap)
-        self.grpc = GrpcServer(calls, self._api, limits, heap, settings.keys)
+        calls = CallForwarder(self.directory, GrpcLimits())
+        self.grpc = GrpcServer(calls, self._api, settings.keys)
         self._following = asyncio.ensure_future(self._follow(settings.nodes))
 
     async def _follow(self, membership: Membership) -> None:

@@ -33,7 +33,7 @@ from interlace.runtime.event_loop import run_loop
 from interlace.runtime.plan_solver import unsendable
 from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory, wait_for_turns
 from interlace.server.api_keys import DIGEST
-from interlace.server.http.origins import loopback
+from interlace.server.http.request_head import loopback
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP
 
 _LOG: Final = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Format, Model
 from interlace.device.base import Registers
 from interlace.repository.draft import Draft
+from interlace.server.administration.api import IndexEntry
 from interlace.server.dataplane.plane import DataPlane
-from interlace.server.model_control import IndexEntry
 from interlace.server.model_table import NAME_CHARS
 
 

@@ -30,7 +30,7 @@ from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
 from interlace.repository.folder import ModelFolder, folder_names, scan_folder
 from interlace.repository.model import complete
-from interlace.server.cache import GenerationalCache
+from interlace.server.limits import GenerationalCache
 
 _log = logging.getLogger(__name__)
 

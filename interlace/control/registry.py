@@ -9,7 +9,7 @@ from typing import Final
 
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.model import Model
-from interlace.server.model_control import IndexEntry
+from interlace.server.administration.api import IndexEntry
 
 #: The reason of a version that was taken out of service on request.
 UNLOADED: Final = "unloaded"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from interlace.control.registry import VersionRegistry
 from interlace.engine.snapshot import EngineSnapshot, WeightsSnapshot
-from interlace.server.statistics.snapshot import CpuGauges, ModelGauges, ServerSnapshot
+from interlace.server.statistics import CpuGauges, ModelGauges, ServerSnapshot
 from interlace.shm.arena import Arena
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ssl
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from interlace.server.grpc.headers import literal
+from interlace.server.grpc.stream import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +44,10 @@ def pack(call: Call) -> EncodedCall:
             f"Content-Length: {len(call.body)}\r\n\r\n"
         )
         return EncodedCall("http", call.port, head.encode() + call.body, b"", call.host, call.tls)
-    message = struct.pack(">BI", 0, len(call.body)) + call.body
+    message = PREFIX.pack(0, len(call.body)) + call.body
     pairs = {
         ":method": "POST", ":scheme": "http", ":path": call.path, ":authority": call.host,
         "te": "trailers", "content-type": "application/grpc", "user-agent": "load", **call.headers,
     }  # fmt: skip
-    return EncodedCall("grpc", call.port, message, _hpack(pairs), call.host, call.tls)
-
-
-def _hpack(pairs: Mapping[str, str]) -> bytes:
-    """Literal header fields, never indexed."""
-    return b"".join(b"\x00" + _text(k.encode()) + _text(v.encode()) for k, v in pairs.items())
-
-
-def _text(data: bytes) -> bytes:
-    size = len(data)
-    if size < 127:
-        return bytes([size]) + data
-    out, size = bytearray([127]), size - 127
-    while size >= 128:
-        out.append(size % 128 + 128)
-        size //= 128
-    out.append(size)
-    return bytes(out) + data
+    block = b"".join(literal(name, value) for name, value in pairs.items())
+    return EncodedCall("grpc", call.port, message, block, call.host, call.tls)

@@ -6,23 +6,11 @@ import struct
 
 from interlace.load.call import EncodedCall
 from interlace.load.http1 import BROKEN, ClientConnection
+from interlace.server.grpc import http2_frames as h2
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-WINDOW, FRAME = 65_535, 16_384
 CHUNK = 1 << 20
-#: What this side grants the server at once; renewed long before it is used up.
-OWN_WINDOW = 0x7FFFFFFF
 #: Statuses of a call without a message: refused or failed, and a stream that was reset.
 FAILED, RESET = 500, 503
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return frame_head(kind, flags, stream, len(payload)) + payload
-
-
-def frame_head(kind: int, flags: int, stream: int, size: int) -> bytes:
-    return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream)
 
 
 class Http2(ClientConnection):
@@ -32,22 +20,24 @@ class Http2(ClientConnection):
                  "window_first", "window_stream")  # fmt: skip
 
     def greet(self) -> None:
-        self.stream, self.window, self.window_first = -1, WINDOW, WINDOW
-        self.window_stream, self.max_frame = 0, FRAME
+        self.stream, self.window = -1, h2.DEFAULT_WINDOW
+        self.window_first, self.window_stream = h2.DEFAULT_WINDOW, 0
+        self.max_frame = h2.DEFAULT_FRAME
         self.input, self.got, self.received = b"", 0, 0
         self.pending: memoryview | None = None
-        settings = struct.pack(">HIHI", 4, OWN_WINDOW, 5, 1 << 22)
-        grant = struct.pack(">I", OWN_WINDOW - WINDOW)
-        self.sock.sendall(
-            PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, grant)
-        )
+        # The server may send as much as it likes; the grant is renewed long before it is used up.
+        pairs = h2.INITIAL_WINDOW_SIZE, h2.MAX_WINDOW, h2.MAX_FRAME_SIZE, 1 << 22
+        settings = h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HIHI", *pairs))
+        grant = h2.window_update(0, h2.MAX_WINDOW - h2.DEFAULT_WINDOW)
+        self.sock.sendall(h2.PREFACE + settings + grant)
 
     def start(self, call: EncodedCall) -> None:
         self.stream += 2
         self.busy, self.got = True, 0
         self.window_stream = self.window_first
         self.pending = memoryview(call.payload)
-        self.write(frame(HEADERS, 4, self.stream, call.head) + self._data())
+        opening = h2.frame(h2.HEADERS, h2.END_HEADERS, self.stream, call.head)
+        self.write(opening + self._data())
 
     def _data(self) -> bytes:
         """As many DATA frames as both windows allow."""
@@ -58,7 +48,9 @@ class Http2(ClientConnection):
             if size <= 0:
                 break
             last = size == len(left)
-            out += [frame_head(DATA, int(last), self.stream, size), left[:size]]
+            flags = h2.END_STREAM if last else 0
+            head = h2.HEAD.pack(size >> 8, size & 0xFF, h2.DATA, flags, self.stream)
+            out += [head, left[:size]]
             self.window -= size
             self.window_stream -= size
             left = None if last else left[size:]
@@ -77,45 +69,44 @@ class Http2(ClientConnection):
         buffer, at = self.input + data, 0
         status: int | None = None
         while len(buffer) - at >= 9:
-            size = int.from_bytes(buffer[at : at + 3], "big")
-            if len(buffer) - at - 9 < size:
+            high, low, kind, flags, stream = h2.HEAD.unpack_from(buffer, at)
+            end = at + 9 + (high << 8 | low)
+            if len(buffer) < end:
                 break
-            ended = self._frame(buffer, at, size)
-            status = status if ended is None else ended
-            at += 9 + size
+            if kind == h2.DATA:
+                self.got += end - at - 9
+                self.received += end - at - 9
+            else:
+                ended = self._frame(kind, flags, stream & h2.MAX_WINDOW, buffer[at + 9 : end])
+                status = status if ended is None else ended
+            at = end
         self.input = buffer[at:]
         return self._settle(status)
 
-    def _frame(self, buffer: bytes, at: int, size: int) -> int | None:
-        """Handle one frame; the status if it ends the call."""
-        kind, flags = buffer[at + 3], buffer[at + 4]
-        stream = struct.unpack_from(">I", buffer, at + 5)[0] & OWN_WINDOW
-        body = at + 9
-        if kind == DATA:
-            self.got += size
-            self.received += size
-        elif kind == HEADERS and flags & 1 and stream == self.stream:
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> int | None:
+        """Handle a frame without data; the status if it ends the call."""
+        if kind == h2.HEADERS and flags & h2.END_STREAM and stream == self.stream:
             return 200 if self.got else FAILED
-        elif kind == SETTINGS and not flags & 1:
-            self._settings(buffer[body : body + size])
-        elif kind == PING and not flags & 1:
-            self.write(frame(PING, 1, 0, buffer[body : body + 8]))
-        elif kind == WINDOW_UPDATE:
-            self._window(stream, struct.unpack_from(">I", buffer, body)[0] & OWN_WINDOW)
-        elif kind == RST_STREAM and stream == self.stream:
+        elif kind == h2.SETTINGS and not flags & h2.ACK:
+            self._settings(payload)
+        elif kind == h2.PING and not flags & h2.ACK:
+            self.write(h2.frame(h2.PING, h2.ACK, 0, payload))
+        elif kind == h2.WINDOW_UPDATE:
+            self._window(stream, h2.word(payload, "WINDOW_UPDATE") & h2.MAX_WINDOW)
+        elif kind == h2.RST_STREAM and stream == self.stream:
             return RESET
-        elif kind == GOAWAY:
+        elif kind == h2.GOAWAY:
             return BROKEN
         return None
 
     def _settings(self, payload: bytes) -> None:
-        for key, value in struct.iter_unpack(">HI", payload):
-            if key == 4:
+        for key, value in h2.read_settings(payload):
+            if key == h2.INITIAL_WINDOW_SIZE:
                 self.window_stream += value - self.window_first
                 self.window_first = value
-            elif key == 5:
+            elif key == h2.MAX_FRAME_SIZE:
                 self.max_frame = min(value, CHUNK)
-        self.write(frame(SETTINGS, 1, 0))
+        self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
 
     def _window(self, stream: int, size: int) -> None:
         if stream == 0:
@@ -125,7 +116,7 @@ class Http2(ClientConnection):
 
     def _settle(self, status: int | None) -> int | None:
         if self.received > 1 << 29:
-            self.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self.received)))
+            self.write(h2.window_update(0, self.received))
             self.received = 0
         if status is not None:
             self.busy = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -12,34 +12,19 @@ import msgspec
 from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
+from interlace.server.administration.methods import AdminAnswers
 from interlace.server.http.routes import HttpResponse
 
 _REASONS: Final = {400: Reason.BAD_INPUT, 401: Reason.UNAUTHORIZED, 404: Reason.UNKNOWN_MODEL}
 
 
-class FleetRegions:
-    """Shared memory is a node's own: no router can pass it on."""
-
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("shared memory", "send tensors in the request")
-
-    def unregister(self, name: str = "") -> None:
-        """There is none."""
-
-
-class RouterApi:
+class RouterApi(AdminAnswers):
     """What a router answers besides inferences."""
 
     def __init__(self, directory: NodeDirectory, reader: NodeReader) -> None:
         self._directory = directory
         self._reader = reader
         self.accepting = True
-        self.regions = FleetRegions()
 
     def ready(self) -> bool:
         """Whether some node can be asked."""
@@ -80,62 +65,6 @@ class RouterApi:
         body = msgspec.json.encode({"ready": ready_only})
         return merged_index(await self._every("POST", "/v2/repository/index", body))
 
-    def node_state(self) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("the state of a node", "ask the node itself")
-
-    def load(self, name: str, parameters: Mapping[str, object] | None = None) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("loading a model", "put it into the fleet's folder of models")
-
-    def unload(self, name: str) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("unloading a model", "take it out of the fleet's folder of models")
-
-    def system_memory_status(self, region: str = "") -> object:
-        return []
-
-    def cuda_memory_status(self, region: str = "") -> object:
-        return []
-
-    def cuda_memory_register(self, region: str) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("CUDA shared memory", "send tensors in the request")
-
-    def trace_settings(
-        self, asked: Mapping[str, object] | None = None, model: str = ""
-    ) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("tracing", "ask a node")
-
-    def log_settings(self, asked: Mapping[str, object] | None = None) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ServeError: always.
-        """
-        raise _not_here("logging", "ask a node")
-
     async def _any(self, model: str, path: str) -> object:
         return _decoded(await self._reader.ask_any(model, "GET", path))
 
@@ -170,10 +99,6 @@ def _decoded(answer: HttpResponse) -> Any:
         reason = _REASONS.get(answer.status, Reason.NOT_READY)
         raise ServeError(reason, str(content.get("error", f"HTTP {answer.status}")))
     return content
-
-
-def _not_here(what: str, instead: str) -> ServeError:
-    return ServeError(Reason.UNSUPPORTED, f"{what} is not for a router: {instead}")
 
 
 _READY: Final = "READY"

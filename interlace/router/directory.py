@@ -12,8 +12,8 @@ from interlace.router.grpc.node_channel import NodeChannel
 from interlace.router.http.node_connections import NodeConnections
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.statistics.metrics import MetricsPage
+from interlace.server.limits import HeapBudget
+from interlace.server.statistics import MetricsPage
 from interlace.server.tls import GRPC, HTTP, NO_TLS, TlsFiles
 
 
@@ -85,7 +85,7 @@ class NodeDirectory:
     ) -> None:
         """``key`` is the API key that nodes ask for; they speak TLS if ``tls`` has an authority."""
         self._key, self._tls = key, tls
-        self._routes = routes
+        self.routes = routes
         self.now_ms = clock.now_ms
         self._budget = budget
         self._links: dict[str, NodeLinks] = {}
@@ -94,11 +94,11 @@ class NodeDirectory:
     @property
     def nodes(self) -> list[Node]:
         """All that are known, heard of or not."""
-        return [believed.node for believed in self._routes.nodes]
+        return [believed.node for believed in self.routes.nodes]
 
     def follow(self, nodes: Iterable[Node]) -> None:
         """Know these nodes and no others. Those that are gone answer what they have, in time."""
-        new, gone = self._routes.follow(nodes)
+        new, gone = self.routes.follow(nodes)
         give_up_ms = self.now_ms() + _LEAVE_MS
         self._leaving += [(self._links.pop(node.name), give_up_ms) for node in gone]
         for node in new:
@@ -106,23 +106,15 @@ class NodeDirectory:
 
     def heard(self, node: str, state: NodeState) -> None:
         """Take what a node said of itself."""
-        self._routes.heard(node, state, self.now_ms())
-
-    def pause_ms(self, node: str, spared: bool = False) -> float:
-        """Until a node that is asked now is asked again (``Routes.pause_ms``)."""
-        return self._routes.pause_ms(node, spared)
-
-    def look_after_ms(self) -> float:
-        """Until ``look`` is to be called again."""
-        return self._routes.look_after_ms(self.now_ms())
+        self.routes.heard(node, state, self.now_ms())
 
     def heard_lately(self) -> set[str]:
         """Nodes that are not lost."""
-        return {believed.node.name for believed in self._routes.present(self.now_ms())}
+        return {believed.node.name for believed in self.routes.present(self.now_ms())}
 
     def heard_ms(self) -> dict[str, float]:
         """When each node that was ever heard said something last."""
-        heard = {believed.node.name: believed.heard_ms for believed in self._routes.nodes}
+        heard = {believed.node.name: believed.heard_ms for believed in self.routes.nodes}
         return {name: at_ms for name, at_ms in heard.items() if at_ms > -inf}
 
     def refusing(self) -> set[str]:
@@ -134,9 +126,9 @@ class NodeDirectory:
 
         ``late_ms`` is by how much later than it was to be this is called.
         """
-        self._routes.stalled(late_ms)
+        self.routes.stalled(late_ms)
         now_ms = self.now_ms()
-        for believed in self._routes.silent(now_ms):
+        for believed in self.routes.silent(now_ms):
             silent_ms = now_ms - believed.heard_ms
             why = f"silent for {silent_ms:.0f} ms"
             self._links[believed.node.name].fail_all(why, hopeless=True)
@@ -154,11 +146,11 @@ class NodeDirectory:
 
         ``None``: it is not known here which.
         """
-        self._routes.wanted, self._routes.unplaced = models, unplaced
+        self.routes.wanted, self.routes.unplaced = models, unplaced
 
     def serves(self, model: str) -> bool:
         """Whether a node that can be asked answers this model; "" for any."""
-        return self._routes.serves(model, self.now_ms())
+        return self.routes.serves(model, self.now_ms())
 
     def choose(self, model: str, tried: Collection[str], waited_ms: float) -> NodeLinks:
         """The links to the node to send a request to (``Routes.choose``).
@@ -166,7 +158,7 @@ class NodeDirectory:
         Raises:
             ServeError: there is none.
         """
-        node = self._routes.choose(model, tried, waited_ms, self.now_ms())
+        node = self.routes.choose(model, tried, waited_ms, self.now_ms())
         return self._links[node.name]
 
     def links(self, node: str) -> NodeLinks:
@@ -185,7 +177,7 @@ class NodeDirectory:
         page, now_ms = MetricsPage(), self.now_ms()
         for name, kind, text in _FAMILIES:
             page.family(name, kind, text)
-        for believed in self._routes.nodes:
+        for believed in self.routes.nodes:
             node = believed.node.name
             links, labels = self._links[node], {"node": node}
             page.add("interlace_router_requests_total", links.sent, labels)
@@ -194,18 +186,6 @@ class NodeDirectory:
             if believed.heard_ms > -inf:
                 page.add("interlace_router_silent_ms", now_ms - believed.heard_ms, labels)
         return page.text()
-
-    def slo_ms(self, node: str, model: str) -> float:
-        """Return the SLO of a model that this node serves (``Routes.slo_ms``)."""
-        return self._routes.slo_ms(node, model)
-
-    def sent(self, node: str, model: str) -> None:
-        """A request went to that node."""
-        self._routes.sent(node, model)
-
-    def waits(self, node: str, model: str, waited_ms: float) -> bool:
-        """Whether a request is left to a node that is silent (``Routes.waits``)."""
-        return self._routes.waits(node, model, waited_ms, self.now_ms())
 
     def close(self) -> None:
         """Close every connection."""

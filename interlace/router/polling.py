@@ -15,7 +15,7 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.http.node_connections import NodeConnections, PendingReply
 from interlace.router.http.passed_heads import ReplyHead
 from interlace.router.http.reads import NodeReader
-from interlace.server.heap_budget import HeapReservation
+from interlace.server.limits import HeapReservation
 
 _STATE: Final = msgspec.json.Decoder(NodeState)
 _PATH: Final = "/v2/node/state"
@@ -72,7 +72,8 @@ class NodePoller:
         now_s = self.loop.time()
         if now_s >= self._look_s:
             self.directory.look((now_s - self._look_s) * 1000.0)
-            self._look_s = now_s + self.directory.look_after_ms() / 1000.0
+            directory = self.directory
+            self._look_s = now_s + directory.routes.look_after_ms(directory.now_ms()) / 1000.0
         next_s = self._look_s
         for question in self._questions.values():
             next_s = min(next_s, question.turn(now_s))
@@ -161,4 +162,4 @@ class _Question:
             self._connections.ended(pending)
 
     def _pause_s(self, spared: bool = False) -> float:
-        return self._poller.directory.pause_ms(self._node, spared) / 1000.0
+        return self._poller.directory.routes.pause_ms(self._node, spared) / 1000.0

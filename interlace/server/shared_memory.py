@@ -27,6 +27,12 @@ class Region:
     byte_size: int
     fd: int
 
+    @property
+    def shown(self) -> dict[str, object]:
+        """The region as clients see it."""
+        shown = "name", "key", "offset", "byte_size"
+        return {name: getattr(self, name) for name in shown}
+
 
 class Regions:
     """The registered regions of one server; register is refused unless the operator allows it."""
@@ -101,12 +107,19 @@ class Regions:
                 )
             view, at = view[got:], at + got
 
-    def write(self, name: str, offset: int, data: memoryview | bytes) -> None:
-        """Copy bytes into a region.
+    def store(
+        self, output: str, name: str, offset: int, room: int, data: memoryview | bytes
+    ) -> None:
+        """Copy an output into the ``room`` bytes of a region that its request named for it.
 
         Raises:
-            ServeError: unknown region, out of its bounds, or not writable.
+            ServeError: too little room, unknown region, out of its bounds, or not writable.
         """
+        if len(data) > room:
+            raise bad_input(
+                f"shared memory size specified with the request for output '{output}' "
+                f"({room} bytes) should be at least {len(data)} bytes to hold the results"
+            )
         view = memoryview(data)
         self.check(name, offset, view.nbytes)
         region = self._regions[name]

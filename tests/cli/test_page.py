@@ -26,8 +26,7 @@ from interlace.policy.catalog import CATALOG
 from interlace.runtime.log import LogHeader, LogWriter, open_log
 from interlace.runtime.log.codec import glance
 from interlace.server.page.frames import PageTally
-from interlace.server.page.questions import Questions
-from interlace.server.page.routes import page_html
+from interlace.server.page.routes import Questions, page_html
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation

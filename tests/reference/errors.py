@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from interlace.core.errors import Reason
-from interlace.server.grpc.status import STATUS as GRPC_STATUS
+from interlace.server.errors import GRPC_STATUS, HTTP_STATUS
 from interlace.server.http import responses
 
 from .markdown import described, sentence, table
@@ -36,7 +36,7 @@ def page() -> str:
     rows = []
     for reason in Reason:
         when, _, act = texts[reason.name].partition(". ")
-        codes = str(responses.STATUS[reason]), GRPC_STATUS[reason].name
+        codes = str(HTTP_STATUS[reason]), GRPC_STATUS[reason].name
         rows.append([f"`{reason.value}`", *codes, sentence(when), sentence(act)])
     head = ["reason", "HTTP", "gRPC", "when", "what to do"]
     return "\n".join([_START, *table(head, rows), _END.replace("STATUSES", _statuses())])

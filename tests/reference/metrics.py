@@ -10,8 +10,8 @@ from interlace.core.node import Node, NodeState
 from interlace.router import directory
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.statistics import metrics
+from interlace.server import statistics
+from interlace.server.limits import HeapBudget
 from tests.server.test_metrics import SNAPSHOT
 from tests.server.test_metrics import table as models
 
@@ -53,11 +53,11 @@ _LABELS = """
 
 
 def page() -> str:
-    server = metrics.Metrics(models(), lambda: replace(SNAPSHOT, ready={("m", "1"): True}))
+    server = statistics.Metrics(models(), lambda: replace(SNAPSHOT, ready={("m", "1"): True}))
     return "\n".join(
         [
             _START,
-            *_families(metrics._FAMILIES, server.render()),
+            *_families(statistics._FAMILIES, server.render()),
             _ROUTER,
             *_families(directory._FAMILIES, asyncio.run(_router())),
             _LABELS,

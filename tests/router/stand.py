@@ -12,11 +12,9 @@ from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
-from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.server import GrpcServer
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.limits import GrpcLimits, HeapBudget, HttpLimits
 from interlace.server.tls import NO_TLS, TlsFiles
 from tests.server.fakes import Memory
 from tests.server.stand import LoopThread
@@ -35,10 +33,8 @@ class RouterParts:
         )
         api = RouterApi(self.directory, NodeReader(self.directory, ""))
         self.forwarder = Forwarder(self.directory, self.memory.arena, budget)
-        grpc = GrpcLimits()
-        heap = HeapBudget(grpc.max_heap_bytes)
-        self.calls = CallForwarder(self.directory, grpc, heap)
-        self.grpc = GrpcServer(self.calls, api, grpc, heap)
+        self.calls = CallForwarder(self.directory, GrpcLimits())
+        self.grpc = GrpcServer(self.calls, api)
         self.http = HttpServer(all_routes(api, lambda: "# nothing\n"), self.forwarder, limits)
 
 

@@ -13,8 +13,7 @@ from interlace.router.grpc import node_channel
 from interlace.router.grpc.node_channel import NodeCall
 from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.heap_budget import HeapReservation
+from interlace.server.limits import GrpcLimits, HeapReservation
 from interlace.shm.blocks import ArenaBlocks
 from tests.router.scripted_node import (
     ScriptedGrpcNode,
@@ -64,7 +63,7 @@ def routed(*nodes: ScriptedGrpcNode) -> Iterator[tuple[RouterStand, grpc.Channel
         with grpc.insecure_channel(f"127.0.0.1:{router.grpc_port}", options) as channel:
             yield router, channel
         parts = router.parts
-        wait_until(lambda: parts.calls.count == 0 and parts.calls.budget.used_bytes == 0)
+        wait_until(lambda: parts.calls.count == 0 and parts.calls.heap.used_bytes == 0)
     finally:
         router.close()
         for node in nodes:

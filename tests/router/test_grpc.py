@@ -11,9 +11,9 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
+from interlace.server.errors import GRPC_STATUS
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.infer_wire import addressee
-from interlace.server.grpc.status import STATUS
 from tests.router.stand import RouterStand
 from tests.server.fakes import wait_until
 from tests.server.grpc.fakes import Main
@@ -48,7 +48,7 @@ class Two:
 
     def settled(self) -> None:
         parts = self.router.parts
-        wait_until(lambda: parts.calls.count == 0 and parts.calls.budget.used_bytes == 0)
+        wait_until(lambda: parts.calls.count == 0 and parts.calls.heap.used_bytes == 0)
         wait_until(lambda: self.router.do(lambda: parts.directory.links("a").in_flight) == 0)
         wait_until(lambda: parts.forwarder.budget.used_bytes == 0)
         for node in self.nodes.values():
@@ -126,10 +126,10 @@ def test_refusals_keep_status_text_and_time(
 ) -> None:
     message = request(b"x", model=f"refuse-{reason.value}") + VERSION_3
     error = failure(channel, message)
-    assert error.code().value[0] == int(STATUS[reason])
+    assert error.code().value[0] == int(GRPC_STATUS[reason])
     assert error.details() == f"refused: {reason.value} 100% é"
     assert dict(error.trailing_metadata())["retry-after-ms"] == "12"
-    elsewhere = STATUS[reason].name in ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "NOT_FOUND")
+    elsewhere = GRPC_STATUS[reason].name in ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "NOT_FOUND")
     assert len(two.calls("b")) == (1 if elsewhere else 0)
     if elsewhere:
         assert two.calls("b")[0].elapsed_ms > 0.0 and two.calls("a")[0].elapsed_ms == 0.0
@@ -307,7 +307,7 @@ def test_what_is_never_sent_on_takes_no_memory(two: Two, times: int) -> None:
     whole = message(request(b"x" * 100_000)) * times
     parts = [data(1, whole[at : at + 16_000], end=False) for at in range(0, len(whole), 16_000)]
     sock.sendall(HELLO + head(1) + b"".join(parts))
-    budget = two.router.parts.calls.budget
+    budget = two.router.parts.calls.heap
     if times == 1:
         wait_until(lambda: budget.used_bytes > 100_000)
     sock.sendall(h2.rst_stream(1, h2.CANCEL))

@@ -10,7 +10,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request, Timing
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
 from interlace.runtime.clock import WallClock
-from interlace.server.model_control import IndexEntry
+from interlace.server.administration.api import IndexEntry
 from interlace.shm.arena import Arena, ArenaMap
 
 Answer = Callable[[Reply], None]

@@ -13,13 +13,13 @@ from interlace.repository.config_json import config_json
 from interlace.repository.model_config import ModelConfig
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
-from interlace.server.body_decoder.client import BodyDecoder
+from interlace.server.body_decoder import BodyDecoder
+from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.dataplane.plane import DataPlane
-from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origins import Origins
+from interlace.server.http.request_head import Origins
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.limits import HttpLimits
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Regions
 from interlace.server.tls import FollowedContext
@@ -84,10 +84,8 @@ class Parts:
         self.plane = DataPlane(self.runtime, self.table, self.memory.map)
         self.admin = AdminApi(self.plane, self.table, self.control, self.runtime.clock, regions)
         arena, bodies = self.memory.arena, BodyDecoder(self.memory.arena)
-        context = InferenceContext(
-            self.plane, self.table, arena, self.memory.map, regions, limits, bodies
-        )
-        self.inference = InferenceHandler(context)
+        context = InferenceContext(self.plane, self.table, arena, self.memory.map, regions, bodies)
+        self.inference = InferenceHandler(context, limits)
         self.metrics = "# nothing\n"
         routes = all_routes(self.admin, lambda: self.metrics)
         self.http = HttpServer(routes, self.inference, limits, keys, origins)

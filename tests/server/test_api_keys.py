@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from interlace.server.api_keys import Access, ApiKeys
-from interlace.server.http.origins import Origins, loopback
+from interlace.server.http.request_head import Origins, loopback
 from tests.server.fakes import one_to_one
 from tests.server.stand import Stand
-from tests.server.wire import exchange, infer, request
+from tests.server.wire import exchange, request
 
 LOAD = "/v2/repository/models/ident/load"
 INDEX = "/v2/repository/index"
@@ -168,8 +168,3 @@ def test_a_key_does_for_both() -> None:
 def test_which_addresses_are_this_machine_alone() -> None:
     assert all(map(loopback, ("127.0.0.1", "127.8.9.1", "::1", "localhost")))
     assert not any(map(loopback, ("0.0.0.0", "::", "192.168.1.1", "example.com")))
-
-
-def test_an_inference_still_works(stand: Stand) -> None:
-    with stand.connect() as connection:
-        assert exchange(connection, infer("ident", [[1.0]])).status == 200

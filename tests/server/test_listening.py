@@ -63,3 +63,13 @@ def test_both_families_answer_where_both_are_meant(host: str, wanted: Sequence[s
 def test_why_it_cannot_listen(host: str, port: int, message: str) -> None:
     with pytest.raises(OSError, match=message):
         listening_sockets("HTTP", host, port, 8)
+
+
+@pytest.mark.parametrize("what", ["HTTP", "gRPC"])
+def test_a_busy_port_is_a_plain_error(what: str) -> None:
+    (taken,) = listening_sockets(what, "127.0.0.1", 0, 1)
+    port = taken.getsockname()[1]
+    where = f"cannot listen for {what} on 127.0.0.1:{port}: Address already in use: end"
+    with pytest.raises(OSError, match=where):
+        listening_sockets(what, "127.0.0.1", port, 8)
+    taken.close()

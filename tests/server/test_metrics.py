@@ -10,10 +10,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request, Timing
 from interlace.engine.snapshot import WeightsSnapshot
-from interlace.server.model_table import ModelTable, ServedModel
-from interlace.server.statistics.metrics import Metrics, MetricsPage, number
-from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
-from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ModelGauges, ServerSnapshot
+from interlace.server.model_table import BUCKETS_US, Duration, ModelTable, ServedModel
+from interlace.server.statistics import (
+    CpuGauges,
+    GpuGauges,
+    Metrics,
+    MetricsPage,
+    ModelGauges,
+    ServerSnapshot,
+    number,
+)
 from tests.server.fakes import one_to_one
 
 GPU = GpuGauges("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)

@@ -16,9 +16,8 @@ from tritonclient.utils import InferenceServerException as Refused
 from interlace.core.user_errors import InputError
 from interlace.server import tls as tls_module
 from interlace.server.grpc import epoll_loop
-from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.http import server as http_server
-from interlace.server.http.limits import HttpLimits
+from interlace.server.limits import GrpcLimits, HttpLimits
 from interlace.server.tls import GRPC, HTTP, TlsFiles
 from tests.server.certificates import Authority
 from tests.server.fakes import one_to_one, wait_until

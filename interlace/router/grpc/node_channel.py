@@ -12,12 +12,11 @@ from typing import Final, Protocol
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
 from interlace.router.grpc.passed_calls import CallEnd, CallEnds, CallHeads
+from interlace.server.errors import GrpcStatus
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
-from interlace.server.grpc.limits import GrpcLimits, TokenBucket
-from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import PREFIX
-from interlace.server.heap_budget import HeapBudget, HeapReservation
+from interlace.server.limits import GrpcLimits, HeapBudget, HeapReservation, TokenBucket
 from interlace.server.tls import FollowedContext, connect_tls
 
 _CONNECT_S: Final = 0.3

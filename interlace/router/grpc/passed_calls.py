@@ -8,10 +8,9 @@ from urllib.parse import unquote
 
 from hpack import Decoder, HPACKError
 
-from interlace.server.cache import GenerationalCache
-from interlace.server.grpc.header_table import CountedHeaderTable
-from interlace.server.grpc.headers import literal
-from interlace.server.grpc.status import GrpcStatus
+from interlace.server.errors import GrpcStatus
+from interlace.server.grpc.headers import TableMark, literal
+from interlace.server.limits import GenerationalCache
 
 _BLOCKS_KEPT: Final = 256
 _KEPT_BYTES: Final = 1024
@@ -57,9 +56,7 @@ class CallEnds:
     """Header blocks that a node sends, remembered as long as they change no table."""
 
     def __init__(self, max_header_bytes: int) -> None:
-        self._table = CountedHeaderTable()
         self._decoder = Decoder(max_header_list_size=max_header_bytes)
-        self._decoder.header_table = self._table
         self._known: GenerationalCache[bytes, CallEnd] = GenerationalCache(_BLOCKS_KEPT)
 
     def read(self, block: bytes) -> CallEnd:
@@ -71,7 +68,7 @@ class CallEnds:
         known = self._known.get(block)
         if known is not None:
             return known
-        before = self._table.state
+        mark = TableMark(self._decoder)
         try:
             pairs = {bytes(n): bytes(v) for n, v in self._decoder.decode(block, raw=True)}
         except (HPACKError, IndexError) as error:
@@ -82,7 +79,7 @@ class CallEnds:
             text,
             _retry_after_ms(pairs.get(b"retry-after-ms", b"")),
         )
-        if self._table.state == before and len(block) <= _KEPT_BYTES:
+        if mark.unchanged and len(block) <= _KEPT_BYTES:
             self._known.put(block, found)
         return found
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from interlace.core.errors import ServeError
-from interlace.router.attempts import Attempts, joined
+from interlace.router.attempts import Forwarded
 from interlace.router.directory import NodeDirectory, NodeLinks
 from interlace.router.http.node_connections import PendingReply
 from interlace.router.http.passed_heads import ReplyHead
-from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.http.bodies import ArenaBody, SegmentedBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
+from interlace.server.limits import HeapBudget, HeapReservation
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
 
@@ -48,7 +48,7 @@ class Forwarder:
     ) -> ForwardedRequest:
         """Begin to pass one request on."""
         forwarded = ForwardedRequest(self, writer, head, body)
-        forwarded.start()
+        forwarded.ask_next()
         return forwarded
 
     def close(self) -> None:
@@ -56,11 +56,10 @@ class Forwarder:
         self.directory.close()
 
 
-class ForwardedRequest:
-    """One request, and the node that has it now."""
+class ForwardedRequest(Forwarded):
+    """One request over HTTP, and the node that has it now."""
 
-    __slots__ = ("_attempts", "_blocks", "_head", "_nbytes", "_parts", "_pending", "_refusal",
-                 "_writer")  # fmt: skip
+    __slots__ = ("_blocks", "_head", "_nbytes", "_parts", "_pending", "_refusal", "_writer")
 
     def __init__(
         self,
@@ -79,23 +78,15 @@ class ForwardedRequest:
             assert isinstance(body, bytearray), "the placer places no other bodies"
             self._parts = (memoryview(body),)
         self._nbytes = sum(map(len, self._parts))
-        model = head.names[0] if head.names else ""
-        self._attempts = Attempts(forwarder.directory, model, self._nbytes, self.late)
+        super().__init__(forwarder.directory, self._nbytes)
+        self.model = head.names[0] if head.names else ""
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
-
-    def start(self) -> None:
-        """Send it to the node that is predicted to answer first."""
-        try:
-            self._try()
-        except ServeError as error:
-            self._give_up(error, "")
 
     def abandon(self) -> None:
         """The client is gone: the node is told by the end of its connection."""
         if self._pending is not None:
-            self._pending.cancel()
-            self._leave()
+            self.withdraw()
         self._free()
 
     def replied(
@@ -104,10 +95,10 @@ class ForwardedRequest:
         if head.status in _ELSEWHERE:
             self._leave()
             if head.status != 404 or len(self._head.names) > 1:  # a version was asked for
-                self._refusal = (head, bytes(body))
+                self._refusal, self.refused_before = (head, bytes(body)), True
             if reserved is not None:
                 reserved.release()
-            self._again()
+            self.ask_next()
             return
         # The caller first, who waits.
         if reserved is None:
@@ -119,60 +110,48 @@ class ForwardedRequest:
 
     def lost(self, why: str, fresh: bool) -> None:
         self._leave()
-        # Else it may just have closed a connection that was idle.
-        self._again(self._attempts.lost(why, asked_in_vain=fresh))
+        self.lose(why, asked_in_vain=fresh)  # else it may just have closed an idle connection
 
     def too_large(self, error: ServeError) -> None:
         self._leave()
-        self._free()
-        self._writer.fail(error)
-
-    def late(self, error: ServeError) -> None:
-        """Its time is over: the node is told by the end of its connection."""
-        if self._pending is not None:
-            self._pending.cancel()
-        self.too_large(error)
-
-    def waits(self) -> bool:
-        return self._attempts.waits()
+        self.fail(error)
 
     def most_bytes(self) -> int:
         return _REPLY_BYTES
 
-    def _try(self) -> None:
-        waited_ms, parts = self._attempts.waited_ms, self._parts
-        node = self._attempts.next().http
+    def send(self, links: NodeLinks, waited_ms: float) -> None:
+        node, parts = links.http, self._parts
         start = node.sent_heads.head(self._head.raw, self._nbytes, waited_ms)
         if self._nbytes < _JOINED_BYTES:
             self._pending = node.send((start + parts[0],), self)
         else:
             self._pending = node.send((start, *parts), self)
 
-    def _again(self, why: str = "") -> None:
-        """Try elsewhere; else answer with what the last node said, or with why there is nothing."""
-        try:
-            self._try()
-        except ServeError as error:
-            self._give_up(error, why)
+    def withdraw(self) -> None:
+        assert self._pending is not None
+        self._pending.cancel()
+        self._leave()
 
-    def _give_up(self, error: ServeError, why: str) -> None:
+    def pass_refusal(self) -> None:
+        assert self._refusal is not None
+        head, body = self._refusal
         self._free()
-        if self._refusal is not None and not why:
-            head, body = self._refusal
-            self._writer.respond(head.start + body)
-        else:
-            self._writer.fail(joined(why, error))
+        self._writer.respond(head.start + body)
+
+    def fail(self, error: ServeError) -> None:
+        self._free()
+        self._writer.fail(error)
 
     def _leave(self) -> NodeLinks:
         """The node has nothing of this request any more; the links to it."""
-        links, pending = self._attempts.links, self._pending
+        links, pending = self.links, self._pending
         assert links is not None and pending is not None
         self._pending = None
         links.http.ended(pending)
         return links
 
     def _free(self) -> None:
-        self._attempts.end()
+        self.end()
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.free()

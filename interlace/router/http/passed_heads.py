@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.server.cache import GenerationalCache
+from interlace.server.limits import GenerationalCache
 
 #: Heads remembered of requests to one node and of its replies, and the largest worth that.
 _SENT_KEPT: Final = 64

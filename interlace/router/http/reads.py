@@ -10,8 +10,8 @@ from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.node_connections import NodeConnections
 from interlace.router.http.passed_heads import ReplyHead
-from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.routes import HttpResponse
+from interlace.server.limits import HeapReservation
 
 _LOG: Final = logging.getLogger(__name__)
 #: Longer than a node takes for digests of files that it never read before.

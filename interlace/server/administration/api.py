@@ -5,18 +5,53 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.tensor import TensorSpec
 from interlace.core.version import __version__
 from interlace.runtime.clock import Clock
+from interlace.server.administration.methods import AdminAnswers
 from interlace.server.dataplane.plane import DataPlane
-from interlace.server.model_control import ModelControl
 from interlace.server.model_table import ModelTable, ServedModel
-from interlace.server.shared_memory import Region, Regions
-from interlace.server.statistics.snapshot import model_statistics
+from interlace.server.shared_memory import Regions
+from interlace.server.statistics import model_statistics
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One version of one model in the repository: READY, LOADING, UNLOADING or UNAVAILABLE."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+class ModelControl(Protocol):
+    """Load, unload and list; the rest of the server only ever reads the model table."""
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]: ...
+    async def load(
+        self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load or reload a model and return when it serves.
+
+        ``config`` overrides ``config.pbtxt`` (JSON of ModelConfig); ``files`` maps version-relative
+        paths such as ``1/model.onnx`` to contents and is refused unless the operator allows it.
+
+        Raises:
+            ServeError: what failed, as the repository or the device reports it.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Take a model out of service: queued requests are answered first. Unknown names pass."""
+
+    def ready(self) -> bool:
+        """True once every model that can be served at start is, and until draining."""
+
 
 #: Tracing is off: values as Triton spells them, all strings.
 TRACE: Final[Mapping[str, object]] = {
@@ -49,9 +84,7 @@ def changed(kind: str, now: Mapping[str, object], asked: Mapping[str, object]) -
     for name, value in asked.items():
         if name not in now:
             known = ", ".join(now)
-            raise ServeError(
-                Reason.BAD_INPUT, f"unknown {kind} setting '{name}'; settings: {known}"
-            )
+            raise bad_input(f"unknown {kind} setting '{name}'; settings: {known}")
         if value is not None and value != now[name] and [value] != now[name]:
             raise ServeError(
                 Reason.UNSUPPORTED,
@@ -81,7 +114,7 @@ Resident = Callable[[str], int | None]
 WeightsStates = Callable[[], Mapping[str, str]]
 
 
-class AdminApi:
+class AdminApi(AdminAnswers):
     """Metadata, statistics, repository, shared memory and settings of one server.
 
     Every method that takes a model or region raises ``ServeError`` if there is none.
@@ -98,8 +131,8 @@ class AdminApi:
         weights_states: WeightsStates = lambda: {},
         node_state: Callable[[], object] = dict,
     ) -> None:
-        self.node_state = node_state
-        self.regions = regions
+        self._node_state = node_state
+        self._regions = regions
         self._plane = plane
         self._table = table
         self._control = control
@@ -110,11 +143,9 @@ class AdminApi:
     # ------------------------------------------------------------------------------ health
 
     def ready(self) -> bool:
-        """Whether load balancers should send requests here."""
         return self._plane.accepting and self._control.ready()
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether that model answers; false for an unknown one."""
         try:
             served = self._table.resolve(name, version)
         except ServeError:
@@ -143,9 +174,7 @@ class AdminApi:
         chosen = [s for s in self._table.all() if _matches(s, name, version)]
         if name and not chosen:
             which = f" version {version}" if version else ""
-            raise ServeError(
-                Reason.BAD_INPUT, f"requested model '{name[:128]}'{which} is not available"
-            )
+            raise bad_input(f"requested model '{name[:128]}'{which} is not available")
         entries = [
             model_statistics(served, self._wall_offset_ms, self._resident_bytes(served.key))
             for served in chosen
@@ -177,11 +206,6 @@ class AdminApi:
         ]
 
     async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
-        """Load or reload a model.
-
-        ``parameters`` may hold ``config`` (JSON of ModelConfig) and ``file:PATH`` (bytes, or
-        base64 text).
-        """
         config: str | None = None
         files: dict[str, bytes] = {}
         for key, value in (parameters or {}).items():
@@ -190,22 +214,30 @@ class AdminApi:
             elif key.startswith("file:"):
                 files[key.removeprefix("file:")] = _contents(key, value)
             else:
-                raise _bad(f"load takes the parameters 'config' and 'file:PATH', not '{key}'")
+                raise bad_input(f"load takes the parameters 'config' and 'file:PATH', not '{key}'")
         await self._control.load(name, config, files or None)
 
+    def node_state(self) -> object:
+        return self._node_state()
+
     async def unload(self, name: str) -> None:
-        """Take a model out of service once its queued requests are answered."""
         await self._control.unload(name)
 
     # ----------------------------------------------------------------------- shared memory
 
     def system_memory_status(self, region: str = "") -> list[dict[str, object]]:
-        return [_region(each) for each in self.regions.status(region)]
+        return [each.shown for each in self._regions.status(region)]
+
+    def system_memory_register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        self._regions.register(name, key, offset, byte_size)
+
+    def system_memory_unregister(self, region: str = "") -> None:
+        self._regions.unregister(region)
 
     def cuda_memory_status(self, region: str = "") -> list[dict[str, object]]:
         """No CUDA region can be registered, so there is none to report."""
         if region:
-            raise _bad(f"Unable to find cuda shared memory region: '{region}'")
+            raise bad_input(f"Unable to find cuda shared memory region: '{region}'")
         return []
 
     def cuda_memory_register(self, region: str) -> None:
@@ -221,13 +253,11 @@ class AdminApi:
     def trace_settings(
         self, asked: Mapping[str, object] | None = None, model: str = ""
     ) -> dict[str, object]:
-        """Trace settings, after a request for change if there is one."""
         if model:
             self._table.resolve(model)
         return changed("trace", TRACE, asked or {})
 
     def log_settings(self, asked: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Log settings, after a request for change if there is one."""
         return changed("log", LOGGING, asked or {})
 
 
@@ -236,18 +266,9 @@ def _matches(served: ServedModel, name: str, version: str) -> bool:
     return (not name or model.name == name) and (not version or str(model.version) == version)
 
 
-def _region(region: Region) -> dict[str, object]:
-    return {
-        "name": region.name,
-        "key": region.key,
-        "offset": region.offset,
-        "byte_size": region.byte_size,
-    }
-
-
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _bad(f"parameter '{key}' of load must be a string, got {type(value).__name__}")
+        raise bad_input(f"parameter '{key}' of load must be a string, got {type(value).__name__}")
     return value
 
 
@@ -257,11 +278,7 @@ def _contents(key: str, value: object) -> bytes:
     try:
         return base64.b64decode(_text(key, value), validate=True)
     except binascii.Error as error:
-        raise _bad(f"parameter '{key}' of load is not base64: {error}") from error
-
-
-def _bad(detail: str) -> ServeError:
-    return ServeError(Reason.BAD_INPUT, detail)
+        raise bad_input(f"parameter '{key}' of load is not base64: {error}") from error
 
 
 def model_metadata(served: ServedModel, versions: list[str]) -> dict[str, object]:

@@ -7,16 +7,83 @@ the form of Triton's JSON.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from inspect import isawaitable
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import Access
+from interlace.server.errors import InternalErrors
+
+
+class AdminAnswers(Protocol):
+    """One answer a method, as plain values in the form of Triton's JSON, or an awaitable of that.
+
+    Each may raise ``ServeError``. An empty version is the newest one, an empty name all of them.
+    What is left out here is not for a router, which has no models of its own.
+    """
+
+    def ready(self) -> bool:
+        """Whether load balancers should send requests here."""
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether that model answers; false for an unknown one."""
+
+    def server_metadata(self) -> object: ...
+    def models(self) -> object: ...
+    def model_metadata(self, name: str, version: str = "") -> object: ...
+    def model_config(self, name: str, version: str = "") -> object: ...
+    def statistics(self, name: str = "", version: str = "") -> object: ...
+    def index(self, ready_only: bool = False) -> object: ...
+    def load(self, name: str, parameters: Mapping[str, object] | None = None) -> object:
+        """Load or reload a model.
+
+        ``parameters`` may hold ``config`` (JSON of ModelConfig) and ``file:PATH`` (bytes, or
+        base64 text).
+        """
+        raise _not_here("loading a model", "put it into the fleet's folder of models")
+
+    def unload(self, name: str) -> object:
+        """Take a model out of service once its queued requests are answered."""
+        raise _not_here("unloading a model", "take it out of the fleet's folder of models")
+
+    def node_state(self) -> object:
+        """What routers and controllers are told."""
+        raise _not_here("the state of a node", "ask the node itself")
+
+    def system_memory_status(self, region: str = "") -> object:
+        return []
+
+    def system_memory_register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        raise _not_here("shared memory", "send tensors in the request")
+
+    def system_memory_unregister(self, region: str = "") -> object:
+        """Forget one region, or all for an empty name. Unknown names pass."""
+        return None
+
+    def cuda_memory_status(self, region: str = "") -> object:
+        return []
+
+    def cuda_memory_register(self, region: str) -> None:
+        raise _not_here("CUDA shared memory", "send tensors in the request")
+
+    def trace_settings(self, asked: Mapping[str, object] | None = None, model: str = "") -> object:
+        """Trace settings, after a request for change if there is one."""
+        raise _not_here("tracing", "ask a node")
+
+    def log_settings(self, asked: Mapping[str, object] | None = None) -> object:
+        """Log settings, after a request for change if there is one."""
+        raise _not_here("logging", "ask a node")
+
+
+def _not_here(what: str, instead: str) -> ServeError:
+    return ServeError(Reason.UNSUPPORTED, f"{what} is not for a router: {instead}")
+
 
 Asked = TypeVar("Asked")
 _RPC: Final = "/inference.GRPCInferenceService/"
@@ -161,7 +228,7 @@ def _model_ready(api: AdminAnswers, asked: ModelRequest) -> object:
 
 
 def _register(api: AdminAnswers, asked: RegisterRequest) -> None:
-    api.regions.register(asked.name, asked.key, asked.offset, asked.byte_size)
+    api.system_memory_register(asked.name, asked.key, asked.offset, asked.byte_size)
 
 
 _probe = partial(_get, access=Access.PROBE)
@@ -225,7 +292,7 @@ _MEMORY_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
         "SystemSharedMemoryRegister", f"{_SYSTEM}/region/{{name}}/register",
     ),
     _post(
-        RegionRequest, lambda api, asked: api.regions.unregister(asked.name),
+        RegionRequest, lambda api, asked: api.system_memory_unregister(asked.name),
         "SystemSharedMemoryUnregister",
         f"{_SYSTEM}/unregister", f"{_SYSTEM}/region/{{name}}/unregister",
     ),
@@ -261,3 +328,49 @@ METHODS: Final = (
     *_MEMORY_METHODS,
     *_SETTINGS_METHODS,
 )
+
+
+class AnswerTasks:
+    """Answers administrative requests, at once or from a task.
+
+    A client that leaves does not stop what it asked for.
+    """
+
+    def __init__(self) -> None:
+        self.running: set[asyncio.Future[None]] = set()
+        self._errors = InternalErrors()
+
+    def run(
+        self,
+        what: str,
+        ask: Callable[[], Any],
+        reply: Callable[[Any], None],
+        fail: Callable[[ServeError], None],
+    ) -> None:
+        """Call ``reply`` with what ``ask`` gives, or with what it gives to be awaited.
+
+        ``fail`` gets why there is none; ``what`` is for the log.
+        """
+        try:
+            answer = ask()
+            if not isawaitable(answer):
+                reply(answer)
+                return
+        except Exception as error:
+            fail(self._errors.refusal(error, what))
+            return
+        task = asyncio.ensure_future(self._finish(what, answer, reply, fail))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def _finish(
+        self,
+        what: str,
+        answer: Awaitable[Any],
+        reply: Callable[[Any], None],
+        fail: Callable[[ServeError], None],
+    ) -> None:
+        try:
+            reply(await answer)
+        except Exception as error:
+            fail(self._errors.refusal(error, what))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.request import Reply
 from interlace.core.tensor import BYTES, Tensor
+from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
 from interlace.server.model_table import ServedModel
 from interlace.server.tensor_json import DTYPES, frame
 
@@ -75,17 +76,6 @@ def _element(value: Any, index: int, labels: Sequence[str]) -> bytes:
     return f"{number}:{index}{label}".encode()
 
 
-Parameter = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedOutput:
-    """An output the caller names; ``classes`` > 0 asks for its top classes, not the tensor."""
-
-    name: str
-    classes: int = 0
-
-
 @dataclass(slots=True)
 class CheckedCall:
     """What everything about a call but its bytes comes to, for one deployment.
@@ -110,17 +100,75 @@ class CheckedCall:
     changes: int = 0
 
 
-class RequestTemplate:
-    """Everything about a call but its bytes: calls that share a template are checked once.
+#: Name, datatype, shape and bytes of one output.
+OutputShape = tuple[str, str, tuple[int, ...], int]
+#: What the start of a plain reply depends on: the deployment key, and its outputs.
+PlainKey = tuple[str, tuple[OutputShape, ...]]
 
-    A transport that sees the same model, names, datatypes, shapes, sizes, outputs and parameters
-    again hands in the same template; the data plane keeps in ``checked`` what it found.
+
+class ReplyStart:
+    """Response head and JSON part of a reply whose outputs all follow as bytes.
+
+    ``order`` are the positions of the model's outputs in the order of the reply, ``nbytes`` is the
+    size of the whole body.
     """
 
-    __slots__ = ("checked",)
+    __slots__ = ("data", "key", "nbytes", "order")
 
-    def __init__(self) -> None:
+    def __init__(self, key: PlainKey, order: tuple[int, ...], data: bytes, nbytes: int) -> None:
+        self.key = key
+        self.order = order
+        self.data = data
+        self.nbytes = nbytes
+
+
+class DecodedRequest:
+    """Everything that a request says but its raw tensors. Requests with the same bytes share it.
+
+    So they are checked once: the data plane keeps in ``checked`` what it found.
+
+    ``in_place`` holds the inputs if all of them can stay where they are received. ``direct`` says
+    that outputs are wanted as they are, ``plain`` that all are also wanted as bytes in the reply
+    over HTTP; ``start`` is that of the last such reply. A path of HTTP names the model, a message
+    of gRPC has ``model`` and ``version``.
+    """
+
+    __slots__ = (
+        "binary_bytes", "binary_default", "checked", "direct", "id", "in_place", "model",
+        "parameters", "plain", "sources", "start", "targets", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: str,
+        sources: tuple[InputSource, ...],
+        targets: tuple[OutputTarget, ...],
+        parameters: Mapping[str, Parameter],
+        model: str = "",
+        version: str = "",
+    ) -> None:
         self.checked: CheckedCall | None = None
+        self.start: ReplyStart | None = None
+        self.id = id
+        self.sources = sources
+        self.targets = targets
+        self.parameters = parameters
+        self.model = model
+        self.version = version
+        self.binary_default = parameters.get("binary_data_output") is True
+        self.binary_bytes = sum(source.nbytes for source in sources if source.follows)
+        self.in_place = sources if all(source.in_place for source in sources) else None
+        self.direct = not any(target.classes or target.region for target in targets)
+        binary = all(map(self.binary, targets)) if targets else self.binary_default
+        self.plain = self.direct and binary
+
+    def binary(self, target: OutputTarget) -> bool:
+        """Whether an output goes as bytes after the reply's JSON part."""
+        return self.binary_default if target.binary is None else target.binary
+
+    def as_json(self, target: OutputTarget) -> bool:
+        """Whether an output goes as numbers or texts in the reply's JSON part."""
+        return not (self.binary(target) or target.classes or target.region is not None)
 
 
 @dataclass(slots=True)
@@ -128,18 +176,16 @@ class InferenceCall:
     """One inference call, decoded but not yet checked against the model.
 
     Input bytes already lie in a shared-memory arena. ``budget_ms`` is the caller's own deadline
-    from now (gRPC deadline), ``None`` if it gave none; ``slo_ms`` and ``timeout`` stand in
-    ``parameters``. ``elapsed_ms`` is how long it has been under way already, at a router.
+    from now (gRPC deadline), ``None`` if it gave none; ``slo_ms`` and ``timeout`` stand in the
+    parameters of ``decoded``. ``elapsed_ms`` is how long it was under way before, at a router.
     """
 
     model: str
     version: str
     id: str
     inputs: tuple[Tensor, ...]
-    outputs: tuple[RequestedOutput, ...] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    decoded: DecodedRequest
     budget_ms: float | None = None
-    template: RequestTemplate | None = None
     elapsed_ms: float = 0.0
 
 

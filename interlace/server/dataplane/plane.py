@@ -3,24 +3,136 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import (
     CheckedCall,
+    DecodedRequest,
     InferenceCall,
     OnError,
     OnReply,
-    RequestedOutput,
-    RequestTemplate,
 )
-from interlace.server.dataplane.quarantine import Quarantine
+from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check, check_contents
 from interlace.server.model_table import ModelTable, ServedModel
+from interlace.shm.arena import ArenaMap
+
+_FILE: Final = "/proc/thread-self/schedstat"
+_NS_PER_MS: Final = 1e6
+
+
+class RunDelay:
+    """The time the loop's thread was ready but not running before the present turn of the loop.
+
+    What is read in a turn arrived up to so long before it. The kernel counts it (the second figure
+    of ``schedstat``, in ns, see proc(5)); where it does not, the wait is taken to be none.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turn_s = float("-inf")
+        self._total_ns = 0
+        self._waited_ms = 0.0
+        try:
+            self._file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def ms(self) -> float:
+        """The wait before this turn; only the first call of a turn reads it."""
+        turn_s = self._loop.time()
+        if turn_s != self._turn_s and self._file >= 0:
+            self._turn_s = turn_s
+            total_ns = int(os.pread(self._file, 64, 0).split()[1])
+            self._waited_ms = (total_ns - self._total_ns) / _NS_PER_MS if self._total_ns else 0.0
+            self._total_ns = total_ns
+        return self._waited_ms
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+#: Deaths from which on a request is refused, for how long after the last, and of how many requests
+#: that is remembered.
+DEATHS: Final = 2
+KEPT_MS: Final = 600_000.0
+KEPT: Final = 256
+#: An input is identified by so many bytes from each end.
+_END_BYTES: Final = 1 << 19
+
+View = Callable[[Span], memoryview]
+
+
+class Quarantine:
+    """Digests of inputs by deployment key, with the deaths that each caused.
+
+    Nothing is computed for models that none is remembered of.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._known: OrderedDict[tuple[str, bytes], tuple[int, float]] = OrderedDict()
+        self._models: frozenset[str] = frozenset()
+
+    def suspects(self, key: str) -> bool:
+        """True if something is remembered of that deployment."""
+        return key in self._models
+
+    def died(self, key: str, inputs: Sequence[Tensor], deaths: int, now_ms: float) -> None:
+        """Enter that so many processes ended while they ran this, and nothing else."""
+        name = (key, self._digest(inputs))
+        before, _ = self._known.pop(name, (0, 0.0))
+        self._known[name] = before + deaths, now_ms
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        self._models = frozenset(model for model, _ in self._known)
+
+    def check(self, key: str, inputs: Sequence[Tensor], now_ms: float) -> None:
+        """Refuse what has ended its worker too often.
+
+        Raises:
+            ServeError: BACKEND, with when it may be tried again.
+        """
+        self._forget(now_ms)
+        deaths, last_ms = self._known.get((key, self._digest(inputs)), (0, 0.0))
+        if deaths < DEATHS:
+            return
+        left_ms = last_ms + KEPT_MS - now_ms
+        raise ServeError(
+            Reason.BACKEND,
+            f"not run: these inputs ended the worker of '{model_name(key)}' {deaths} times; "
+            f"they are tried again after {left_ms / 1000.0:.0f} s, or when the model is reloaded",
+            retry_after_ms=left_ms,
+        )
+
+    def _forget(self, now_ms: float) -> None:
+        old = [name for name, (_, last_ms) in self._known.items() if last_ms + KEPT_MS <= now_ms]
+        for name in old:
+            del self._known[name]
+        if old:
+            self._models = frozenset(model for model, _ in self._known)
+
+    def _digest(self, inputs: Sequence[Tensor]) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        for tensor in inputs:
+            data = self._view(tensor.span)
+            digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
+            digest.update(data[:_END_BYTES])
+            digest.update(data[max(_END_BYTES, len(data) - _END_BYTES) :])
+        return digest.digest()
+
 
 #: Requests taken but not answered yet, over all models and transports.
 IN_FLIGHT_LIMIT: Final = 8192
@@ -52,12 +164,6 @@ class InferenceRuntime(Protocol):
     def count_refused(self, model: str, rows: int) -> None: ...
 
 
-class TensorMemory(Protocol):
-    """Where tensors can be read; an ``ArenaMap``."""
-
-    def view(self, span: Span) -> memoryview: ...
-
-
 class DataPlane:
     """Checks calls, hands them to the runtime, counts them. One thread calls everything."""
 
@@ -65,7 +171,7 @@ class DataPlane:
         self,
         runtime: InferenceRuntime,
         table: ModelTable,
-        arenas: TensorMemory,
+        arenas: ArenaMap,
         in_flight_limit: int = IN_FLIGHT_LIMIT,
         waited_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -106,8 +212,8 @@ class DataPlane:
         except ServeError as error:
             on_error(error)
             return None
-        if call.template is not None and self.refusing:
-            refusal = self.known_refusal(call.template)
+        if self.refusing:
+            refusal = self.known_refusal(call.decoded)
             if refusal is not None:
                 on_error(refusal)
                 return None
@@ -138,13 +244,13 @@ class DataPlane:
             self._refusing_until_ms = _NEVER
         return self._refusing_until_ms != _NEVER
 
-    def known_refusal(self, template: RequestTemplate) -> ServeError | None:
-        """Why a call of this template would be refused now, where that is known without its inputs.
+    def known_refusal(self, decoded: DecodedRequest) -> ServeError | None:
+        """Why such a call would be refused now, where that is known without its inputs.
 
         The engine refused the same a moment ago, and nothing happened since that makes room. The
         call is counted as refused: the caller of this gives the refusal to its client.
         """
-        checked = template.checked
+        checked = decoded.checked
         if checked is None or checked.refusal is None or not self.accepting:
             return None
         if checked.changes != self._runtime.changes or self._now_ms() >= checked.until_ms:
@@ -174,12 +280,9 @@ class DataPlane:
                 f"Exceeds maximum queue size: {self.in_flight} requests are in flight",
                 retry_after_ms=100.0,
             )
-        template = call.template
-        checked = None if template is None else template.checked
+        checked = call.decoded.checked
         if checked is None or checked.served is not served:
-            checked = check(served, call)
-            if template is not None:
-                template.checked = checked
+            checked = call.decoded.checked = check(served, call)
         return checked
 
     def _request(self, checked: CheckedCall, call: InferenceCall) -> Request:
@@ -230,7 +333,7 @@ class DataPlane:
         """Remember a refusal for as long as it holds.
 
         A later request has a later deadline: it is late by less, and by nothing in the end. One
-        that is given a tighter deadline than its template says is refused all the more.
+        that is given a tighter deadline than its parameters say is refused all the more.
 
         Where a queue is full to the last deadline, that end comes within a row's time, and every
         other request would be one for the engine to judge: so a refusal holds a little longer,
@@ -244,7 +347,7 @@ class DataPlane:
             self._refusing_until_ms = max(self._refusing_until_ms, checked.until_ms)
 
 
-def output_order(wanted: Sequence[RequestedOutput], outputs: Sequence[Tensor]) -> tuple[int, ...]:
+def output_order(wanted: Sequence[OutputTarget], outputs: Sequence[Tensor]) -> tuple[int, ...]:
     """Positions of a reply's outputs in the order the client named them; none named asks for all.
 
     Raises:

@@ -8,7 +8,8 @@ from typing import Final
 from interlace.core.errors import ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, Tensor, TensorSpec, element_count
-from interlace.server.dataplane.call import CheckedCall, InferenceCall, Parameter
+from interlace.server.dataplane.call import CheckedCall, InferenceCall
+from interlace.server.dataplane.tensor_places import Parameter
 from interlace.server.model_table import ServedModel
 
 #: Numbers in parameters are below this; larger ones do not fit the floats they become.
@@ -40,8 +41,8 @@ def check(served: ServedModel, call: InferenceCall) -> CheckedCall:
         key=model.key,
         rows=rows,
         shape=tuple((t.name, t.shape[first:]) for t in inputs),
-        priority=_priority(call.parameters) or model.terms.priority,
-        slo_ms=min(model.terms.slo_ms, *_limits_ms(call.parameters)),
+        priority=_priority(call.decoded.parameters) or model.terms.priority,
+        slo_ms=min(model.terms.slo_ms, *_limits_ms(call.decoded.parameters)),
         outputs=_outputs(model, call),
         order=order,
         inspect=tuple(i for i, t in enumerate(inputs) if t.datatype in (BYTES, "BOOL")),
@@ -163,13 +164,13 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 def _outputs(model: Model, call: InferenceCall) -> tuple[str, ...]:
     known = {spec.name for spec in model.signature.outputs}
-    for wanted in call.outputs:
+    for wanted in call.decoded.targets:
         if wanted.name not in known:
             raise bad_input(
                 f"unexpected inference output '{wanted.name[:128]}' for model '{model.name}'; "
                 f"it gives {_names(sorted(known))}"
             )
-    names = tuple(wanted.name for wanted in call.outputs)
+    names = tuple(wanted.name for wanted in call.decoded.targets)
     if len(set(names)) != len(names):
         raise _bad(f"an output of model '{model.name}' is requested twice: {names}", call)
     return names

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import ServeError, bad_input
 from interlace.proto.messages import HEALTH, SERVICE, request_class, response_class
-from interlace.server.administration.answers import AdminAnswers
-from interlace.server.administration.methods import AdminMethod
+from interlace.server.administration.methods import AdminAnswers, AdminMethod, AnswerTasks
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.headers import TRAILERS_OK
-from interlace.server.grpc.rpc import MessageSink
-from interlace.server.grpc.stream import GrpcStream
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.internal_errors import InternalErrors
+from interlace.server.grpc.stream import GrpcStream, MessageSink
+from interlace.server.limits import HeapBudget
 
 
 class RpcMethod:
@@ -41,7 +38,7 @@ class RpcMethod:
         try:
             fields: dict[str, Any] = _plain(self._request.FromString(bytes(message)))
         except DecodeError as error:
-            raise ServeError(Reason.BAD_INPUT, f"malformed {self.name}: {error}") from error
+            raise bad_input(f"malformed {self.name}: {error}") from error
         return fields
 
     def answer(self, api: AdminAnswers, fields: dict[str, Any]) -> object | Awaitable[object]:
@@ -103,8 +100,7 @@ class Administration:
         self.api = api
         self._limit_bytes = limit_bytes
         self._budget = budget
-        self.errors = InternalErrors()
-        self.tasks: set[asyncio.Future[None]] = set()  #: keeps those alive whose client has gone
+        self.tasks = AnswerTasks()
 
     def sink(
         self,
@@ -134,7 +130,7 @@ class AdminCall:
         try:
             if self._fields is not None:
                 text = f"{self._method.name} takes one message, got more"
-                raise ServeError(Reason.BAD_INPUT, text)
+                raise bad_input(text)
             self._fields = self._method.decode(message)
         except ServeError as error:
             self._stream.refuse(error)
@@ -143,38 +139,23 @@ class AdminCall:
         return self._shared.sink(self._stream, compressed, self.whole, self._stream.refuse)
 
     def end(self) -> None:
-        try:
-            if self._fields is None:
-                text = f"{self._method.name} takes one message, got none"
-                raise ServeError(Reason.BAD_INPUT, text)
-            result = self._method.answer(self._shared.api, self._fields)
-            if not isinstance(result, Awaitable):
-                self._reply(result)
-                return
-        except Exception as error:
-            self._refuse(error)
+        method, fields = self._method, self._fields
+        if fields is None:
+            text = f"{method.name} takes one message, got none"
+            self._stream.refuse(bad_input(text))
             return
-        task = asyncio.ensure_future(self._finish(result))
-        self._shared.tasks.add(task)
-        task.add_done_callback(self._shared.tasks.discard)
+        asked = partial(method.answer, self._shared.api, fields)
+        self._shared.tasks.run(method.name, asked, self._reply, self._refuse)
 
     def gone(self) -> None:
         """What was asked is done all the same: a load goes on without its client."""
-
-    async def _finish(self, result: Awaitable[object]) -> None:
-        try:
-            self._reply(await result)
-        except Exception as error:
-            self._refuse(error)
 
     def _reply(self, result: object) -> None:
         if self._stream.call is self:
             data = self._method.encode(result)
             self._stream.answer([data], len(data))
 
-    def _refuse(self, error: Exception) -> None:
-        if not isinstance(error, ServeError):
-            error = self._shared.errors.refusal(error, self._method.name)
+    def _refuse(self, error: ServeError) -> None:
         if self._stream.call is self:
             self._stream.refuse(error)
 
@@ -212,7 +193,7 @@ class HealthWatchCall:
 
     def end(self) -> None:
         if self._fields is None:
-            self._refuse(ServeError(Reason.BAD_INPUT, "Watch takes one message, got none"))
+            self._refuse(bad_input("Watch takes one message, got none"))
 
     def gone(self) -> None:
         self._forget(self)

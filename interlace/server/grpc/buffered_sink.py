@@ -10,7 +10,7 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.server.compression import unpack_small, unpacked
 from interlace.server.grpc.stream import GrpcStream
-from interlace.server.heap_budget import HeapBudget, HeapReservation
+from interlace.server.limits import HeapBudget, HeapReservation
 
 #: Unpacked on the event loop, packed and plain.
 _HERE_BYTES: Final = 64 << 10

@@ -12,6 +12,8 @@ import logging
 import select
 import socket
 import ssl
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -26,9 +28,8 @@ from interlace.server.grpc.http2_frames import (
     NO_ERROR,
     PeerError,
 )
-from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.service import GrpcService
-from interlace.server.grpc.timeouts import LingeringSockets, StallTimeouts
+from interlace.server.limits import GrpcLimits
 from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ _WRITE: Final = select.EPOLLOUT
 class _Client:
     """A connection, and what the loop waits for on it."""
 
-    __slots__ = ("connection", "interest", "timeouts")
+    __slots__ = ("connection", "interest")
 
     def __init__(
         self, make: Callable[[Callable[[], None]], Http2Connection], wake: Callable[[_Client], None]
@@ -55,7 +56,38 @@ class _Client:
         """``make`` gets what the connection calls when it has something to write."""
         self.interest = _READ
         self.connection = make(lambda: wake(self))
-        self.timeouts = StallTimeouts(self.connection)
+
+
+class LingeringSockets:
+    """Sockets that are not read any more, each kept for ``linger_s``, ``limit`` of them at most.
+
+    A peer that waits for the end before it connects again is held to one connection in that time.
+    """
+
+    def __init__(self, linger_s: float, limit: int) -> None:
+        self._linger_s = linger_s
+        self._limit = limit
+        self._kept: deque[tuple[float, socket.socket]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, sock: socket.socket) -> None:
+        """Close it later; the oldest now, where there are too many."""
+        self._kept.append((time.monotonic() + self._linger_s, sock))
+        if len(self._kept) > self._limit:
+            self._kept.popleft()[1].close()
+
+    def expire(self) -> None:
+        """Close those whose time has passed."""
+        now_s = time.monotonic()
+        while self._kept and self._kept[0][0] <= now_s:
+            self._kept.popleft()[1].close()
+
+    def close(self) -> None:
+        """Close all."""
+        while self._kept:
+            self._kept.popleft()[1].close()
 
 
 class EpollLoop:
@@ -301,8 +333,8 @@ class EpollLoop:
         if len(self._shaking) > self._limits.max_connections // 8:
             self._give_up_handshake(next(iter(self._shaking)), OSError("too many connections"))
             return True
-        idlest = max(self._clients.values(), key=lambda client: client.timeouts.idle_ms)
-        if idlest.timeouts.idle_ms < _IDLE_MS:
+        idlest = max(self._clients.values(), key=lambda client: client.connection.idle_ms)
+        if idlest.connection.idle_ms < _IDLE_MS:
             return False
         self._close(idlest, PeerError(NO_ERROR, "idle, and others are waiting"))
         return True
@@ -326,11 +358,11 @@ class EpollLoop:
     def _look_for_stalls(self) -> None:
         """Cut off clients that left a greeting, a message, or our answers lying."""
         for client in list(self._clients.values()):
-            if not client.timeouts.look(_TICK_S * 1000.0):
+            if not client.connection.look(_TICK_S * 1000.0):
                 self._close(client)
-        kept = sorted(self._clients.values(), key=lambda client: client.timeouts.kept_bytes)
-        excess = sum(client.timeouts.kept_bytes for client in kept) - self._limits.max_heap_bytes
+        kept = sorted(self._clients.values(), key=lambda client: client.connection.kept_bytes)
+        excess = sum(client.connection.kept_bytes for client in kept) - self._limits.max_heap_bytes
         while excess > 0:  # of clients that ask and do not read their answers
             client = kept.pop()
-            excess -= client.timeouts.kept_bytes
+            excess -= client.connection.kept_bytes
             self._close(client, PeerError(ENHANCE_YOUR_CALM, "answers are not being read"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from interlace.server.grpc.http2_frames import (
     DATA,
@@ -31,15 +32,11 @@ _FRAMES_A_TURN: Final = 64
 _TURN_S: Final = 100e-6
 
 
-class FrameHandler(Protocol):
-    """Acts on the frames of a connection."""
-
-    def data_stream(self, number: int, length: int, ends: bool) -> GrpcStream | None:
-        """The stream that a DATA frame of ``length`` belongs to; ``None`` if it is to be
-        ignored."""
-
-    def control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """Any other frame, whole."""
+#: The stream that a DATA frame of some length belongs to, which may be its last; ``None`` if it is
+#: to be ignored.
+DataStream = Callable[[int, int, bool], GrpcStream | None]
+#: Acts on any other frame: kind, flags, stream, payload.
+Control = Callable[[int, int, int, bytes], None]
 
 
 class FrameReader:
@@ -51,12 +48,18 @@ class FrameReader:
     """
 
     def __init__(
-        self, sock: socket.socket, frames: FrameHandler, scratch: memoryview, max_control_bytes: int
+        self,
+        sock: socket.socket,
+        data_stream: DataStream,
+        control: Control,
+        scratch: memoryview,
+        max_control_bytes: int,
     ) -> None:
         self.received_bytes = 0
         self.greeted = False
         self._sock = sock
-        self._frames = frames
+        self._find = data_stream
+        self._control = control
         self._scratch = scratch
         self._max_control_bytes = max_control_bytes
         self.unfinished = False  #: the turn ended before the frames that were read
@@ -147,7 +150,7 @@ class FrameReader:
             if size - at - 9 < length:
                 return at
             at += 9 + length
-            self._frames.control(kind, flags, number, bytes(view[at - length : at]))
+            self._control(kind, flags, number, bytes(view[at - length : at]))
 
     def _greet(self, start: bytes) -> int:
         if not PREFACE.startswith(start):
@@ -157,7 +160,7 @@ class FrameReader:
 
     def _whole_data(self, payload: memoryview, flags: int, number: int) -> None:
         ends = bool(flags & END_STREAM)
-        stream = self._frames.data_stream(number, len(payload), ends)
+        stream = self._find(number, len(payload), ends)
         if stream is None:
             return
         if payload:
@@ -178,7 +181,7 @@ class FrameReader:
                 raise PeerError(PROTOCOL_ERROR, f"{pad} bytes of padding in a frame of {length}")
         self._pad_left = pad
         self._data_ends = bool(flags & END_STREAM)
-        self._data_stream = self._frames.data_stream(number, length, self._data_ends)
+        self._data_stream = self._find(number, length, self._data_ends)
         self._inside = True
         return used
 

@@ -11,15 +11,14 @@ from urllib.parse import quote
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from interlace.server.api_keys import given_key
+from interlace.server.errors import GrpcStatus
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.header_table import CountedHeaderTable
 from interlace.server.grpc.http2_frames import (
     COMPRESSION_ERROR,
     ENHANCE_YOUR_CALM,
     PROTOCOL_ERROR,
     PeerError,
 )
-from interlace.server.grpc.status import GrpcStatus
 
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _CACHED_BLOCKS: Final = 64
@@ -60,9 +59,7 @@ class CallHeadDecoder:
     """
 
     def __init__(self, max_header_bytes: int) -> None:
-        self._table = CountedHeaderTable()
         self._decoder = Decoder(max_header_list_size=max_header_bytes)
-        self._decoder.header_table = self._table
         self._known: dict[bytes, CallHead] = {}
 
     def read(self, block: bytes) -> CallHead:
@@ -77,7 +74,7 @@ class CallHeadDecoder:
         if _size_updates(block) > _SIZE_UPDATES_MAX:
             text = f"header block: more than {_SIZE_UPDATES_MAX} changes of the table's size"
             raise PeerError(COMPRESSION_ERROR, text)
-        before = self._table.state
+        mark = TableMark(self._decoder)
         try:
             pairs = [(bytes(n), bytes(v)) for n, v in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
@@ -85,11 +82,28 @@ class CallHeadDecoder:
         except (HPACKError, IndexError, ValueError) as error:
             raise PeerError(COMPRESSION_ERROR, f"header block: {error}") from error
         head = read_head(pairs)
-        if self._table.state != before or len(self._known) >= _CACHED_BLOCKS:
+        if not mark.unchanged or len(self._known) >= _CACHED_BLOCKS:
             self._known.clear()
-        if self._table.state == before and len(block) <= _CACHED_BLOCK_BYTES:
+        if mark.unchanged and len(block) <= _CACHED_BLOCK_BYTES:
             self._known[block] = head
         return head
+
+
+class TableMark:
+    """The state of a decoder's dynamic table: its newest entry, which is a new object, and size."""
+
+    __slots__ = ("_newest", "_size", "_table")
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._table = decoder.header_table
+        self._newest: object = next(iter(self._table.dynamic_entries), None)
+        self._size = self._table.maxsize
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether blocks since then left the table as it was: they mean the same at any time."""
+        newest = next(iter(self._table.dynamic_entries), None)
+        return newest is self._newest and self._table.maxsize == self._size
 
 
 def _size_updates(block: bytes) -> int:

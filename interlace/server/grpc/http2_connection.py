@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_reader import FrameReader
@@ -17,9 +17,9 @@ from interlace.server.grpc.http2_frames import (
     PROTOCOL_ERROR,
     PeerError,
 )
-from interlace.server.grpc.limits import GrpcLimits, TokenBucket
-from interlace.server.grpc.rpc import RpcCall
+from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.stream import GrpcStream
+from interlace.server.limits import GrpcLimits, TokenBucket
 
 #: Window updates that a client may send for each call, and for each DATA frame that it gets (as in
 #: nghttp2 and Envoy): one for the stream, one for the connection, and some that are eager.
@@ -82,13 +82,6 @@ _IDLE_BYTES: Final = 256
 _FREE: Final = frozenset((h2.HEADERS, h2.WINDOW_UPDATE, h2.RST_STREAM))
 
 
-class RpcService(Protocol):
-    """Opens the calls of a connection's streams."""
-
-    def open(self, stream: GrpcStream) -> RpcCall | None:
-        """The call that this stream's head opens; ``None`` if it was answered at once."""
-
-
 class Http2Connection:
     """Streams by number, and the halves that read and write their bytes.
 
@@ -100,7 +93,7 @@ class Http2Connection:
     def __init__(
         self,
         sock: socket.socket,
-        service: RpcService,
+        service: GrpcService,
         limits: GrpcLimits,
         scratch: memoryview,
         wake: Callable[[], None],
@@ -109,7 +102,9 @@ class Http2Connection:
         self.sock = sock
         self.limits = limits
         self.writer = FrameWriter(sock, limits.max_backlog_bytes, wake)
-        self.reader = FrameReader(sock, self, scratch, limits.max_header_bytes + 512)
+        self.reader = FrameReader(
+            sock, self.data_stream, self.control, scratch, limits.max_header_bytes + 512
+        )
         self.streams: dict[int, GrpcStream] = {}
         self.draining = False  #: no new streams
         self._service = service
@@ -119,6 +114,10 @@ class Http2Connection:
         self._initial_window = h2.DEFAULT_WINDOW
         self._windows_grew = False
         self.configured = False  #: the client's first SETTINGS have come
+        self.idle_ms = 0.0  #: without a call, when last looked
+        self.kept_bytes = 0  #: copies that wait for the client to make room, when last looked
+        self._seen_bytes = -1, -1  # received and sent, when last looked
+        self._stalled_ms = 0.0
         self._budget = AbuseBudget(limits, burst_share)
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             h2.HEADERS: self._headers,
@@ -166,6 +165,22 @@ class Http2Connection:
             with suppress(OSError):  # it has gone, as it should
                 self.writer.flush()
         self.writer.close()
+
+    def look(self, since_ms: float) -> bool:
+        """Call this every ``since_ms``. Ends streams whose client owes us bytes, or takes none of
+        ours, for longer than the limit; False if the connection itself is stuck."""
+        self.kept_bytes = 0
+        for stream in list(self.streams.values()):
+            stream.look_for_stall(since_ms)
+            self.kept_bytes += stream.kept_bytes if stream.queue else 0
+        received_bytes, sent_bytes = self._seen_bytes
+        self._seen_bytes = self.reader.received_bytes, self.writer.sent_bytes
+        quiet = not self.streams and received_bytes == self.reader.received_bytes
+        self.idle_ms = self.idle_ms + since_ms if quiet else 0.0
+        waits = self.writer.backlog_bytes > 0 or not self.configured
+        stands = waits and sent_bytes == self.writer.sent_bytes
+        self._stalled_ms = self._stalled_ms + since_ms if stands else 0.0
+        return self._stalled_ms < self.limits.stall_timeout_ms
 
     # ------------------------------------------------------------------------- from the reader
 

@@ -7,13 +7,12 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
-from interlace.server.body_decoder.client import BodyDecoder
-from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates, checked
+from interlace.server.body_decoder import Coding
+from interlace.server.dataplane.call import DecodedRequest
+from interlace.server.dataplane.inference import InferenceContext, gathered
+from interlace.server.grpc.infer_head import InferHeads, check_count
 from interlace.server.grpc.infer_wire import RAW_TAG, malformed, scan
-from interlace.server.grpc.limits import FIELDS_MAX, TENSORS_MAX, GrpcLimits
-from interlace.server.heap_budget import HeapBudget, HeapReservation
-from interlace.server.shared_memory import Regions
-from interlace.shm.arena import Arena
+from interlace.server.limits import FIELDS_MAX, TENSORS_MAX, GrpcLimits, HeapBudget, HeapReservation
 from interlace.shm.blocks import ArenaBlocks
 
 _SMALL_BYTES: Final = 4096
@@ -28,12 +27,12 @@ class DecodedInfer:
     It owns the ``blocks`` of the arena that hold them, until its call is answered.
     """
 
-    __slots__ = ("blocks", "id", "inputs", "template")
+    __slots__ = ("blocks", "id", "inputs", "request")
 
     def __init__(
-        self, template: InferTemplate, id: str, inputs: tuple[Tensor, ...], blocks: ArenaBlocks
+        self, request: DecodedRequest, id: str, inputs: tuple[Tensor, ...], blocks: ArenaBlocks
     ) -> None:
-        self.template = template
+        self.request = request
         self.id = id
         self.inputs = inputs
         self.blocks = blocks
@@ -65,93 +64,80 @@ class UnreadInfer:
 class InferDecoder:
     """Puts requests into the arena as they come in. What raises ``ServeError`` keeps nothing."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        regions: Regions,
-        limits: GrpcLimits,
-        heap: HeapBudget,
-        bodies: BodyDecoder,
-    ) -> None:
+    def __init__(self, context: InferenceContext, limits: GrpcLimits, heap: HeapBudget) -> None:
         """``heap`` bounds what is kept of unfinished messages outside of the arena."""
         self.limits = limits
         self.heap = heap
-        self.arena = arena
-        self._number = arena.number
-        self._memory = arena.memory
-        self._templates = InferTemplates()
-        self._regions = regions
-        self._bodies = bodies
+        self.arena = context.arena
+        self._number = context.arena.number
+        self._memory = context.arena.memory
+        self._heads = InferHeads()
+        self._regions = context.regions
+        self._bodies = context.bodies
 
     def whole(self, message: memoryview) -> DecodedInfer | UnreadInfer:
         """Take a request that is there in one piece."""
         data = bytes(message) if len(message) < _SMALL_BYTES else message
         rest, call_id, raws = scan(data)
-        if len(rest) > _HERE_BYTES:
-            blocks = ArenaBlocks(self.arena)
-            try:
-                spans = [self._copied(value, blocks) for value in _values(data, raws)]
-                return self._unread(rest, call_id, spans, blocks)
-            except ServeError:
-                blocks.free()
-                raise
-        template = self._template(rest, call_id, tuple(raws[1::2]))
-        head = template.head
         blocks = ArenaBlocks(self.arena)
-        if len(raws) == 2 and not head.ranges:  # the common case: one tensor
+        if len(raws) == 2 and len(rest) <= _HERE_BYTES:
+            _check_id(call_id)
             start, size = raws
-            offset = blocks.alloc(size)
-            self._memory[offset : offset + size] = data[start : start + size]
-            name, datatype, shape = head.inputs[0]
-            tensor = Tensor(name, datatype, shape, Span(self._number, offset, size))
-            return DecodedInfer(template, call_id, (tensor,), blocks)
+            request = self._heads.find(rest, (size,))
+            if request.in_place is not None:  # the common case: one tensor
+                span = self._copied(data[start : start + size], blocks)
+                source = request.in_place[0]
+                tensor = Tensor(source.name, source.datatype, source.shape, span)
+                return DecodedInfer(request, call_id, (tensor,), blocks)
         try:
-            spans = self._store(head, _values(data, raws), (), blocks)
+            places = zip(raws[::2], raws[1::2], strict=True)
+            spans = [self._copied(data[at : at + size], blocks) for at, size in places]
+            return self._taken(rest, call_id, spans, blocks)
         except ServeError:
             blocks.free()
             raise
-        return DecodedInfer(template, call_id, _tensors(head, spans), blocks)
 
     def received(
         self, message: bytes, spans: Sequence[Span], blocks: ArenaBlocks
     ) -> DecodedInfer | UnreadInfer:
         """Take a request whose raw tensors were received into ``blocks`` already, at ``spans``."""
         rest, call_id, _ = scan(message)
-        if len(rest) > _HERE_BYTES:
-            return self._unread(rest, call_id, spans, blocks)
-        template = self._template(rest, call_id, tuple([span.nbytes for span in spans]))
-        head = template.head
-        if head.typed is not None or head.ranges:
-            spans = self._store(head, (), spans, blocks)
-        return DecodedInfer(template, call_id, _tensors(head, spans), blocks)
+        return self._taken(rest, call_id, spans, blocks)
 
     async def read(self, unread: UnreadInfer) -> DecodedInfer | ServeError:
         """The request once its head was read, elsewhere; or why it is not taken."""
         blocks, spans = unread.blocks, unread.spans
         try:
             try:
-                head, typed, more = await self._bodies.read_head(unread.head)
+                request, more = await self._bodies.decode(unread.head, Coding.PROTOBUF)
             finally:
                 unread.head_blocks.free()
             blocks.take_over(more)
-            checked(head, len(spans))
-            if typed or head.ranges:
-                spans = self._store(head, (), typed or spans, blocks)
+            check_count(request, len(spans))
+            return self._placed(request, unread.id, spans, blocks)
         except ServeError as error:
             blocks.free()
             return error
         except BaseException:
             blocks.free()
             raise
-        return DecodedInfer(InferTemplate(head), unread.id, _tensors(head, spans), blocks)
 
-    def _unread(
+    def _taken(
         self, rest: bytes, call_id: str, spans: Sequence[Span], blocks: ArenaBlocks
-    ) -> UnreadInfer:
-        _checked_id(call_id)
-        head_blocks = ArenaBlocks(self.arena)
-        head = self._copied(rest, head_blocks)
-        return UnreadInfer(head, head_blocks, call_id, spans, blocks)
+    ) -> DecodedInfer | UnreadInfer:
+        _check_id(call_id)
+        if len(rest) > _HERE_BYTES:
+            head_blocks = ArenaBlocks(self.arena)
+            head = self._copied(rest, head_blocks)
+            return UnreadInfer(head, head_blocks, call_id, spans, blocks)
+        request = self._heads.find(rest, tuple([span.nbytes for span in spans]))
+        return self._placed(request, call_id, spans, blocks)
+
+    def _placed(
+        self, request: DecodedRequest, call_id: str, spans: Sequence[Span], blocks: ArenaBlocks
+    ) -> DecodedInfer:
+        inputs = gathered(request.sources, spans, blocks, self.arena, self._regions)
+        return DecodedInfer(request, call_id, inputs, blocks)
 
     def _copied(self, value: bytes | memoryview, blocks: ArenaBlocks) -> Span:
         size = len(value)
@@ -159,50 +145,10 @@ class InferDecoder:
         self._memory[offset : offset + size] = value
         return Span(self._number, offset, size)
 
-    def _template(self, rest: bytes, call_id: str, sizes: tuple[int, ...]) -> InferTemplate:
-        _checked_id(call_id)
-        return self._templates.find(rest, sizes)
 
-    def _store(
-        self,
-        head: InferHead,
-        values: Sequence[bytes | memoryview],
-        received: Sequence[Span],
-        blocks: ArenaBlocks,
-    ) -> list[Span]:
-        """Copy what is not in the arena yet, each input in its turn: in ``received``, in client
-        shared memory, typed in the head, or among ``values``."""
-        sources = iter(values if head.typed is None else head.typed)
-        there = iter(received)
-        spans: list[Span] = []
-        for position in range(len(head.inputs)):
-            shared = head.ranges.get(position)
-            if shared is None and received:
-                spans.append(next(there))
-                continue
-            value = b"" if shared is not None else next(sources)
-            size = len(value) if shared is None else shared.nbytes
-            offset = blocks.alloc(size)
-            spans.append(Span(self._number, offset, size))
-            target = self._memory[offset : offset + size]
-            if shared is None:
-                target[:] = value
-            else:
-                self._regions.read_into(shared.region, shared.offset, target)
-        return spans
-
-
-def _values(data: bytes | memoryview, raws: Sequence[int]) -> list[bytes | memoryview]:
-    return [data[at : at + size] for at, size in zip(raws[::2], raws[1::2], strict=True)]
-
-
-def _checked_id(call_id: str) -> None:
+def _check_id(call_id: str) -> None:
     if len(call_id) > _ID_BYTES_MAX:
         raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
-
-
-def _tensors(head: InferHead, spans: Sequence[Span]) -> tuple[Tensor, ...]:
-    return tuple([Tensor(*each, span) for each, span in zip(head.inputs, spans, strict=True)])
 
 
 #: Gets a request, one whose head is yet to be read, or why it was not taken.

@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import ServeError, bad_input
 from interlace.proto.messages import ModelInferRequest
-from interlace.server.cache import GenerationalCache
-from interlace.server.dataplane.call import Parameter, RequestedOutput, RequestTemplate
+from interlace.server.dataplane.call import DecodedRequest
+from interlace.server.dataplane.tensor_places import (
+    InputSource,
+    OutputTarget,
+    Parameter,
+    RegionSpan,
+)
 from interlace.server.grpc.infer_wire import malformed
+from interlace.server.limits import GenerationalCache
 
 #: Datatype: the field that holds its elements, and ``array``'s code for them.
 _FIELDS: Final[dict[str, tuple[str, str]]] = {
@@ -77,79 +82,37 @@ def _fits(code: str, value: Any) -> bool:
 
 
 def _wrong_contents(name: str, detail: str) -> ServeError:
-    return ServeError(Reason.BAD_INPUT, f"input '{name[:128]}': {detail}")
+    return bad_input(f"input '{name[:128]}': {detail}")
 
 
-_TEMPLATES: Final = 2048
-_CACHED_HEAD_BYTES: Final = 4096
+_HEADS_KEPT: Final = 2048
+_KEPT_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class SharedMemoryRange:
-    """Bytes inside a region of client shared memory."""
-
-    region: str
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class InferHead:
-    """What a request says besides its id and raw tensors.
-
-    ``typed`` holds the bytes of inputs that came as typed contents (``None`` if none did), and
-    ``ranges`` where inputs lie in client shared memory, by position. ``targets`` says where outputs
-    go to client shared memory, by name.
-    """
-
-    model: str
-    version: str
-    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
-    outputs: tuple[tuple[str, int], ...]
-    parameters: dict[str, Parameter]
-    typed: tuple[bytes, ...] | None
-    ranges: dict[int, SharedMemoryRange]
-    targets: dict[str, SharedMemoryRange]
-
-
-class InferTemplate:
-    """What calls with the same head and the same sizes of tensors share."""
-
-    __slots__ = ("checks", "head", "outputs", "ranked")
-
-    def __init__(self, head: InferHead) -> None:
-        self.head = head
-        self.checks = RequestTemplate()
-        self.outputs = tuple([RequestedOutput(name, classes) for name, classes in head.outputs])
-        self.ranked = any(classes for _, classes in head.outputs)
-
-
-class InferTemplates:
-    """Templates by head and sizes of tensors."""
+class InferHeads:
+    """Heads by their bytes and the sizes of raw tensors."""
 
     def __init__(self) -> None:
-        self._known: GenerationalCache[tuple[bytes, tuple[int, ...]], InferTemplate] = (
-            GenerationalCache(_TEMPLATES)
-        )
+        self._known: GenerationalCache[tuple[bytes, tuple[int, ...]], DecodedRequest]
+        self._known = GenerationalCache(_HEADS_KEPT)
 
-    def find(self, head: bytes, sizes: tuple[int, ...]) -> InferTemplate:
-        """The template of a request with this head and raw tensors of these sizes.
+    def find(self, head: bytes, sizes: tuple[int, ...]) -> DecodedRequest:
+        """What a request with this head and raw tensors of these sizes says.
 
         Raises:
             ServeError: BAD_INPUT, the head is malformed or does not fit its raw tensors.
         """
         key = (head, sizes)
         found = self._known.get(key)
-        if found is not None:
-            return found
-        template = InferTemplate(checked(read_head(head), len(sizes)))
-        parsed = template.head
-        if len(head) <= _CACHED_HEAD_BYTES and parsed.typed is None:
-            self._known.put(key, template)
-        return template
+        if found is None:
+            found = read_head(head)
+            check_count(found, len(sizes))
+            if len(head) <= _KEPT_BYTES and not any(source.data for source in found.sources):
+                self._known.put(key, found)
+        return found
 
 
-def read_head(data: bytes) -> InferHead:
+def read_head(data: bytes) -> DecodedRequest:
     """Parse a head.
 
     Raises:
@@ -159,62 +122,64 @@ def read_head(data: bytes) -> InferHead:
         message = ModelInferRequest.FromString(data)
     except DecodeError as error:
         raise malformed(str(error)) from error
-    typed = [each for each in message.inputs if each.HasField("contents")]
-    values = tuple(typed_bytes(each.name, each.datatype, each.contents) for each in typed)
-    ranges = {
-        i: found
-        for i, each in enumerate(message.inputs)
-        if (found := _range(f"input '{each.name}'", each.parameters)) is not None
-    }
-    if typed and len(typed) + len(ranges) != len(message.inputs):
-        missing = next(each.name for each in message.inputs if not each.HasField("contents"))
-        raise _bad(f"input '{missing}' has no contents, and others have")
-    if typed and ranges:
-        raise _bad("some inputs have contents and some lie in shared memory: use one way")
-    targets = {
-        each.name: found
-        for each in message.outputs
-        if (found := _range(f"output '{each.name}'", each.parameters)) is not None
-    }
-    return InferHead(
+    sources = tuple([_source(each) for each in message.inputs])
+    if any(source.data is not None for source in sources):
+        if any(source.region is not None for source in sources):
+            raise bad_input("some inputs have contents and some lie in shared memory: use one way")
+        for source in sources:
+            if source.data is None:
+                raise bad_input(f"input '{source.name}' has no contents, and others have")
+    return DecodedRequest(
+        "",
+        sources,
+        tuple([_target(each) for each in message.outputs]),
+        {name: _value(name, each) for name, each in message.parameters.items()},
         message.model_name,
         message.model_version,
-        tuple((each.name, each.datatype, tuple(each.shape)) for each in message.inputs),
-        tuple((each.name, _classes(each)) for each in message.outputs),
-        {name: _value(name, each) for name, each in message.parameters.items()},
-        values if typed else None,
-        ranges,
-        targets,
     )
 
 
-def checked(head: InferHead, raw_count: int) -> InferHead:
-    """The head of a message with so many raw tensors.
+def check_count(head: DecodedRequest, raw_count: int) -> None:
+    """Refuse the head of a message with so many raw tensors if it has not as many inputs for them.
 
     Raises:
-        ServeError: BAD_INPUT, it does not fit them.
+        ServeError: BAD_INPUT.
     """
-    if head.typed is not None and raw_count:
-        name = head.inputs[0][0]
-        raise _bad(
-            f"contents field must not be specified when using raw_input_contents for '{name}' "
+    expected = sum(source.follows for source in head.sources)
+    if raw_count == expected:
+        return
+    typed = [each.name for each in head.sources if each.data is not None or each.at is not None]
+    if typed:
+        raise bad_input(
+            f"contents field must not be specified when using raw_input_contents for '{typed[0]}' "
             f"for model '{head.model}'"
         )
-    expected = 0 if head.typed is not None else len(head.inputs) - len(head.ranges)
-    if raw_count != expected:
-        raise _bad(
-            f"expected {expected} raw_input_contents for {len(head.inputs)} inputs of model "
-            f"'{head.model}', got {raw_count}"
-        )
-    return head
+    raise bad_input(
+        f"expected {expected} raw_input_contents for {len(head.sources)} inputs of model "
+        f"'{head.model}', got {raw_count}"
+    )
 
 
-def _range(what: str, parameters: Any) -> SharedMemoryRange | None:
+def _source(given: Any) -> InputSource:
+    region = _region(f"input '{given.name}'", given.parameters)
+    data, nbytes = None, 0 if region is None else region.nbytes
+    if given.HasField("contents"):
+        data = typed_bytes(given.name, given.datatype, given.contents)
+        nbytes = len(data)
+    return InputSource(given.name, given.datatype, tuple(given.shape), 0, nbytes, data, region)
+
+
+def _target(wanted: Any) -> OutputTarget:
+    region = _region(f"output '{wanted.name}'", wanted.parameters)
+    return OutputTarget(wanted.name, True, _classes(wanted), region)
+
+
+def _region(what: str, parameters: Any) -> RegionSpan | None:
     if "shared_memory_region" not in parameters:
         return None
     region = parameters["shared_memory_region"].string_param
     if "shared_memory_byte_size" not in parameters:
-        raise _bad(f"{what}: shared_memory_region without shared_memory_byte_size")
+        raise bad_input(f"{what}: shared_memory_region without shared_memory_byte_size")
     nbytes = parameters["shared_memory_byte_size"].int64_param
     offset = (
         parameters["shared_memory_offset"].int64_param
@@ -222,8 +187,10 @@ def _range(what: str, parameters: Any) -> SharedMemoryRange | None:
         else 0
     )
     if nbytes < 0 or offset < 0:
-        raise _bad(f"{what}: shared memory offset {offset} and size {nbytes} must not be negative")
-    return SharedMemoryRange(region, offset, nbytes)
+        raise bad_input(
+            f"{what}: shared memory offset {offset} and size {nbytes} must not be negative"
+        )
+    return RegionSpan(region, offset, nbytes)
 
 
 def _classes(output: Any) -> int:
@@ -231,17 +198,13 @@ def _classes(output: Any) -> int:
         return 0
     count = int(output.parameters["classification"].int64_param)
     if count < 0:
-        raise _bad(f"output '{output.name}': classification must be at least 0, got {count}")
+        raise bad_input(f"output '{output.name}': classification must be at least 0, got {count}")
     return count
 
 
 def _value(name: str, parameter: Any) -> Parameter:
     kind = parameter.WhichOneof("parameter_choice")
     if kind is None:
-        raise _bad(f"parameter '{name}' has no value")
+        raise bad_input(f"parameter '{name}' has no value")
     value: Parameter = getattr(parameter, kind)
     return value
-
-
-def _bad(detail: str) -> ServeError:
-    return ServeError(Reason.BAD_INPUT, detail)

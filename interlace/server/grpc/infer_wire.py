@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.grpc.limits import FIELDS_MAX, TENSORS_MAX
+from interlace.server.limits import FIELDS_MAX, TENSORS_MAX
 
 _MODEL_TAG: Final = 0x0A
 _VERSION_TAG: Final = 0x12

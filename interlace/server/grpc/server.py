@@ -16,42 +16,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from interlace.server.administration.answers import AdminAnswers
+from interlace.server.administration.methods import AdminAnswers
 from interlace.server.api_keys import ApiKeys
-from interlace.server.body_decoder.client import BodyDecoder
 from interlace.server.grpc.epoll_loop import EpollLoop
-from interlace.server.grpc.infer_calls import LocalInference
-from interlace.server.grpc.infer_decoder import InferDecoder
-from interlace.server.grpc.infer_response import ResponseEncoder
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.pending_calls import InferencePlane, PendingCalls
-from interlace.server.grpc.service import GrpcService, InferenceCalls
-from interlace.server.heap_budget import HeapBudget
+from interlace.server.grpc.infer_calls import CallFront
+from interlace.server.grpc.service import GrpcService
 from interlace.server.listening import listening_sockets
-from interlace.server.model_table import ModelTable
-from interlace.server.shared_memory import Regions
 from interlace.server.tls import FollowedContext
-from interlace.shm.arena import Arena, ArenaMap
 
 BACKLOG: Final = 1024
-
-
-def local_inference(
-    plane: InferencePlane,
-    table: ModelTable,
-    regions: Regions,
-    arena: Arena,
-    arenas: ArenaMap,
-    limits: GrpcLimits,
-    heap: HeapBudget,
-    bodies: BodyDecoder,
-) -> LocalInference:
-    """Inference by a data plane of this process. Inputs land in ``arena``.
-
-    ``bodies`` reads heads that would hold up the loop; whoever made it closes it.
-    """
-    decoder = InferDecoder(arena, regions, limits, heap, bodies)
-    return LocalInference(PendingCalls(plane, decoder, ResponseEncoder(arenas, regions, table)))
 
 
 class GrpcServer:
@@ -59,15 +32,12 @@ class GrpcServer:
 
     def __init__(
         self,
-        inference: InferenceCalls,
+        inference: CallFront,
         api: AdminAnswers,
-        limits: GrpcLimits,
-        heap: HeapBudget,
         keys: ApiKeys | None = None,
     ) -> None:
-        """``heap`` bounds what is kept of unfinished messages."""
-        self._service = GrpcService(inference, api, limits, heap, keys)
-        self._loop = EpollLoop(self._service, limits)
+        self._service = GrpcService(inference, api, keys)
+        self._loop = EpollLoop(self._service, inference.limits)
 
     @property
     def connections(self) -> int:

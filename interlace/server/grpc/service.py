@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from interlace.server.administration.answers import AdminAnswers
-from interlace.server.administration.methods import METHODS
+from interlace.server.administration.methods import METHODS, AdminAnswers
 from interlace.server.api_keys import Access, ApiKeys
+from interlace.server.errors import GrpcStatus
 from interlace.server.grpc.admin_calls import AdminCall, Administration, HealthWatchCall, RpcMethod
 from interlace.server.grpc.headers import ENCODINGS
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.rpc import RpcCall
-from interlace.server.grpc.status import GrpcStatus
-from interlace.server.grpc.stream import GrpcStream
-from interlace.server.heap_budget import HeapBudget
+from interlace.server.grpc.infer_calls import CallFront, ModelInferCall, ModelStreamInferCall
+from interlace.server.grpc.stream import GrpcStream, RpcCall
 
 MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 _STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -26,43 +23,22 @@ _WATCHES_MAX: Final = 256
 OpenCall = Callable[[GrpcStream], RpcCall | None]
 
 
-class StreamInferCall(RpcCall, Protocol):
-    """A ModelStreamInfer call."""
-
-    def close(self) -> None:
-        """The server is going: finish what is in flight, take nothing more."""
-
-
-class InferenceCalls(Protocol):
-    """Makes the calls that infer: here, or at a node behind this router."""
-
-    @property
-    def count(self) -> int: ...  #: calls without an answer
-    def unary(self, stream: GrpcStream) -> RpcCall | None: ...
-    def streaming(
-        self, stream: GrpcStream, forget: Callable[[StreamInferCall], None]
-    ) -> StreamInferCall: ...
-
-
 class GrpcService:
     """All methods of ``inference.GRPCInferenceService`` and ``grpc.health.v1.Health``."""
 
     def __init__(
         self,
-        inference: InferenceCalls,
+        inference: CallFront,
         api: AdminAnswers,
-        limits: GrpcLimits,
-        heap: HeapBudget,
         keys: ApiKeys | None = None,
     ) -> None:
-        """``heap`` bounds messages of administration that are unfinished."""
         self._inference = inference
-        self._admin = Administration(api, limits.max_heads_bytes, heap)
+        self._admin = Administration(api, inference.limits.max_heads_bytes, inference.heap)
         self._keys = keys or ApiKeys()
         self._watches: set[HealthWatchCall] = set()
-        self._streams: set[StreamInferCall] = set()
+        self._streams: set[ModelStreamInferCall] = set()
         self._methods: dict[str, tuple[Access, OpenCall]] = {
-            MODEL_INFER: (Access.USE, inference.unary),
+            MODEL_INFER: (Access.USE, self._infer),
             _STREAM_INFER: (Access.USE, self._stream),
         }
         for method in METHODS:
@@ -94,7 +70,7 @@ class GrpcService:
     @property
     def idle(self) -> bool:
         """Whether nothing that was asked is left to be answered."""
-        return not self._inference.count and not self._admin.tasks
+        return not self._inference.count and not self._admin.tasks.running
 
     def look(self) -> None:
         """Bring the health watches up to date."""
@@ -109,8 +85,11 @@ class GrpcService:
         for stream in list(self._streams):
             stream.close()
 
+    def _infer(self, stream: GrpcStream) -> RpcCall:
+        return ModelInferCall(stream, self._inference)
+
     def _stream(self, stream: GrpcStream) -> RpcCall:
-        call = self._inference.streaming(stream, self._streams.discard)
+        call = ModelStreamInferCall(stream, self._inference, self._streams.discard)
         self._streams.add(call)
         return call
 

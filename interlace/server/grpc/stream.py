@@ -6,9 +6,10 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from interlace.core.errors import ServeError
+from interlace.server.errors import GRPC_STATUS, GrpcStatus
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
 from interlace.server.grpc.headers import ANSWER_HEAD, TRAILERS_OK, CallHead, trailers
 from interlace.server.grpc.http2_frames import (
@@ -23,9 +24,49 @@ from interlace.server.grpc.http2_frames import (
     rst_stream,
     window_update,
 )
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.rpc import MessageSink, RpcCall
-from interlace.server.grpc.status import STATUS, GrpcStatus
+from interlace.server.limits import GrpcLimits
+
+
+class MessageSink(Protocol):
+    """Where a message goes whose bytes come in more than one piece."""
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take a piece; the view is good only during the call."""
+
+    def landing(self) -> memoryview | None:
+        """Where the next bytes belong, if they may be received straight into place."""
+
+    def landed(self, nbytes: int) -> None:
+        """That many bytes were received into ``landing()``."""
+
+    def finish(self) -> None:
+        """The message is complete."""
+
+    def abandon(self) -> None:
+        """The rest of the message will not come: give back what was taken for it."""
+
+
+class RpcCall(Protocol):
+    """What a method does with a stream. It answers through the stream, now or later.
+
+    ``streaming`` calls may stay open with nothing to say; the others owe one message.
+    """
+
+    @property
+    def streaming(self) -> bool: ...
+
+    def whole(self, message: memoryview) -> None:
+        """A complete, uncompressed message; the view is good only during the call."""
+
+    def sink(self, nbytes: int, compressed: bool) -> MessageSink:
+        """A message of ``nbytes`` begins, to come in pieces, or compressed."""
+
+    def end(self) -> None:
+        """The client has sent all it will."""
+
+    def gone(self) -> None:
+        """The client cancelled, or its connection broke: no answer is wanted."""
+
 
 #: Compressed flag and length, before each message.
 PREFIX: Final = struct.Struct(">BI")
@@ -285,7 +326,7 @@ class GrpcStream:
 
     def refuse(self, error: ServeError) -> None:
         """End the call with a reason."""
-        self.fail(STATUS[error.reason], error.detail, error.retry_after_ms)
+        self.fail(GRPC_STATUS[error.reason], error.detail, error.retry_after_ms)
 
     def finish(self, block: bytes) -> None:
         """End the call with these trailers, after what is queued."""

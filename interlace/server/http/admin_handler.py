@@ -1,26 +1,95 @@
-"""Administrative requests over HTTP: their routes and the handler."""
+"""Administrative requests over HTTP: their routes, those of a fleet's orders, and the handler."""
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from interlace.core.errors import ServeError, bad_input
-from interlace.server.administration.answers import AdminAnswers
-from interlace.server.administration.methods import METHODS, AdminMethod
+from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeModel, Revision
+from interlace.server.administration.methods import METHODS, AdminAnswers, AdminMethod, AnswerTasks
+from interlace.server.api_keys import Access
 from interlace.server.compression import pack, unpack_within
 from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
-from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_head import RequestHead
-from interlace.server.http.responses import METRICS_MEDIA, head_of
+from interlace.server.http.responses import METRICS_MEDIA, OCTETS, head_of
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind, is_field
-from interlace.server.internal_errors import InternalErrors
+from interlace.server.limits import HttpLimits
 from interlace.server.tensor_json import MALFORMED
+
+_Asked = TypeVar("_Asked")
+
+
+class DrainOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """As ``Assignment``, with nothing to serve anew."""
+
+    revision: Revision
+
+
+def node_routes(
+    described: Callable[[], NodeDescription],
+    models: Callable[[], Mapping[str, NodeModel]],
+    standing: Callable[[], Assignment | None],
+    assign: Callable[[Assignment], Awaitable[Revision]],
+    drain: Callable[[Revision], Revision],
+    have: Callable[[FilesOrder], None],
+) -> list[Route]:
+    """What the node is and could serve, and three orders, which need the node key.
+
+    Models are a MessagePack map of ``NodeModel``; an order is answered with its revision. What was
+    told last can be asked for, by the next controller.
+    """
+
+    def described_to(asked: AdminRequest) -> HttpResponse:
+        told = msgspec.to_builtins(described(), str_keys=True)
+        return HttpResponse(msgspec.json.encode({**told, "clock_s": time.time()}))
+
+    def at_hand(asked: AdminRequest) -> HttpResponse:
+        return HttpResponse(msgspec.msgpack.encode(dict(models())), media=OCTETS)
+
+    def told(asked: AdminRequest) -> HttpResponse:
+        return HttpResponse(msgspec.json.encode(standing()))
+
+    async def assigned(asked: AdminRequest) -> HttpResponse:
+        return _taken(await assign(_read(asked.body, Assignment)))
+
+    def drained(asked: AdminRequest) -> HttpResponse:
+        return _taken(drain(_read(asked.body, DrainOrder).revision))
+
+    def files(asked: AdminRequest) -> HttpResponse:
+        have(_read(asked.body, FilesOrder))
+        return HttpResponse(b"{}")
+
+    return [
+        Route("/v2/node", respond={"GET": described_to}),
+        Route("/v2/node/models", respond={"GET": at_hand}),
+        Route("/v2/node/files", respond={"POST": files}, access=Access.ORDER),
+        Route(
+            "/v2/node/assignment",
+            RouteKind.PLAN,
+            respond={"GET": told, "POST": assigned},
+            access=Access.ORDER,
+        ),
+        Route("/v2/node/drain", respond={"POST": drained}, access=Access.ORDER),
+    ]
+
+
+def _read(body: bytes, kind: type[_Asked]) -> _Asked:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise bad_input(f"failed to parse the {kind.__name__}: {error}") from error
+
+
+def _taken(revision: Revision) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode({"revision": revision}))
+
 
 _object: Final = msgspec.json.Decoder(dict[str, Any])
 #: Status and error of a probe that finds something not ready, by the end of the method's name.
@@ -87,60 +156,44 @@ PACK_BYTES: Final = 1024
 
 
 class AdminHandler:
-    """Answers administrative requests, at once or from a task."""
+    """Answers administrative requests."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._errors = InternalErrors()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = AnswerTasks()
 
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
-    ) -> AdminExchange | None:
+    ) -> AdminExchange:
         """Begin one exchange."""
         assert isinstance(body, bytearray), "only bodies of inferences are placed in the arena"
-        exchange = AdminExchange(writer, head, self._errors)
-        method = "GET" if head.method == "HEAD" else head.method
-        try:
-            plain = bytes(body)
-            if head.encoding:
-                limit_bytes = self._limits.of_body(head.route.kind, binary=False)
-                plain = unpack_within(body, head.encoding, limit_bytes)
-            answer = head.route.respond[method](AdminRequest(head.names, plain))
-        except Exception as error:
-            exchange.fail(error)
-            return None
-        if isinstance(answer, HttpResponse):
-            exchange.respond(answer)
-            return None
-        task = asyncio.ensure_future(exchange.finish(answer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        exchange = AdminExchange(writer, head)
+        asked = partial(self._answer, head, body)
+        self._tasks.run(head.route.pattern, asked, exchange.respond, exchange.fail)
         return exchange
+
+    def _answer(self, head: RequestHead, body: bytearray) -> HttpResponse | Awaitable[HttpResponse]:
+        plain = bytes(body)
+        if head.encoding:
+            limit_bytes = self._limits.of_body(head.route.kind, binary=False)
+            plain = unpack_within(body, head.encoding, limit_bytes)
+        method = "GET" if head.method == "HEAD" else head.method
+        return head.route.respond[method](AdminRequest(head.names, plain))
 
 
 class AdminExchange:
-    """One administrative request. A client that leaves does not stop what it asked for."""
+    """One administrative request."""
 
-    def __init__(self, writer: ResponseWriter, head: RequestHead, errors: InternalErrors) -> None:
+    def __init__(self, writer: ResponseWriter, head: RequestHead) -> None:
         self._writer = writer
         self._head = head
-        self._errors = errors
         self._gone = False
 
     def abandon(self) -> None:
         self._gone = True
 
-    async def finish(self, answer: Awaitable[HttpResponse]) -> None:
-        """Respond once the answer is there."""
-        try:
-            response = await answer
-        except Exception as error:
-            self.fail(error)
-        else:
-            self.respond(response)
-
     def respond(self, answer: HttpResponse) -> None:
+        """Respond, packed if the client takes that."""
         head, body, headers = self._head, answer.body, answer.headers
         # tritonclient.http.aio names several codings in every request and unpacks only inference.
         wanted = head.accept_asked or answer.media == METRICS_MEDIA
@@ -151,9 +204,7 @@ class AdminExchange:
         if not self._gone:
             self._writer.respond(start if head.method == "HEAD" else start + body)
 
-    def fail(self, error: Exception) -> None:
-        """Respond with a refusal, or with an internal error."""
-        if not isinstance(error, ServeError):
-            error = self._errors.refusal(error, self._head.route.pattern)
+    def fail(self, error: ServeError) -> None:
+        """Respond with a refusal."""
         if not self._gone:
             self._writer.fail(error)

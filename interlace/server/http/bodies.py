@@ -1,15 +1,19 @@
-"""Where a request body is received: in the arena, on the heap, or nowhere if it was refused."""
+"""Request bodies: received in the arena, on the heap, or nowhere; and the tensors in them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Final
 
-from interlace.core.errors import ServeError, bad_input
+from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
-from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.server.heap_budget import HeapBudget, HeapReservation
-from interlace.server.http.decoded_request import DecodedRequest, InputSource
+from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec
+from interlace.server.dataplane.call import DecodedRequest
+from interlace.server.dataplane.tensor_places import InputSource
 from interlace.server.http.responses import HttpError
+from interlace.server.limits import HeapBudget, HeapReservation
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks, no_room
 
@@ -253,3 +257,161 @@ class SegmentedBody(ArenaBody):
 def aligned(nbytes: int) -> int:
     """The bytes that a tensor takes where another aligned one follows it."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+LINE_BYTES: Final = 4096  #: of a chunk's size with its extensions, or of a trailer field
+TRAILER_LINES: Final = 64
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
+
+
+class _State(Enum):
+    SIZE = "size"
+    DATA = "data"
+    AFTER = "after"
+    TRAILER = "trailer"
+    DONE = "done"
+
+
+class ChunkedBody:
+    """A body that comes in chunks, ``limit_bytes`` at most."""
+
+    __slots__ = (
+        "_left", "_limit_bytes", "_line", "_reserved", "_state", "_trailers", "data",
+    )  # fmt: skip
+
+    def __init__(self, limit_bytes: int, budget: HeapBudget) -> None:
+        self.data = bytearray()
+        self._limit_bytes = limit_bytes
+        self._reserved = HeapReservation(budget)
+        self._state = _State.SIZE
+        self._left = 0
+        self._line = bytearray()
+        self._trailers = 0
+
+    @property
+    def received(self) -> int:
+        return len(self.data)
+
+    @property
+    def done(self) -> bool:
+        return self._state is _State.DONE
+
+    def take(self, data: bytearray, start: int, end: int) -> int:
+        """Take bytes ``start`` to ``end``; the position after what belongs to this body.
+
+        Raises:
+            HttpError: the framing is broken.
+            ServeError: the body exceeds its limit, or all bodies theirs.
+        """
+        while start < end and self._state is not _State.DONE:
+            if self._state is _State.DATA:
+                stop = min(end, start + self._left)
+                self._reserved.resize(len(self.data) + stop - start)
+                self.data += memoryview(data)[start:stop]
+                self._left -= stop - start
+                start = stop
+                if not self._left:
+                    self._state = _State.AFTER
+            else:
+                start = self._take_line(data, start, end)
+        return start
+
+    def drop(self) -> None:
+        self._reserved.release()
+
+    def _take_line(self, data: bytearray, start: int, end: int) -> int:
+        found = data.find(b"\n", start, end)
+        stop = end if found < 0 else found + 1
+        self._line += memoryview(data)[start:stop]
+        if len(self._line) > LINE_BYTES:
+            raise HttpError(400, f"a chunk's line exceeds {LINE_BYTES} bytes")
+        if found >= 0:
+            line, self._line = bytes(self._line), bytearray()
+            if not line.endswith(b"\r\n"):
+                raise HttpError(400, "a line of the chunked body does not end in CR LF")
+            self._enter(line[:-2])
+        return stop
+
+    def _enter(self, line: bytes) -> None:
+        if self._state is _State.SIZE:
+            self._begin_chunk(line)
+        elif self._state is _State.AFTER:
+            if line:
+                raise HttpError(400, f"chunk is longer than its size: {line[:32]!r} follows it")
+            self._state = _State.SIZE
+        elif not line:
+            self._state = _State.DONE
+        else:
+            self._trailers += 1
+            if self._trailers > TRAILER_LINES:
+                raise HttpError(400, f"more than {TRAILER_LINES} trailer fields")
+
+    def _begin_chunk(self, line: bytes) -> None:
+        match = _SIZE.fullmatch(line)
+        if match is None:
+            raise HttpError(400, f"malformed chunk size {line[:32]!r}")
+        self._left = int(match[1], 16)
+        if len(self.data) + self._left > self._limit_bytes:
+            raise ServeError(
+                Reason.TOO_LARGE, f"the chunked body exceeds the limit of {self._limit_bytes} bytes"
+            )
+        self._state = _State.DATA if self._left else _State.TRAILER
+
+
+def in_place(sources: Sequence[InputSource], body: ArenaBody) -> tuple[Tensor, ...]:
+    """Inputs that all stay where they were received."""
+    base, arena = body.base, body.arena.number
+    return tuple(
+        [
+            Tensor(name, datatype, shape, Span(arena, base + offset, nbytes))
+            for name, datatype, shape, offset, nbytes, _, _, _ in sources
+        ]
+    )
+
+
+def raw_spans(
+    sources: Sequence[InputSource], body: ArenaBody | None, blocks: ArenaBlocks
+) -> Iterator[Span]:
+    """Where in the arena the inputs lie that follow the JSON part; copies of unaligned ones.
+
+    Raises:
+        ServeError: the arena is full.
+    """
+    for source in sources:
+        if not source.follows:
+            continue
+        assert body is not None, "what follows the JSON part is in a body"
+        offset, nbytes = body.base + source.offset, source.nbytes
+        if not source.in_place:
+            at = body.json_length + source.offset
+            offset = blocks.alloc(max(1, nbytes))
+            body.arena.view(offset, nbytes)[:] = body.view[at : at + nbytes]
+        yield Span(body.arena.number, offset, nbytes)
+
+
+def write_length(arena: Arena, body: ArenaBody) -> None:
+    """Put the length of a raw body in front of it, for a model that takes BYTES."""
+    length = body.length.to_bytes(LENGTH_BYTES, "little")
+    arena.view(body.base - LENGTH_BYTES, LENGTH_BYTES)[:] = length
+
+
+def check_json(json_bytes: int, nbytes: int) -> None:
+    """Refuse a JSON part longer than its body.
+
+    Raises:
+        ServeError: it is.
+    """
+    if json_bytes > nbytes:
+        raise bad_input(
+            f"Inference-Header-Content-Length {json_bytes} exceeds the {nbytes} bytes sent"
+        )
+
+
+def wrong_size(decoded: DecodedRequest, body: ArenaBody) -> ServeError:
+    """The refusal of a body whose binary part is not what its JSON says."""
+    given = body.length - body.json_length
+    named = ", ".join(f"'{s.name}' {s.nbytes}" for s in decoded.sources if s.follows)
+    return bad_input(
+        f"{given} bytes of binary data follow the JSON part, but its inputs take "
+        f"{decoded.binary_bytes} ({named or 'none is binary'})"
+    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
 from interlace.core.errors import ServeError
-from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import HttpError
+from interlace.server.limits import HeapBudget
 from interlace.shm.arena import Arena
 
 
@@ -59,44 +58,21 @@ class RequestHandler(Protocol):
     ) -> Exchange | None: ...
 
 
-class BodyPlacer(Protocol):
-    """Gives a body that is received straight into the arena its place there.
-
-    Raises:
-        ServeError: it has none, or it is known that the request would be refused.
-    """
-
-    @property
-    def whole_bytes(self) -> int: ...  #: a smaller body that is here whole needs no place
-    def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
-        """``data[start:end]`` is what of the body is here already."""
-
-
-class InferenceFront(RequestHandler, BodyPlacer, Protocol):
+class InferenceFront(RequestHandler, Protocol):
     """What answers the inference routes of a server. ``arena`` is where it places bodies."""
 
     @property
     def budget(self) -> HeapBudget: ...  #: of bodies that are not placed
     @property
     def arena(self) -> Arena: ...
+    @property
+    def whole_bytes(self) -> int: ...  #: a smaller body that is here whole needs no place
+    def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
+        """Where a body is received straight into the arena; ``data[start:end]`` is here already.
+
+        Raises:
+            ServeError: it has no place, or it is known that the request would be refused.
+        """
+
     def close(self) -> None:
         """Give up what it holds; nothing is under way any more."""
-
-
-class OpenConnection(Protocol):
-    """A connection, to what bounds their number and how long they may take."""
-
-    @property
-    def transport(self) -> asyncio.Transport | None: ...  #: ``None`` once it is lost
-    @property
-    def phase(self) -> Phase: ...
-    @property
-    def served(self) -> int: ...  #: responses sent
-    @property
-    def idle_since_s(self) -> float: ...
-    @property
-    def idle(self) -> bool: ...
-    @property
-    def progress(self) -> int: ...
-    def refuse(self, error: ServeError | HttpError) -> None: ...
-    def drain(self) -> None: ...

@@ -7,24 +7,25 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from interlace.core.errors import Reason, ServeError, bad_input
-from interlace.core.request import Reply, Request
+from interlace.core.request import Reply
 from interlace.core.tensor import Tensor
 from interlace.server.compression import pack
-from interlace.server.dataplane.call import InferenceCall
-from interlace.server.dataplane.plane import failure, output_order
-from interlace.server.heap_budget import HeapReservation
-from interlace.server.http.bodies import ArenaBody, decode_raw
-from interlace.server.http.decoded_request import DecodedRequest, OutputTarget
-from interlace.server.http.exchange import ResponseWriter
-from interlace.server.http.inference_context import InferenceContext
-from interlace.server.http.input_tensors import (
+from interlace.server.dataplane.call import DecodedRequest, InferenceCall
+from interlace.server.dataplane.inference import Inference, InferenceContext, gathered
+from interlace.server.dataplane.plane import output_order
+from interlace.server.dataplane.tensor_places import OutputTarget
+from interlace.server.http.bodies import (
+    ArenaBody,
     check_json,
-    gathered,
+    decode_raw,
     in_place,
+    raw_spans,
     write_length,
     wrong_size,
 )
+from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import ABSENT, RequestHead
+from interlace.server.http.request_json import decode_request
 from interlace.server.http.responses import (
     JSON,
     OCTETS,
@@ -35,9 +36,61 @@ from interlace.server.http.responses import (
     large_texts,
     plain_start,
 )
+from interlace.server.limits import GenerationalCache, HeapBudget, HttpLimits
 from interlace.server.model_table import ServedModel
 from interlace.server.tensor_json import BINARY_ONLY, to_json
 from interlace.shm.blocks import ArenaBlocks
+
+#: JSON parts remembered, and the largest one worth remembering.
+TEMPLATES_KEPT: Final = 1024
+KEPT_BYTES: Final = 4096
+
+
+class HttpContext(InferenceContext):
+    """What inferences over HTTP share besides: limits, a budget, the JSON parts seen before."""
+
+    def __init__(self, shared: InferenceContext, limits: HttpLimits) -> None:
+        super().__init__(
+            shared.plane, shared.table, shared.arena, shared.arenas, shared.regions, shared.bodies
+        )
+        self.limits = limits
+        self.budget = HeapBudget(limits.heap_bytes)
+        self._known: GenerationalCache[tuple[tuple[str, ...], bytes, bool], DecodedRequest]
+        self._known = GenerationalCache(TEMPLATES_KEPT)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def decoded(self, names: tuple[str, ...], json: bytes, has_header: bool) -> DecodedRequest:
+        """The meaning of a JSON part for a model, remembered by its bytes.
+
+        Raises:
+            ServeError: it is no inference request.
+        """
+        key = (names, json, has_header)
+        found = self._known.get(key)
+        if found is None:
+            found = decode_request(json, has_header)
+            if len(json) <= KEPT_BYTES:
+                self._known.put(key, found)
+        return found
+
+    def decoded_before(self, names: tuple[str, ...], json: bytes) -> DecodedRequest | None:
+        """The same, of a JSON part with binary data behind it; ``None`` if it was not seen yet."""
+        return self._known.get((names, json, True))
+
+    def model(self, names: tuple[str, ...]) -> ServedModel:
+        """The deployment that a path names, with its version or without.
+
+        Raises:
+            ServeError: there is none.
+        """
+        return self.table.resolve(names[0], names[1] if len(names) > 1 else "")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run that on later turns of the loop."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
 
 #: Replies up to this size are copied into one piece and sent at once; larger ones are not copied.
 COPY_BYTES: Final = 32 * 1024
@@ -48,35 +101,20 @@ PACK_IN_THREAD_BYTES: Final = 64 * 1024
 _NOT_DECODED: Final = DecodedRequest("", (), (), {})
 
 
-class Inference:
-    """One inference between its body and its response.
+class HttpInference(Inference):
+    """One inference between its body and its response."""
 
-    It owns ``blocks``, in which its inputs lie, ``reserved`` heap, and later the memory of its
-    reply's outputs. ``_release`` gives back all three, once, however the inference ends.
-    """
-
-    __slots__ = (
-        "_context", "_decoded", "_head", "_reply", "_request", "_served", "_writer", "blocks",
-        "gone", "reserved",
-    )  # fmt: skip
+    __slots__ = ("_decoded", "_head", "_http", "_served", "_writer")
 
     def __init__(
-        self,
-        context: InferenceContext,
-        writer: ResponseWriter,
-        head: RequestHead,
-        blocks: ArenaBlocks,
+        self, context: HttpContext, writer: ResponseWriter, head: RequestHead, blocks: ArenaBlocks
     ) -> None:
-        self._context = context
+        super().__init__(context, blocks)
+        self._http = context
         self._writer = writer
         self._head = head
         self._decoded = _NOT_DECODED
         self._served: ServedModel | None = None  # looked up only where it is needed
-        self._request: Request | None = None
-        self._reply: Reply | None = None
-        self.blocks = blocks
-        self.reserved: HeapReservation | None = None
-        self.gone = False  #: no response is wanted any more: the client left, or was given an error
 
     # --------------------------------------------------------------------- from body to call
 
@@ -86,50 +124,42 @@ class Inference:
         Raises:
             ServeError: the body is wrong, or there is no room for it.
         """
-        context, head = self._context, self._head
+        context, head = self._http, self._head
         if isinstance(body, bytes):
             if head.json_length == ABSENT:
                 self.call(context.decoded(head.names, body, False), None)
                 return
             check_json(head.json_length, len(body))
             body = self._copied(body)
-        check_json(body.json_length, body.length)
+        if body.json_length > body.length:
+            check_json(body.json_length, body.length)
         if body.json_length:
             self.call(context.decoded(head.names, body.json(), True), body)
         else:
             write_length(context.arena, body)
-            decoded = decode_raw(self._model().model, body.length)
-            self._call(decoded, body)
+            self.call(decode_raw(self._model().model, body.length), body)
 
     def call(self, decoded: DecodedRequest, body: ArenaBody | None) -> None:
-        """Call the data plane; ``body`` has binary data behind its JSON part.
+        """Call the data plane; ``body`` has binary data, behind a JSON part if it has one.
 
         Raises:
             ServeError: the body is wrong, or there is no room for its tensors.
         """
-        if body is not None and decoded.binary_bytes != body.length - body.json_length:
+        json_bytes = 0 if body is None else body.json_length
+        if body is not None and json_bytes and decoded.binary_bytes != body.length - json_bytes:
             raise wrong_size(decoded, body)
-        self._call(decoded, body)
-
-    def _call(self, decoded: DecodedRequest, body: ArenaBody | None) -> None:
-        context, names = self._context, self._head.names
+        context, names = self._http, self._head.names
         self._decoded = decoded
         if not decoded.plain or self._head.accept_asked:
             self._check_outputs()
         if body is not None and decoded.in_place is not None:
             inputs = in_place(decoded.in_place, body)
         else:
-            inputs = gathered(decoded.sources, body, self.blocks, context.arena, context.regions)
+            raw = raw_spans(decoded.sources, body, self.blocks)
+            inputs = gathered(decoded.sources, raw, self.blocks, context.arena, context.regions)
+        version = names[1] if len(names) > 1 else ""
         call = InferenceCall(
-            names[0],
-            names[1] if len(names) > 1 else "",
-            decoded.id,
-            inputs,
-            decoded.outputs,
-            decoded.parameters,
-            None,
-            decoded.template,
-            self._head.elapsed_ms,
+            names[0], version, decoded.id, inputs, decoded, None, self._head.elapsed_ms
         )
         self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up)
 
@@ -141,7 +171,7 @@ class Inference:
 
     def _model(self) -> ServedModel:
         if self._served is None:
-            self._served = self._context.model(self._head.names)
+            self._served = self._http.model(self._head.names)
         return self._served
 
     def _check_outputs(self) -> None:
@@ -163,41 +193,18 @@ class Inference:
 
     # ------------------------------------------------------------------- from reply to response
 
-    def reply(self, reply: Reply) -> None:
-        """Answer with a reply. Never raises: the runtime has other requests to answer."""
-        self._reply = reply
-        error = failure(reply)
-        try:
-            if error is not None:
-                self.refuse(error)
-            elif self.gone:
-                self._release()
-            elif self._decoded.plain and not self._head.accept_asked:
-                self._answer_plain(reply)
-            else:
-                self._answer_encoded(reply)
-        except ServeError as found:
-            self.refuse(found)
-        except Exception as found:
-            self.refuse(self._context.errors.refusal(found, "an inference"))
+    def answer(self, reply: Reply) -> None:
+        if self._decoded.plain and not self._head.accept_asked:
+            self._answer_plain(reply)
+            return
+        large = large_texts(self._decoded, reply.outputs)
+        if large:
+            self.later(self._answer_in_pieces(reply, large))
+        else:
+            self._answer_with(reply, {})
 
-    def refuse(self, error: ServeError) -> None:
-        """Answer with an error; whatever is held is given back."""
-        self._release()
-        if not self.gone:
-            self._writer.fail(error)
-
-    def give_up(self, error: ServeError) -> None:
-        """Answer a request that still runs with an error; its reply frees what is held."""
-        if not self.gone:
-            self.gone = True
-            self._writer.fail(error)
-
-    def abandon(self) -> None:
-        """The client is gone; the reply still comes and frees what is held."""
-        self.gone = True
-        if self._request is not None:
-            self._context.plane.cancel(self._request)
+    def fail(self, error: ServeError) -> None:
+        self._writer.fail(error)
 
     def check_wanted(self) -> None:
         """Go on only if there is a client to answer.
@@ -210,13 +217,11 @@ class Inference:
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Go on with that on later turns of the loop; what it raises is the answer."""
-        self._context.spawn(self._guarded(work))
+        self._http.spawn(self._guarded(work))
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except ServeError as error:
-            self.refuse(error)
         except Exception as error:
             self.refuse(self._context.errors.refusal(error, "a large inference"))
 
@@ -226,13 +231,6 @@ class Inference:
         view = self._context.view
         views = [view(outputs[i].span) for i in start.order]
         self._send(start.data, views, start.nbytes)
-
-    def _answer_encoded(self, reply: Reply) -> None:
-        large = large_texts(self._decoded, reply.outputs)
-        if large:
-            self.later(self._answer_in_pieces(reply, large))
-        else:
-            self._answer_with(reply, {})
 
     async def _answer_in_pieces(self, reply: Reply, large: Sequence[Tensor]) -> None:
         texts = {tensor.name: await self._text(tensor) for tensor in large}
@@ -267,7 +265,7 @@ class Inference:
     def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
         """The body of a reply that is not plain; ``texts`` are outputs that are JSON already."""
         context, decoded = self._context, self._decoded
-        outputs = [reply.outputs[i] for i in output_order(decoded.outputs, reply.outputs)]
+        outputs = [reply.outputs[i] for i in output_order(decoded.targets, reply.outputs)]
         views = [context.view(tensor.span) for tensor in outputs]
         encoder = ReplyEncoder(decoded, self._model().model, context.regions, texts)
         return encoder.encode(outputs, views)
@@ -293,18 +291,9 @@ class Inference:
 
     def _send(self, start: bytes, parts: Sequence[bytes | memoryview], nbytes: int) -> None:
         if nbytes > COPY_BYTES:
-            self._writer.respond_parts(start, parts, self._release)
+            self._writer.respond_parts(start, parts, self.release)
             return
         response = b"".join((start, *parts))
-        self._release()
+        self.release()
         if not self.gone:
             self._writer.respond(response)
-
-    def _release(self) -> None:
-        """Give back the reply's memory, the inputs' blocks and the reserved heap; twice is once."""
-        reply, self._reply = self._reply, None
-        if reply is not None:
-            self._context.plane.delivered(reply)
-        self.blocks.free()
-        if self.reserved is not None:
-            self.reserved.release()

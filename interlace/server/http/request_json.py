@@ -9,11 +9,11 @@ import msgspec
 
 from interlace.core.errors import bad_input
 from interlace.core.tensor import BYTES, ITEM_BYTES
-from interlace.server.dataplane.call import Parameter
-from interlace.server.http.decoded_request import (
-    DecodedRequest,
+from interlace.server.dataplane.call import DecodedRequest
+from interlace.server.dataplane.tensor_places import (
     InputSource,
     OutputTarget,
+    Parameter,
     RegionSpan,
 )
 from interlace.server.tensor_json import MALFORMED, decoded, to_bytes

@@ -9,58 +9,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
-from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
-from interlace.server.dataplane.call import classified
+from interlace.server.dataplane.call import DecodedRequest, ReplyStart, classified
 from interlace.server.dataplane.plane import output_order
-from interlace.server.http.decoded_request import (
-    DecodedRequest,
-    OutputTarget,
-    RegionSpan,
-    ReplyStart,
-)
+from interlace.server.dataplane.tensor_places import OutputTarget
+from interlace.server.errors import HTTP_STATUS, PHRASES
 from interlace.server.shared_memory import Regions
 from interlace.server.tensor_json import DTYPES, to_json
-
-#: The one table from reasons to statuses; total.
-STATUS: Final[Mapping[Reason, int]] = {
-    Reason.UNKNOWN_MODEL: 404,
-    Reason.BAD_INPUT: 400,
-    Reason.UNSUPPORTED: 501,
-    Reason.OVERLOADED: 429,
-    Reason.DEADLINE: 504,
-    Reason.NOT_READY: 503,
-    Reason.CANCELLED: 499,
-    Reason.UNAUTHORIZED: 401,
-    Reason.TOO_LARGE: 413,
-    Reason.QUARANTINED: 503,
-    Reason.BACKEND: 500,
-    Reason.SUPERSEDED: 409,
-}
-
-PHRASES: Final[Mapping[int, str]] = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    409: "Conflict",
-    413: "Content Too Large",
-    414: "URI Too Long",
-    415: "Unsupported Media Type",
-    417: "Expectation Failed",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    499: "Client Closed Request",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-    505: "HTTP Version Not Supported",
-}
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
@@ -108,7 +65,7 @@ def error_response(error: ServeError | HttpError) -> bytes:
         content["late_ms"] = round(error.late_ms, 3)
     if error.reason is Reason.UNAUTHORIZED:
         headers += "WWW-Authenticate: Bearer\r\n"
-    return response(STATUS[error.reason], msgspec.json.encode(content), headers=headers)
+    return response(HTTP_STATUS[error.reason], msgspec.json.encode(content), headers=headers)
 
 
 def with_connection(start: bytes, keep_alive: bool) -> bytes:
@@ -152,7 +109,7 @@ def plain_start(decoded: DecodedRequest, key: str, outputs: Sequence[Tensor]) ->
     start = decoded.start
     if start is not None and start.key == (key, shapes):
         return start
-    order = output_order(decoded.outputs, outputs)
+    order = output_order(decoded.targets, outputs)
     shown = [shapes[i] for i in order]
     entries = [_entry(*shape[:3], {"binary_data_size": shape[3]}) for shape in shown]
     json = _document(key, decoded.id, entries)
@@ -196,7 +153,9 @@ class ReplyEncoder:
             shape, data = classified(self._model, tensor, view, target.classes)
             tensor = Tensor(tensor.name, BYTES, shape, tensor.span)
         if target.region is not None:
-            return self._stored(tensor, data, target.region)
+            self._regions.store(tensor.name, *target.region, data)
+            # No parameters: perf_analyzer takes any on an output to include binary_data_size.
+            return _entry(*tensor[:3], None)
         if self._decoded.binary(target):
             self._parts.append(data)
             return _entry(*tensor[:3], {"binary_data_size": len(data)})
@@ -206,17 +165,6 @@ class ReplyEncoder:
             text = to_json(tensor.name, tensor.datatype, memoryview(data))
         entry["data"] = msgspec.Raw(text)
         return entry
-
-    def _stored(self, tensor: Tensor, data: Bytes, region: RegionSpan) -> dict[str, object]:
-        nbytes = len(data)
-        if nbytes > region.nbytes:
-            raise bad_input(
-                f"shared memory size specified with the request for output '{tensor.name}' "
-                f"({region.nbytes} bytes) should be at least {nbytes} bytes to hold the results"
-            )
-        self._regions.write(region.name, region.offset, data)
-        # No parameters: perf_analyzer takes any on an output to include binary_data_size.
-        return _entry(*tensor[:3], None)
 
 
 def _document(model: str, id: str, outputs: list[dict[str, object]]) -> bytes:

@@ -7,18 +7,15 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from interlace.server.administration.answers import AdminAnswers
+from interlace.server.administration.methods import AdminAnswers
 from interlace.server.api_keys import ApiKeys
-from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_handler import AdminHandler, admin_routes, metrics_route
-from interlace.server.http.connection import HttpConnection
+from interlace.server.http.connection import HttpConnection, ServerState
 from interlace.server.http.exchange import InferenceFront, RequestHandler
-from interlace.server.http.limits import MIB, HttpLimits
-from interlace.server.http.origins import Origins
-from interlace.server.http.request_head import RequestHeadReader
+from interlace.server.http.request_head import Origins, RequestHeadReader
 from interlace.server.http.routes import Route, RouteKind, RouteTable
-from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
+from interlace.server.limits import MIB, HttpLimits
 from interlace.server.listening import listening_sockets
 from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
@@ -44,12 +41,10 @@ class HttpServer:
         admin = AdminHandler(self._limits)
         orders = RouteKind.ADMIN, RouteKind.LOAD, RouteKind.PLAN
         handlers: dict[RouteKind, RequestHandler] = dict.fromkeys(orders, admin)
-        budget = HeapBudget(self._limits.heap_bytes)
         if inference is not None:
             handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
-            budget = inference.budget
         reader = RequestHeadReader(RouteTable(routes), self._limits, keys, origins)
-        self._state = ServerState(reader, handlers, inference, budget, self._limits)
+        self._state = ServerState(reader, handlers, inference, self._limits)
         self._inference = inference
         self._trims = trims
         self._timeouts = ConnectionTimeouts(self._limits)

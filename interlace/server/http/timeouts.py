@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from interlace.server.http.exchange import OpenConnection, Phase
-from interlace.server.http.limits import HttpLimits
+from interlace.server.http.connection import HttpConnection
+from interlace.server.http.exchange import Phase
 from interlace.server.http.responses import HttpError
+from interlace.server.limits import HttpLimits
 
 
 @dataclass(slots=True)
@@ -25,9 +26,9 @@ class ConnectionTimeouts:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._marks: dict[OpenConnection, _Mark] = {}
+        self._marks: dict[HttpConnection, _Mark] = {}
 
-    def sweep(self, connections: AbstractSet[OpenConnection], now_s: float) -> None:
+    def sweep(self, connections: AbstractSet[HttpConnection], now_s: float) -> None:
         """Close what has waited too long."""
         marks = {}
         for connection in tuple(connections):
@@ -35,7 +36,7 @@ class ConnectionTimeouts:
             self._judge(connection, mark, now_s)
         self._marks = marks
 
-    def _mark(self, connection: OpenConnection, now_s: float) -> _Mark:
+    def _mark(self, connection: HttpConnection, now_s: float) -> _Mark:
         progress = connection.progress
         begun = connection.phase is Phase.HEAD and progress > 0
         where = (connection.served, connection.phase, begun)
@@ -46,7 +47,7 @@ class ConnectionTimeouts:
             mark.progress, mark.moved_s = progress, now_s
         return mark
 
-    def _judge(self, connection: OpenConnection, mark: _Mark, now_s: float) -> None:
+    def _judge(self, connection: HttpConnection, mark: _Mark, now_s: float) -> None:
         limits, transport = self._limits, connection.transport
         spent_s, still_s = now_s - mark.since_s, now_s - mark.moved_s
         if transport is None:

@@ -1,20 +1,215 @@
-"""The page over HTTP: the file itself, frames of now, and questions to commands."""
+"""The page over HTTP: the file itself, frames of now, and questions answered by commands."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
-from interlace.core.errors import bad_input
+from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.runtime.runtime import Observer
 from interlace.server.api_keys import Access
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 from interlace.server.page.frames import PageTally
+
+#: How long an answer may take, what it may hold, and how many questions may wait for it.
+_ANSWER_S: Final = 60.0
+_ANSWER_BYTES: Final = 64 << 20
+_WAITING: Final = 4
+_FRAMES: Final = 240
+_NICE: Final = 10
+_ERROR_CHARS: Final = 4_000
+
+_WORD: Final = re.compile(r"^[A-Za-z0-9_.+/-]{1,64}$")
+
+#: What follows `interlace plan` for these rates (requests/s) and SLOs (ms) by model. The folder is
+#: for files that it writes; it is gone when the answer is there.
+PlanWords = Callable[[Path, Mapping[str, tuple[float, float]]], Sequence[str]]
+
+
+class PageAnswer(Struct, frozen=True):
+    """The command that anybody can repeat, how it ended, and what it printed and drew (SVG)."""
+
+    command: str
+    status: int
+    out: msgspec.Raw | str
+    error: str
+    picture: str
+
+
+class Questions:
+    """Answers questions with a ``PageAnswer`` as JSON.
+
+    ``log`` is the file that is asked about, if any; ``planned`` says how to plan, if that can be
+    asked. One command runs at a time, at low priority.
+    """
+
+    def __init__(self, log: Path | None, planned: PlanWords | None) -> None:
+        self._log = log
+        self._planned = planned
+        self._one = asyncio.Semaphore(1)
+        self._asked = 0
+
+    async def __call__(self, question: Mapping[str, Any]) -> bytes:
+        """The answer to one question.
+
+        Raises:
+            ServeError: the question is none, or too many wait already.
+        """
+        if self._asked >= _WAITING:
+            raise ServeError(Reason.OVERLOADED, "the page's questions wait already: ask again")
+        self._asked += 1
+        try:
+            async with self._one:
+                return await self._answer(question)
+        finally:
+            self._asked -= 1
+
+    async def _answer(self, question: Mapping[str, Any]) -> bytes:
+        match question.get("ask"):
+            case "history":
+                return await self._replay("--history", str(_FRAMES))
+            case "why":
+                return await self._replay("--request", str(_whole(question, "request")))
+            case "what-if":
+                return await self._replay("--json", *_changes(question))
+            case "plan":
+                return await self._plan(question)
+        raise bad_input("the question: ask is missing; expected history, why, what-if or plan")
+
+    async def _replay(self, *words: str) -> bytes:
+        if self._log is None:
+            raise bad_input("no log is kept: start with interlace serve --log FILE")
+        return await _run(["replay", str(self._log), *words])
+
+    async def _plan(self, question: Mapping[str, Any]) -> bytes:
+        if self._planned is None:
+            raise bad_input("there is nothing to plan for here")
+        asked = _asked_models(question)
+        with TemporaryDirectory(prefix="interlace-page-") as folder:
+            picture = Path(folder) / "plan.svg"
+            try:
+                words = ["plan", *self._planned(Path(folder), asked), "--json"]
+            except InputError as error:
+                raise bad_input(str(error)) from None
+            if kind := question.get("gpu"):
+                words += ["--gpu", _word(kind, "gpu")]
+            return await _run([*words, "--draw", str(picture)], picture)
+
+
+def _asked_models(question: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    try:
+        models = msgspec.convert(question.get("models"), dict[str, tuple[float, float]])
+    except msgspec.ValidationError as error:
+        raise bad_input(f"models: {error}; expected NAME: [requests/s, SLO in ms]") from None
+    if not models or len(models) > 1000:
+        raise bad_input(f"models: found {len(models)}; expected 1 to 1000")
+    for name, (rate_rps, slo_ms) in models.items():
+        if not 0 <= rate_rps <= 1e9 or not 1e-3 <= slo_ms <= 1e9:
+            raise bad_input(f"models: {name}: expected a rate from 0 and an SLO above 0")
+    return models
+
+
+def _changes(question: Mapping[str, Any]) -> list[str]:
+    changes = question.get("changes")
+    if not isinstance(changes, list) or not 1 <= len(changes) <= 6:
+        raise bad_input("changes: expected a list of 1 to 6 such as gpus=-1")
+    found: list[str] = []
+    for change in changes:
+        for part in str(change).split(","):
+            _word(part.replace("=", "", 1), "changes")
+        found += ["--what-if", str(change)]
+    return found
+
+
+def _word(value: object, key: str) -> str:
+    """A value that is one word of a command, and never an option, a file or code."""
+    text = str(value)
+    if not _WORD.match(text) or text.startswith(("-", "/", ".")) or ":" in text:
+        raise bad_input(f"{key}: found {text[:64]!r}; expected a name or a number")
+    return text
+
+
+def _whole(question: Mapping[str, Any], key: str) -> int:
+    value = question.get(key)
+    if not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise bad_input(f"{key}: expected a whole number")
+    return value
+
+
+async def _run(words: Sequence[str], picture: Path | None = None) -> bytes:
+    """Run a command of ours; what it drew is a part of the answer."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "interlace", *words,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    with suppress(ProcessLookupError, PermissionError):
+        os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
+    try:
+        out, error = await asyncio.wait_for(_both(child), _ANSWER_S)
+        status = await child.wait()
+    except TimeoutError:
+        raise ServeError(Reason.DEADLINE, f"no answer within {_ANSWER_S:g} s") from None
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # planning has processes of its own
+            await child.wait()
+    drawn = picture is not None and picture.exists()
+    return msgspec.json.encode(
+        PageAnswer(
+            "interlace " + shlex.join(words),
+            status,
+            _plain(out),
+            error.decode(errors="replace")[-_ERROR_CHARS:],
+            picture.read_text() if picture is not None and drawn else "",
+        )
+    )
+
+
+def _plain(out: bytes) -> msgspec.Raw | str:
+    """What a command printed: as JSON where it is that, else as text."""
+    try:
+        msgspec.json.decode(out)
+    except (msgspec.DecodeError, RecursionError):
+        return out.decode(errors="replace")
+    return msgspec.Raw(out)
+
+
+async def _both(child: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    assert child.stdout is not None and child.stderr is not None
+    out, error = await asyncio.gather(_within(child.stdout), _within(child.stderr))
+    return out, error
+
+
+async def _within(stream: asyncio.StreamReader) -> bytes:
+    found = bytearray()
+    while part := await stream.read(1 << 16):
+        found += part
+        if len(found) > _ANSWER_BYTES:
+            raise ServeError(Reason.TOO_LARGE, "the answer is too long: ask for less")
+    return bytes(found)
+
+
+def _niced() -> None:
+    os.nice(_NICE)
+
 
 #: Nobody has asked for a frame for so long: nobody watches any more.
 _UNWATCHED_MS: Final = 10_000.0

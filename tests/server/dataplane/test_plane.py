@@ -14,14 +14,27 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
 from interlace.core.request import Batch, Outcome, Reply, Timing
 from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
-from interlace.server.dataplane.call import InferenceCall, RequestedOutput, RequestTemplate
-from interlace.server.dataplane.plane import WAITED, DataPlane, failure
-from interlace.server.dataplane.quarantine import DEATHS, KEPT, KEPT_MS, Quarantine
-from interlace.server.dataplane.run_delay import RunDelay
+from interlace.server.dataplane.call import DecodedRequest, InferenceCall
+from interlace.server.dataplane.plane import (
+    DEATHS,
+    KEPT,
+    KEPT_MS,
+    WAITED,
+    DataPlane,
+    Quarantine,
+    RunDelay,
+    failure,
+)
+from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check
-from interlace.server.model_table import ModelTable, ServedModel
-from interlace.server.statistics.execution_counter import ExecutionCounter
+from interlace.server.model_table import ExecutionCounter, ModelTable, ServedModel
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
+
+
+def asked(*outputs: str, **parameters: Any) -> DecodedRequest:
+    """What a call says but its tensors."""
+    targets = tuple(OutputTarget(name, None) for name in outputs)
+    return DecodedRequest("", (), targets, parameters)
 
 
 class Plane:
@@ -38,7 +51,8 @@ class Plane:
 
     def call(self, rows: int = 1, name: str = "ident", **more: Any) -> InferenceCall:
         tensor = self.memory.put("INPUT0", "FP32", (rows, 2), bytes(8 * rows))
-        return InferenceCall(name, more.pop("version", ""), "", (tensor,), **more)
+        decoded = more.pop("decoded", None) or asked(**more.pop("parameters", {}))
+        return InferenceCall(name, more.pop("version", ""), "", (tensor,), decoded, **more)
 
     def infer(self, call: InferenceCall) -> Any:
         return self.plane.infer(call, self.replies.append, self.errors.append)
@@ -85,7 +99,7 @@ def test_dims_of_one_name_have_one_size() -> None:
             memory.put(spec.name, "FP32", shape, bytes(4 * element_count(shape)))
             for spec, shape in zip(specs, shapes, strict=True)
         ]
-        return InferenceCall("named", "", "", tuple(tensors))
+        return InferenceCall("named", "", "", tuple(tensors), asked())
 
     assert check(served, call((2, 5, 3), (2, 5, 4))).rows == 2
     with pytest.raises(ServeError, match="dim 'sequence' is 6, but 5 in input 'ids'") as caught:
@@ -154,13 +168,13 @@ async def test_priority_comes_from_the_call_or_the_model() -> None:
 @on_loop
 async def test_a_form_is_checked_once_for_each_deployment() -> None:
     plane = Plane()
-    form = RequestTemplate()
-    first = plane.infer(plane.call(template=form))
+    form = asked()
+    first = plane.infer(plane.call(decoded=form))
     found = form.checked
-    plane.infer(plane.call(template=form))
+    plane.infer(plane.call(decoded=form))
     assert form.checked is found
     plane.table.publish(ServedModel(one_to_one("ident", generation=1, slo_ms=7.0)))
-    again = plane.infer(plane.call(template=form))
+    again = plane.infer(plane.call(decoded=form))
     assert (first.model, again.model) == ("ident/1#0", "ident/1#1")
     assert again.deadline_ms - again.arrived_ms == pytest.approx(7.0)
     await plane.plane.drained()
@@ -173,14 +187,14 @@ async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
     specs = [TensorSpec(n, "UINT8", (-1,), optional=n == "b") for n in ("a", "b", "c")]
     plane.table.publish(ServedModel(model("three", specs, [TensorSpec("y", "UINT8", (-1,))])))
     given = [plane.memory.put(n, "UINT8", (1, 1), b"x") for n in ("c", "a")]
-    request = plane.infer(InferenceCall("three", "", "", tuple(given), (RequestedOutput("y"),)))
+    request = plane.infer(InferenceCall("three", "", "", tuple(given), asked("y")))
     assert [t.name for t in request.inputs] == ["a", "c"]
     assert request.outputs == ("y",)
     twice = (given[0], given[0], given[1])
-    assert plane.infer(InferenceCall("three", "", "", twice)) is None
+    assert plane.infer(InferenceCall("three", "", "", twice, asked())) is None
     assert "given twice" in plane.errors[-1].detail
     rows = plane.memory.put("c", "UINT8", (2, 1), b"xy")
-    assert plane.infer(InferenceCall("three", "", "", (given[1], rows))) is None
+    assert plane.infer(InferenceCall("three", "", "", (given[1], rows), asked())) is None
     assert "batch size does not match other inputs for 'three'" in plane.errors[-1].detail
     await plane.plane.drained()
     plane.memory.close()
@@ -190,10 +204,10 @@ async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
 async def test_bool_bytes_are_looked_at_in_every_call() -> None:
     plane = Plane()
     plane.table.publish(ServedModel(one_to_one("flags", "BOOL")))
-    form = RequestTemplate()
+    form = asked()
     for data, fine in ((b"\0\1", True), (b"\0\2", False)):
         tensor = plane.memory.put("INPUT0", "BOOL", (1, 2), data)
-        request = plane.infer(InferenceCall("flags", "", "", (tensor,), template=form))
+        request = plane.infer(InferenceCall("flags", "", "", (tensor,), form))
         assert (request is not None) is fine
     await plane.plane.drained()
     plane.memory.close()
@@ -343,7 +357,7 @@ def test_the_wait_counts_from_the_deadline_up_to_a_part_of_it() -> None:
             tensor = memory.put("INPUT0", "FP32", (1, 1), bytes(4))
             now_ms = runtime.clock.now_ms()
             request = plane.infer(
-                InferenceCall("m", "", "", (tensor,)), lambda _: None, lambda _: None
+                InferenceCall("m", "", "", (tensor,), asked()), lambda _: None, lambda _: None
             )
             assert request is not None
             assert request.deadline_ms - request.arrived_ms == 1000.0
@@ -380,3 +394,12 @@ def test_a_busy_core_is_seen_and_no_descriptor_is_left() -> None:
             os.sched_setaffinity(0, cores)
             busy.kill()
     assert len(os.listdir("/proc/self/fd")) <= open_before
+
+
+def test_a_model_that_this_node_is_not_told_to_serve_is_not_unknown() -> None:
+    table = ModelTable()
+    table.at_hand = {"m"}
+    for name, reason in (("m", Reason.NOT_READY), ("other", Reason.UNKNOWN_MODEL)):
+        with pytest.raises(ServeError) as found:
+            table.resolve(name)
+        assert found.value.reason is reason

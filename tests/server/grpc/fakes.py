@@ -16,11 +16,12 @@ from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import WallClock
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
-from interlace.server.body_decoder.client import BodyDecoder
+from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.server import GrpcServer, local_inference
-from interlace.server.heap_budget import HeapBudget
+from interlace.server.dataplane.inference import InferenceContext
+from interlace.server.grpc.infer_calls import LocalInference
+from interlace.server.grpc.server import GrpcServer
+from interlace.server.limits import GrpcLimits
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.tls import FollowedContext
@@ -48,6 +49,10 @@ class EchoPlane:
         self.undelivered: set[int] = set()
         self._waiting: dict[int, Callable[[Outcome], None]] = {}
         self._next = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
 
     @property
     def busy(self) -> list[int]:
@@ -190,13 +195,11 @@ class Main:
         plane: Any = self.plane
         clock = WallClock(asyncio.get_running_loop())
         api = AdminApi(plane, self.table, self.control, clock, self.regions)
-        limits = limits or GrpcLimits()
-        heap = HeapBudget(limits.max_heap_bytes)
         self.bodies = BodyDecoder(self.arena)
-        inference = local_inference(
-            self.plane, self.table, self.regions, self.arena, self.arenas, limits, heap, self.bodies
+        context = InferenceContext(
+            plane, self.table, self.arena, self.arenas, self.regions, self.bodies
         )
-        self.server = GrpcServer(inference, api, limits, heap, keys)
+        self.server = GrpcServer(LocalInference(context, limits or GrpcLimits()), api, keys)
         self.port = await self.server.listen("127.0.0.1", port, self.tls)
 
     async def _settle(self) -> None:

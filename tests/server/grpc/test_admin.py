@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import TensorSpec
 from interlace.proto.messages import HEALTH, SERVICE
-from interlace.server.model_control import IndexEntry
+from interlace.server.administration.api import IndexEntry
 from interlace.server.model_table import ServedModel
 from tests.server.fakes import model
 from tests.server.grpc.fakes import Main

@@ -49,7 +49,7 @@ def test_several_tensors_keep_their_names_and_alignment(echo: Main) -> None:
     assert np.array_equal(result.as_numpy("OUTPUT_D"), numbers(1, 100_000))
     call = echo.plane.calls[-1]
     assert all(each.span.offset % 64 == 0 for each in call.inputs)
-    assert dict(call.parameters) == {"on": True, "note": "x", "n": 3}
+    assert dict(call.decoded.parameters) == {"on": True, "note": "x", "n": 3}
 
 
 def test_outputs_come_in_the_order_they_are_named(echo: Main) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.epoll_loop import EpollLoop
-from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.limits import GrpcLimits
 from interlace.server.listening import listening_sockets
 from tests.server.grpc.wirebench import HELLO
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.limits import GrpcLimits
 from tests.server.grpc.test_epoll_loop import Turns, ended, greet
 from tests.server.grpc.wirebench import (
     HELLO,

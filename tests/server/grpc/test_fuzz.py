@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.limits import GrpcLimits
 from tests.server.grpc.wirebench import HELLO, STREAM, Wire, data, head, message, request
 
 SMALL = GrpcLimits(max_streams=8, max_heads_bytes=4096, max_heap_bytes=8192)

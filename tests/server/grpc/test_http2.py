@@ -7,7 +7,7 @@ import hpack
 import pytest
 
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.limits import GrpcLimits
 from tests.server.grpc.wirebench import (
     HELLO,
     INFER,
@@ -333,7 +333,7 @@ def test_stalled_streams_and_connections_are_cut_off() -> None:
         wire.send(h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
         wire.send(head(5) + data(5, message(request(b"abc"))))
         for _ in range(5):
-            assert wire.timeouts.look(1000.0)
+            assert wire.connection.look(1000.0)
             wire.turn()
         frames = wire.frames()
         _, fields = wire.answers(frames, 1)
@@ -348,11 +348,11 @@ def test_what_a_client_leaves_unread_is_counted() -> None:
         wire.send(head(1, STREAM))
         for _ in range(50):
             wire.send(data(1, message(request(bytes(400))), end=False))
-        assert wire.timeouts.look(1000.0)
-        assert 18_000 < wire.timeouts.kept_bytes < 25_000
+        assert wire.connection.look(1000.0)
+        assert 18_000 < wire.connection.kept_bytes < 25_000
         wire.send(h2.window_update(1, 1 << 20))
-        assert wire.timeouts.look(1000.0)
-        assert wire.timeouts.kept_bytes == 0
+        assert wire.connection.look(1000.0)
+        assert wire.connection.kept_bytes == 0
 
 
 def test_asking_more_does_not_hide_a_stall() -> None:
@@ -361,7 +361,7 @@ def test_asking_more_does_not_hide_a_stall() -> None:
         wire.send(head(1, STREAM))
         for _ in range(6):
             wire.send(data(1, message(request(bytes(4000))), end=False))
-            assert wire.timeouts.look(1000.0)
+            assert wire.connection.look(1000.0)
             wire.turn()
         assert not wire.connection.streams
 
@@ -371,15 +371,15 @@ def test_idle_connections_are_known() -> None:
         wire.send(HELLO)
         for _ in range(3):
             wire.turn()
-            wire.timeouts.look(1000.0)
-        assert wire.timeouts.idle_ms == 2000.0
+            wire.connection.look(1000.0)
+        assert wire.connection.idle_ms == 2000.0
         wire.send(CALL)
-        wire.timeouts.look(1000.0)
-        assert wire.timeouts.idle_ms == 0.0
+        wire.connection.look(1000.0)
+        assert wire.connection.idle_ms == 0.0
 
 
 def test_who_never_greets_is_cut_off() -> None:
     with Wire(GrpcLimits(stall_timeout_ms=3000.0)) as wire:
         wire.frames()
         wire.send(h2.PREFACE[:10])
-        assert [wire.timeouts.look(1000.0) for _ in range(4)][-1] is False
+        assert [wire.connection.look(1000.0) for _ in range(4)][-1] is False

@@ -22,7 +22,7 @@ from interlace.server.grpc.infer_wire import (
     stream_response,
     varint,
 )
-from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.limits import GrpcLimits
 from interlace.shm.blocks import ArenaBlocks
 from tests.server.grpc.wirebench import Wire, request
 
@@ -116,7 +116,7 @@ def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> Non
             found = tensors_of(wire, decoded)
             assert found == list(made.raw_input_contents)
             decoded.blocks.free()
-        assert pieces.template.head == whole.template.head
+        assert pieces.request is whole.request
 
 
 @given(st.binary(max_size=200), st.integers(1, 9))
@@ -371,10 +371,10 @@ def test_heads_that_repeat_are_parsed_once() -> None:
         longer = wire.decoder.whole(memoryview(request(b"abc")))
         assert isinstance(first, DecodedInfer) and isinstance(again, DecodedInfer)
         assert isinstance(longer, DecodedInfer)
-        assert first.template is again.template and longer.template is not first.template
+        assert first.request is again.request and longer.request is not first.request
         for decoded in (first, again, longer):
             decoded.blocks.free()
         for i in range(5000):
             one = wire.decoder.whole(memoryview(request(b"x", model=str(i))))
             one.blocks.free()
-        assert len(wire.decoder._templates._known) < 5000
+        assert len(wire.decoder._heads._known) < 5000

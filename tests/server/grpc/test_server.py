@@ -1,7 +1,6 @@
 """The gRPC server's life: busy ports, draining, the end, and what its calls may leave behind."""
 
 import os
-import socket
 import time
 from multiprocessing import shared_memory
 from typing import Any
@@ -20,17 +19,6 @@ from tests.server.grpc.test_calls import failure, raw
 from tests.server.grpc.wirebench import INFER, STREAM, request
 
 LARGE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-
-
-def test_a_busy_port_is_a_plain_error() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
-        port = taken.getsockname()[1]
-        main = Main(port=port)
-        with pytest.raises(OSError, match=f"gRPC on 127.0.0.1:{port}: Address already in use"):
-            main.__enter__()
-        main.__exit__(None, None, None)
 
 
 def test_arenas_that_are_gone_are_unmapped(echo: Main) -> None:

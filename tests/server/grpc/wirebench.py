@@ -14,16 +14,12 @@ import hpack
 from interlace.core.request import Outcome, Reply, Request
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
+from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.http2_connection import Http2Connection
 from interlace.server.grpc.infer_calls import LocalInference
-from interlace.server.grpc.infer_decoder import InferDecoder
-from interlace.server.grpc.infer_response import ResponseEncoder
-from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.service import GrpcService
-from interlace.server.grpc.timeouts import StallTimeouts
-from interlace.server.heap_budget import HeapBudget
+from interlace.server.limits import GrpcLimits
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
@@ -97,22 +93,21 @@ class Wire:
         arenas = ArenaMap(os.getpid())
         arenas.add(self.arena)
         self.plane = EchoPlane()
-        regions = Regions(allowed=True)
-        heap = HeapBudget(self.limits.max_heap_bytes)
+        plane: Any = self.plane
         bodies: Any = None  # needs a loop, as long heads do
-        self.decoder = InferDecoder(self.arena, regions, self.limits, heap, bodies)
-        responses = ResponseEncoder(arenas, regions, ModelTable())
-        self.calls = PendingCalls(self.plane, self.decoder, responses)
+        regions = Regions(allowed=True)
+        context = InferenceContext(plane, ModelTable(), self.arena, arenas, regions, bodies)
+        front = LocalInference(context, self.limits)
+        self.decoder = front.decoder
         api: Any = ReadyApi()
         self.ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         self.ours.setblocking(False)
         for end in (self.ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        service = GrpcService(LocalInference(self.calls), api, self.limits, heap)
+        service = GrpcService(front, api)
         scratch = memoryview(bytearray(64 << 10))
         self.connection = Http2Connection(theirs, service, self.limits, scratch, lambda: None)
-        self.timeouts = StallTimeouts(self.connection)
         self.fault: h2.PeerError | None = None
         self._received = b""
         self._decoder = hpack.Decoder()

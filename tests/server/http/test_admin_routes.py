@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from interlace.core.errors import Reason, ServeError
+from interlace.server.administration.api import IndexEntry
 from interlace.server.api_keys import ApiKeys
 from interlace.server.http.admin_handler import metrics_route
 from interlace.server.http.server import HttpServer
-from interlace.server.model_control import IndexEntry
 from tests.server.fakes import FakeControl, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, Response, binary_outputs, exchange, infer, request, v2_body
@@ -345,12 +345,6 @@ def test_closing_answers_what_was_taken_and_refuses_the_rest() -> None:
     idle.close()
     late.close()
     stand.close()
-
-
-def test_a_taken_port_is_a_plain_error(http: Stand) -> None:
-    where = f"cannot listen for HTTP on 127.0.0.1:{http.port}: Address already in use: end"
-    with pytest.raises(OSError, match=where):
-        http.wait(http.parts.http.listen("127.0.0.1", http.port))
 
 
 def test_a_second_version_is_served_beside_the_first(http: Stand) -> None:

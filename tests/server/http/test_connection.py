@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import ServeError
-from interlace.server.heap_budget import HeapBudget
-from interlace.server.http.chunked_coding import ChunkedBody
-from interlace.server.http.limits import HttpLimits
+from interlace.server.http.bodies import ChunkedBody
+from interlace.server.http.connection import LOOK_S
 from interlace.server.http.responses import HttpError
-from interlace.server.http.server_state import LOOK_S
+from interlace.server.limits import HeapBudget, HttpLimits
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, binary_outputs, exchange, infer, request, v2_body

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from interlace.server.api_keys import ApiKeys
 from interlace.server.http.connection import HttpConnection
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origins import Origins
+from interlace.server.http.request_head import Origins
+from interlace.server.limits import HttpLimits
 from interlace.server.shared_memory import Regions
 from tests.server.fakes import one_to_one
 from tests.server.stand import Parts

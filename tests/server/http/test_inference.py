@@ -9,6 +9,7 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Tensor
+from interlace.server.errors import TRACEBACKS_MAX, InternalErrors
 from tests.server.fakes import FakeRuntime, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, Response, binary_outputs, exchange, infer, request, v2_body
@@ -223,6 +224,15 @@ def test_a_fault_of_the_server_is_a_500_in_its_log(
     assert (response.status, response.json["reason"]) == (500, "backend")
     assert "FP99" in caplog.text
     wait_until(lambda: http.used_bytes == before)
+
+
+def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    faults = InternalErrors()
+    for number in range(10 * TRACEBACKS_MAX):
+        refusal = faults.refusal(ValueError(number), "a request")
+        assert refusal.reason is Reason.BACKEND
+    assert len(caplog.records) == TRACEBACKS_MAX
+    assert all(record.exc_info for record in caplog.records)
 
 
 @pytest.mark.parametrize("case", REFUSED)

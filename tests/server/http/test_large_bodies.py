@@ -14,9 +14,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origins import Origins
+from interlace.server.http.request_head import Origins
 from interlace.server.http.server import TRIM_BYTES
+from interlace.server.limits import HttpLimits
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Response, binary_outputs, exchange, request, v2_body
@@ -210,7 +210,7 @@ def test_others_are_answered_while_large_bodies_wait_for_their_process(stand: St
         (gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"}),
     ]
     assert ask(stand, "free", as_json([1.0] * 60_000, [1, 60_000])).status == 200
-    process = stand.parts.inference._large._decoder
+    process = stand.parts.inference.context.bodies
     child = process._child
     assert child is not None
     os.kill(child.pid, signal.SIGSTOP)
@@ -236,7 +236,7 @@ def test_others_are_answered_while_large_bodies_wait_for_their_process(stand: St
 def test_a_body_process_that_dies_costs_one_request(stand: Stand) -> None:
     body = as_json([1.0] * 60_000, [1, 60_000])
     assert ask(stand, "free", body).status == 200
-    process = stand.parts.inference._large._decoder
+    process = stand.parts.inference.context.bodies
     child = process._child
     assert child is not None
     os.kill(child.pid, signal.SIGSTOP)

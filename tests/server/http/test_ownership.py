@@ -17,9 +17,9 @@ from interlace.core.request import Outcome, Reply
 from interlace.core.tensor import Span, TensorSpec
 from interlace.server.api_keys import ApiKeys
 from interlace.server.http.connection import HttpConnection
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origins import Origins
+from interlace.server.http.request_head import Origins
 from interlace.server.http.timeouts import ConnectionTimeouts
+from interlace.server.limits import HttpLimits
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
@@ -201,7 +201,7 @@ def test_whatever_befalls_a_request_its_memory_is_given_back_once(
 ) -> None:
     loop, parts = world
     play, heard = Play(parts), Heard()
-    logger = logging.getLogger("interlace.server.http.internal_errors")
+    logger = logging.getLogger("interlace.server.errors")
     logger.addHandler(heard)
 
     async def run() -> None:

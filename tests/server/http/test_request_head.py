@@ -5,17 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason
-from interlace.server.cache import GenerationalCache
-from interlace.server.http.limits import HttpLimits
+from interlace.server.errors import GRPC_STATUS, HTTP_STATUS, PHRASES, GrpcStatus
 from interlace.server.http.request_head import CHUNKED, RequestHeadReader
 from interlace.server.http.responses import (
-    PHRASES,
-    STATUS,
     HttpError,
     error_response,
     with_connection,
 )
 from interlace.server.http.routes import Route, RouteKind, RouteTable
+from interlace.server.limits import GenerationalCache, HttpLimits
 from tests.server.wire import request
 
 ROUTER = RouteTable(
@@ -32,8 +30,9 @@ def head(*lines: str, first: str = "POST /v2/models/m/infer HTTP/1.1") -> bytes:
 
 
 def test_every_reason_has_a_status_and_every_status_a_phrase() -> None:
-    assert set(STATUS) == set(Reason)
-    assert set(STATUS.values()) <= set(PHRASES)
+    assert set(HTTP_STATUS) == set(GRPC_STATUS) == set(Reason)
+    assert GrpcStatus.OK not in GRPC_STATUS.values()
+    assert set(HTTP_STATUS.values()) <= set(PHRASES)
 
 
 def test_the_same_bytes_are_understood_once() -> None:

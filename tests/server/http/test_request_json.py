@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http.decoded_request import RegionSpan
+from interlace.server.dataplane.tensor_places import RegionSpan
 from interlace.server.http.request_json import decode_request
 
 NESTED = st.recursive(

@@ -1,4 +1,4 @@
-"""The client of the decoder process, which it starts when needed and ends after a while idle."""
+"""Large request bodies, unpacked and decoded in a process of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from enum import IntEnum
 from itertools import accumulate
 from typing import Final
 
@@ -16,24 +17,153 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span
-from interlace.server.body_decoder.process import (
-    DecodeRefused,
-    DecoderReply,
-    DecoderRequest,
-    Fill,
-    HeadRead,
-    Parse,
-    Parsed,
-    ReadHead,
-    Unpack,
-    Unpacked,
-)
-from interlace.server.grpc.infer_head import InferHead
+from interlace.server.compression import unpack_into
+from interlace.server.dataplane.call import DecodedRequest
+from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
+from interlace.server.grpc.infer_head import read_head
 from interlace.server.http.bodies import ArenaBody, aligned
-from interlace.server.http.decoded_request import DecodedRequest
+from interlace.server.http.request_json import decode_request
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
-from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
+from interlace.shm.frame_socket import (
+    FRAME_BYTES_MAX,
+    AsyncFrameSocket,
+    BlockingFrameSocket,
+    frame_pair,
+)
+
+
+class Unpack(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Unpack ``nbytes`` at ``offset`` to ``into``, where there is room for ``room`` bytes."""
+
+    offset: int
+    nbytes: int
+    coding: str
+    into: int
+    room: int
+
+
+class Coding(IntEnum):
+    """How the head of an inference request is written."""
+
+    JSON = 0  #: alone, without Inference-Header-Content-Length
+    WITH_HEADER = 1  #: JSON that binary data may follow
+    PROTOBUF = 2  #: a ModelInferRequest without its raw tensors
+
+
+class Parse(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Decode the head of an inference request, ``nbytes`` at ``offset``."""
+
+    offset: int
+    nbytes: int
+    coding: Coding
+
+
+class Fill(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Put the tensors that the last ``Parse`` kept to these offsets, in order."""
+
+    offsets: tuple[int, ...]
+
+
+class Unpacked(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """How many bytes it came to; ``None`` if that is more than there was room for."""
+
+    nbytes: int | None
+
+
+class Parsed(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """The request but for the bytes of its tensors.
+
+    Sources that stood in the head have no ``data``, and an ``at`` that is still to be filled in.
+    """
+
+    id: str
+    sources: tuple[InputSource, ...]
+    targets: tuple[OutputTarget, ...]
+    parameters: dict[str, Parameter]
+    model: str
+    version: str
+
+
+class FillDone(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """The tensors are in place."""
+
+
+class DecodeRefused(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """The body is wrong; ``reason`` is a member of ``Reason`` by value."""
+
+    reason: str
+    text: str
+
+
+DecoderRequest = Unpack | Parse | Fill
+DecoderReply = Unpacked | Parsed | FillDone | DecodeRefused
+
+
+class DecoderProcess:
+    """Answers questions about bodies in one arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._data: Sequence[bytes] = ()
+
+    def answer(self, question: DecoderRequest) -> DecoderReply:
+        """What comes of a question; a body that is wrong is an answer."""
+        try:
+            if isinstance(question, Unpack):
+                return self._unpack(question)
+            if isinstance(question, Parse):
+                return self._parse(question)
+            return self._fill(question)
+        except ServeError as error:
+            return DecodeRefused(error.reason.value, error.detail[:4096])
+        except MemoryError:
+            return DecodeRefused(Reason.TOO_LARGE.value, "there is no memory to decode the body")
+
+    def _unpack(self, question: Unpack) -> Unpacked:
+        packed = self._arena.view(question.offset, question.nbytes)
+        target = self._arena.view(question.into, question.room)
+        return Unpacked(unpack_into(packed, question.coding, target))
+
+    def _parse(self, question: Parse) -> Parsed:
+        head = self._arena.view(question.offset, question.nbytes)
+        if question.coding is Coding.PROTOBUF:
+            decoded = read_head(bytes(head))
+        else:
+            decoded = decode_request(head, question.coding is Coding.WITH_HEADER)
+        self._data = [source.data for source in decoded.sources if source.data is not None]
+        sources = [s if s.data is None else s._replace(data=None, at=0) for s in decoded.sources]
+        return Parsed(
+            decoded.id,
+            tuple(sources),
+            decoded.targets,
+            dict(decoded.parameters),
+            decoded.model,
+            decoded.version,
+        )
+
+    def _fill(self, question: Fill) -> FillDone:
+        data, self._data = self._data, ()
+        for offset, each in zip(question.offsets, data, strict=True):
+            self._arena.view(offset, len(each))[:] = each
+        return FillDone()
+
+
+def main() -> None:
+    """Descriptor of the socket, the main process's id and the arena's number are the arguments."""
+    descriptor, owner_pid, number = map(int, sys.argv[1:4])
+    bodies = DecoderProcess(Arena.adopt(owner_pid, number))
+    decoder = msgspec.msgpack.Decoder(DecoderRequest)
+    frames: BlockingFrameSocket[DecoderReply, DecoderRequest] = BlockingFrameSocket(
+        socket.socket(fileno=descriptor), decoder.decode
+    )
+    while (question := frames.receive()) is not None:
+        try:
+            frames.send(bodies.answer(question))
+        except ValueError:
+            text = f"names and parameters of the request exceed {FRAME_BYTES_MAX} bytes"
+            frames.send(DecodeRefused(Reason.TOO_LARGE.value, text))
+
 
 #: Bodies that may wait for the process; one of 16 MiB of JSON takes it about half a second.
 WAITING_MAX: Final = 64
@@ -42,7 +172,7 @@ IDLE_S: Final = 60.0
 #: Models come first where both want a core.
 _CHILD: Final = (
     "from interlace.runtime.scheduling import yield_cores; yield_cores(); "
-    "from interlace.server.body_decoder.process import main; main()"
+    "from interlace.server.body_decoder import main; main()"
 )
 
 
@@ -78,35 +208,18 @@ class BodyDecoder:
         plain.cut(answer.nbytes)
         return True
 
-    async def decode(
-        self, body: ArenaBody, json_bytes: int, has_header: bool
-    ) -> tuple[DecodedRequest, ArenaBlocks]:
-        """The meaning of a JSON part, and the block in which its tensors given in JSON then lie.
+    async def decode(self, head: Span, coding: Coding) -> tuple[DecodedRequest, ArenaBlocks]:
+        """The meaning of a head, and the block in which the tensors given in it then lie.
 
         Raises:
             ServeError: it is no inference request, there is no room, or the process is too busy.
         """
         async with self._exclusive():
-            parsed = await self._ask(Parse(body.offset, json_bytes, has_header))
+            parsed = await self._ask(Parse(head.offset, head.nbytes, coding))
             assert isinstance(parsed, Parsed)
             sizes = [source.nbytes for source in parsed.sources if source.at is not None]
             offsets, blocks = await self._filled(sizes)
         return _placed(parsed, offsets), blocks
-
-    async def read_head(self, head: Span) -> tuple[InferHead, Sequence[Span], ArenaBlocks]:
-        """The head of a ModelInferRequest, and where its typed contents then lie.
-
-        Raises:
-            ServeError: it is malformed, there is no room, or the process is too busy.
-        """
-        async with self._exclusive():
-            found = await self._ask(ReadHead(head.offset, head.nbytes))
-            assert isinstance(found, HeadRead)
-            sizes = found.typed or ()
-            offsets, blocks = await self._filled(sizes)
-        number = self._arena.number
-        spans = [Span(number, at, size) for at, size in zip(offsets, sizes, strict=True)]
-        return found.head(), spans, blocks
 
     async def _filled(self, sizes: Sequence[int]) -> tuple[Sequence[int], ArenaBlocks]:
         """Where tensors of these sizes lie that the process kept, and the block that holds them."""
@@ -206,4 +319,11 @@ def _placed(parsed: Parsed, offsets: Sequence[int]) -> DecodedRequest:
     """The request with its tensors at these offsets in the arena."""
     there = iter(offsets)
     sources = [s if s.at is None else s._replace(at=next(there)) for s in parsed.sources]
-    return DecodedRequest(parsed.id, tuple(sources), parsed.targets, parsed.parameters)
+    return DecodedRequest(
+        parsed.id,
+        tuple(sources),
+        parsed.targets,
+        parsed.parameters,
+        parsed.model,
+        parsed.version,
+    )

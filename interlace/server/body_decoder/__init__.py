@@ -1,1 +1,0 @@
-"""Large request bodies, unpacked and decoded in a process of their own."""

@@ -1,1 +1,0 @@
-"""What was served: ledgers of models, the metrics page, Triton's statistics."""
