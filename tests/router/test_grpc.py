@@ -165,14 +165,6 @@ def test_a_request_that_parsers_read_differently_is_refused(
     assert infer(channel, request(b"x")).raw_output_contents[0] == b"x"
 
 
-def test_a_node_that_does_not_find_one_request_has_its_model(
-    two: Two, channel: grpc.Channel
-) -> None:
-    for version in (b"", VERSION_3):
-        failure(channel, request(b"x", model="refuse-unknown_model") + version)
-    assert two.router.parts.directory.serves("refuse-unknown_model")
-
-
 def test_what_only_a_silent_node_can_answer_waits_for_it(channel: grpc.Channel) -> None:
     two = Two(lost_ms=1_000.0)
     two.router.heard("a", "slow-1500", "slow-5000")
@@ -202,11 +194,6 @@ def test_what_cannot_be_read_is_the_callers_fault(channel: grpc.Channel) -> None
         error = failure(channel, text)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "malformed ModelInferRequest" in error.details()
-
-
-def test_unknown_models_are_not_found(channel: grpc.Channel) -> None:
-    error = failure(channel, request(b"x", model="nobody"))
-    assert error.code() is grpc.StatusCode.NOT_FOUND and "nobody" in error.details()
 
 
 def test_the_callers_deadline_goes_along(two: Two, channel: grpc.Channel) -> None:
@@ -257,19 +244,6 @@ def test_streams_are_answered_request_by_request(two: Two, channel: grpc.Channel
     }
     for one in found.values():
         assert one.infer_response.parameters["triton_final_response"].bool_param
-
-
-def test_administration_reads_the_nodes(two: Two, channel: grpc.Channel) -> None:
-    ready = channel.unary_unary(
-        "/inference.GRPCInferenceService/ServerReady", _registered_method=False
-    )
-    assert ready(b"", timeout=20) == b"\x08\x01"
-    load = channel.unary_unary(
-        "/inference.GRPCInferenceService/RepositoryModelLoad", _registered_method=False
-    )
-    with pytest.raises(grpc.RpcError) as caught:
-        load(b"\x12\x04echo", timeout=20)
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel) -> None:

@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
-from interlace.router.grpc.passed_calls import CallEnd, CallEnds, CallHeads
+from interlace.router.grpc.passed_calls import CallEnd, CallHeads, call_end
 from interlace.server.errors import GrpcStatus
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
+from interlace.server.grpc.headers import HeaderBlocks
 from interlace.server.grpc.stream import PREFIX
 from interlace.server.limits import GrpcLimits, HeapBudget, HeapReservation, TokenBucket
 from interlace.server.tls import FollowedContext, connect_tls
@@ -159,7 +160,7 @@ class _Link:
         self._budget = budget
         self._sock: socket.socket | None = None
         self._writer: FrameWriter | None = None
-        self._ends = CallEnds(_HEADER_BYTES)
+        self._ends = HeaderBlocks(_HEADER_BYTES, call_end)
         self._rest = b""
         self._next = 1
         self._window = h2.DEFAULT_WINDOW  #: of a new stream, the node's
@@ -377,11 +378,7 @@ class _Link:
         self._end_if_left()
 
     def _refuse(self, call: NodeCall, end: CallEnd) -> None:
-        del self.calls[call.id]
-        call.reserved.release()
-        if self._writer is not None:
-            self._writer.drop(call)  # it may not have taken all of the request
-        taker, call.taker = call.taker, None
+        taker = self._forget(call)
         if taker is not None:
             taker.refused(end)
         self._end_if_left()
@@ -393,15 +390,20 @@ class _Link:
         self._lose(call, f"it reset the call (code {h2.word(payload, 'RST_STREAM')})")
 
     def _lose(self, call: NodeCall, why: str) -> None:
+        taker = self._forget(call)
+        if taker is not None:
+            taker.lost(why)
+        self._end_if_left()
+
+    def _forget(self, call: NodeCall) -> CallTaker | None:
+        """Drop a call that has ended without a response; who is to be told, if anybody."""
         if self.waiting.pop(call, None) is None:
             del self.calls[call.id]
         call.reserved.release()
         if self._writer is not None:
-            self._writer.drop(call)
+            self._writer.drop(call)  # it may not have taken all of the request
         taker, call.taker = call.taker, None
-        if taker is not None:
-            taker.lost(why)
-        self._end_if_left()
+        return taker
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         writer = self._writer

@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from hpack import Decoder, HPACKError
-
 from interlace.server.errors import GrpcStatus
-from interlace.server.grpc.headers import TableMark, literal
-from interlace.server.limits import GenerationalCache
+from interlace.server.grpc.headers import Pairs, literal
 
-_BLOCKS_KEPT: Final = 256
-_KEPT_BYTES: Final = 1024
 #: As they are written; any other value is UNKNOWN, as gRPC has it.
 _STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
 _RETRY_DIGITS: Final = 9
@@ -52,36 +47,14 @@ class CallEnd:
     retry_after_ms: float | None = None
 
 
-class CallEnds:
-    """Header blocks that a node sends, remembered as long as they change no table."""
-
-    def __init__(self, max_header_bytes: int) -> None:
-        self._decoder = Decoder(max_header_list_size=max_header_bytes)
-        self._known: GenerationalCache[bytes, CallEnd] = GenerationalCache(_BLOCKS_KEPT)
-
-    def read(self, block: bytes) -> CallEnd:
-        """What a block says, as if it ended the call.
-
-        Raises:
-            ValueError: it cannot be decoded.
-        """
-        known = self._known.get(block)
-        if known is not None:
-            return known
-        mark = TableMark(self._decoder)
-        try:
-            pairs = {bytes(n): bytes(v) for n, v in self._decoder.decode(block, raw=True)}
-        except (HPACKError, IndexError) as error:
-            raise ValueError(f"header block: {error}") from error
-        text = unquote(pairs.get(b"grpc-message", b"").decode("latin-1"))
-        found = CallEnd(
-            _STATUSES.get(pairs.get(b"grpc-status", b""), GrpcStatus.UNKNOWN),
-            text,
-            _retry_after_ms(pairs.get(b"retry-after-ms", b"")),
-        )
-        if mark.unchanged and len(block) <= _KEPT_BYTES:
-            self._known.put(block, found)
-        return found
+def call_end(pairs: Pairs) -> CallEnd:
+    """What the header fields of a node say, as if they ended the call."""
+    fields = dict(pairs)
+    return CallEnd(
+        _STATUSES.get(fields.get(b"grpc-status", b""), GrpcStatus.UNKNOWN),
+        unquote(fields.get(b"grpc-message", b"").decode("latin-1")),
+        _retry_after_ms(fields.get(b"retry-after-ms", b"")),
+    )
 
 
 def _retry_after_ms(text: bytes) -> float | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
@@ -20,6 +20,8 @@ from interlace.server.grpc.http2_frames import (
     PeerError,
 )
 
+Pairs = list[tuple[bytes, bytes]]
+Meaning = TypeVar("Meaning")
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _CACHED_BLOCKS: Final = 64
 _CACHED_BLOCK_BYTES: Final = 1024
@@ -51,19 +53,21 @@ class CallHead:
     malformed: bool = False
 
 
-class CallHeadDecoder:
-    """Heads of one connection.
+class HeaderBlocks(Generic[Meaning]):
+    """Header blocks of one connection, by what they mean.
 
     HPACK has state per connection, but a block that does not change the dynamic table always means
-    the same until one does; clients send the same few blocks over and over, so those are looked up.
+    the same until one does; peers send the same few blocks over and over, so those are looked up.
     """
 
-    def __init__(self, max_header_bytes: int) -> None:
+    def __init__(self, max_header_bytes: int, understand: Callable[[Pairs], Meaning]) -> None:
+        """``understand`` says what decoded pairs mean."""
         self._decoder = Decoder(max_header_list_size=max_header_bytes)
-        self._known: dict[bytes, CallHead] = {}
+        self._understand = understand
+        self._known: dict[bytes, Meaning] = {}
 
-    def read(self, block: bytes) -> CallHead:
-        """The head of a complete header block.
+    def read(self, block: bytes) -> Meaning:
+        """The meaning of a complete header block.
 
         Raises:
             PeerError: the block cannot be decoded, or is too long when it is.
@@ -74,36 +78,24 @@ class CallHeadDecoder:
         if _size_updates(block) > _SIZE_UPDATES_MAX:
             text = f"header block: more than {_SIZE_UPDATES_MAX} changes of the table's size"
             raise PeerError(COMPRESSION_ERROR, text)
-        mark = TableMark(self._decoder)
+        newest, size = self._newest_entry(), self._decoder.header_table.maxsize
         try:
             pairs = [(bytes(n), bytes(v)) for n, v in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
             raise PeerError(ENHANCE_YOUR_CALM, str(error)) from error
         except (HPACKError, IndexError, ValueError) as error:
             raise PeerError(COMPRESSION_ERROR, f"header block: {error}") from error
-        head = read_head(pairs)
-        if not mark.unchanged or len(self._known) >= _CACHED_BLOCKS:
+        found = self._understand(pairs)
+        same = self._newest_entry() is newest and self._decoder.header_table.maxsize == size
+        if not same or len(self._known) >= _CACHED_BLOCKS:
             self._known.clear()
-        if mark.unchanged and len(block) <= _CACHED_BLOCK_BYTES:
-            self._known[block] = head
-        return head
+        if same and len(block) <= _CACHED_BLOCK_BYTES:
+            self._known[block] = found
+        return found
 
-
-class TableMark:
-    """The state of a decoder's dynamic table: its newest entry, which is a new object, and size."""
-
-    __slots__ = ("_newest", "_size", "_table")
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._table = decoder.header_table
-        self._newest: object = next(iter(self._table.dynamic_entries), None)
-        self._size = self._table.maxsize
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether blocks since then left the table as it was: they mean the same at any time."""
-        newest = next(iter(self._table.dynamic_entries), None)
-        return newest is self._newest and self._table.maxsize == self._size
+    def _newest_entry(self) -> object:
+        """The last entry of the dynamic table: a new object whenever one is added."""
+        return next(iter(self._decoder.header_table.dynamic_entries), None)
 
 
 def _size_updates(block: bytes) -> int:
@@ -119,7 +111,7 @@ def _size_updates(block: bytes) -> int:
     return count
 
 
-def read_head(pairs: list[tuple[bytes, bytes]]) -> CallHead:
+def read_head(pairs: Pairs) -> CallHead:
     """What decoded header pairs say of the call that they open."""
     pseudo: dict[bytes, bytes] = {}
     plain: dict[bytes, bytes] = {}
@@ -225,7 +217,7 @@ class HeaderBlockReader:
     def __init__(self, max_header_bytes: int) -> None:
         self.inside = False  #: a block has begun and not ended
         self._max_header_bytes = max_header_bytes
-        self._heads = CallHeadDecoder(max_header_bytes)
+        self._heads = HeaderBlocks(max_header_bytes, read_head)
         self._block = bytearray()
         self._stream = 0
         self._ends = False
