@@ -65,7 +65,7 @@ HOT: Final = (
     *(f"router/{name}.py" for name in ("attempts", "directory", "polling")),
     *(f"router/grpc/{name}.py" for name in ("forwarding", "node_channel", "passed_calls")),
     *(f"router/http/{name}.py" for name in (
-        "forwarding", "node_connections", "passed_heads",
+        "forwarding", "node_connections",
     )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"

@@ -22,8 +22,8 @@ from bench.peers import once, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, Peer, installed, peers, prepare
 from interlace.load.call import EncodedCall, pack
+from interlace.load.connections import ConnectionPool
 from interlace.load.open_loop import OpenLoop, poisson
-from interlace.load.pool import ConnectionPool
 from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
 
 Row = dict[str, Any]

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from interlace.core.user_errors import UserError
 from interlace.load.call import EncodedCall
-from interlace.load.http1 import ClientConnection
-from interlace.load.pool import ConnectionPool, no_collection
+from interlace.load.connections import ClientConnection, ConnectionPool, no_collection
 from interlace.load.result import UNANSWERED, CallSample, LoadRun, ModelLoadReport, report
 from interlace.load.v2_client import LoadCall
 

@@ -12,8 +12,7 @@ import msgspec
 from interlace.core.errors import ServeError
 from interlace.core.node import NodeState
 from interlace.router.directory import NodeDirectory
-from interlace.router.http.node_connections import NodeConnections, PendingReply
-from interlace.router.http.passed_heads import ReplyHead
+from interlace.router.http.node_connections import NodeConnections, PendingReply, ReplyHead
 from interlace.router.http.reads import NodeReader
 from interlace.server.limits import HeapReservation
 

@@ -8,8 +8,7 @@ from typing import Final
 from interlace.core.errors import ServeError
 from interlace.router.attempts import Forwarded
 from interlace.router.directory import NodeDirectory, NodeLinks
-from interlace.router.http.node_connections import PendingReply
-from interlace.router.http.passed_heads import ReplyHead
+from interlace.router.http.node_connections import PendingReply, ReplyHead
 from interlace.server.http.bodies import ArenaBody, SegmentedBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
@@ -36,23 +35,16 @@ class Forwarder:
         self.budget = budget
 
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
-        """Where a body is received.
-
-        Raises:
-            ServeError: the arena is full.
-        """
         return SegmentedBody(self.arena, head.length)
 
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> ForwardedRequest:
-        """Begin to pass one request on."""
         forwarded = ForwardedRequest(self, writer, head, body)
         forwarded.ask_next()
         return forwarded
 
     def close(self) -> None:
-        """Close the connections to nodes."""
         self.directory.close()
 
 

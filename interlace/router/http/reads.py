@@ -8,8 +8,7 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory
-from interlace.router.http.node_connections import NodeConnections
-from interlace.router.http.passed_heads import ReplyHead
+from interlace.router.http.node_connections import NodeConnections, ReplyHead
 from interlace.server.http.routes import HttpResponse
 from interlace.server.limits import HeapReservation
 

@@ -98,20 +98,9 @@ class Administration:
     def __init__(self, api: AdminAnswers, limit_bytes: int, budget: HeapBudget) -> None:
         """``limit_bytes`` bounds one request, ``budget`` all that are unfinished."""
         self.api = api
-        self._limit_bytes = limit_bytes
-        self._budget = budget
+        self.limit_bytes = limit_bytes
+        self.budget = budget
         self.tasks = AnswerTasks()
-
-    def sink(
-        self,
-        stream: GrpcStream,
-        compressed: bool,
-        done: Callable[[memoryview], None],
-        failed: Callable[[ServeError], None],
-    ) -> BufferedSink:
-        """Where a request that comes in pieces, or compressed, is put."""
-        packed = stream if compressed else None
-        return BufferedSink(self._limit_bytes, self._budget, done, failed, packed)
 
 
 class AdminCall:
@@ -129,26 +118,27 @@ class AdminCall:
     def whole(self, message: memoryview) -> None:
         try:
             if self._fields is not None:
-                text = f"{self._method.name} takes one message, got more"
-                raise bad_input(text)
+                raise bad_input(f"{self._method.name} takes one message, got more")
             self._fields = self._method.decode(message)
         except ServeError as error:
-            self._stream.refuse(error)
+            self._refuse(error)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return self._shared.sink(self._stream, compressed, self.whole, self._stream.refuse)
+        shared, packed = self._shared, self._stream if compressed else None
+        return BufferedSink(shared.limit_bytes, shared.budget, self.whole, self._refuse, packed)
 
     def end(self) -> None:
-        method, fields = self._method, self._fields
-        if fields is None:
-            text = f"{method.name} takes one message, got none"
-            self._stream.refuse(bad_input(text))
-            return
-        asked = partial(method.answer, self._shared.api, fields)
-        self._shared.tasks.run(method.name, asked, self._reply, self._refuse)
+        if self._fields is None:
+            self._refuse(bad_input(f"{self._method.name} takes one message, got none"))
+        else:
+            self._answer(self._fields)
 
     def gone(self) -> None:
         """What was asked is done all the same: a load goes on without its client."""
+
+    def _answer(self, fields: dict[str, Any]) -> None:
+        method, asked = self._method, partial(self._method.answer, self._shared.api, fields)
+        self._shared.tasks.run(method.name, asked, self._reply, self._refuse)
 
     def _reply(self, result: object) -> None:
         if self._stream.call is self:
@@ -160,10 +150,10 @@ class AdminCall:
             self._stream.refuse(error)
 
 
-class HealthWatchCall:
+class HealthWatchCall(AdminCall):
     """A health watch: the state now, and again whenever it is another."""
 
-    __slots__ = ("_fields", "_forget", "_last", "_method", "_shared", "_stream")
+    __slots__ = ("_forget", "_last")
     streaming = True
 
     def __init__(
@@ -173,27 +163,13 @@ class HealthWatchCall:
         shared: Administration,
         forget: Callable[[HealthWatchCall], None],
     ) -> None:
-        self._stream = stream
-        self._method = method
-        self._shared = shared
+        super().__init__(stream, method, shared)
         self._forget = forget
-        self._fields: dict[str, Any] | None = None
         self._last: object = None
 
     def whole(self, message: memoryview) -> None:
-        try:
-            self._fields = self._method.decode(message)
-        except ServeError as error:
-            self._refuse(error)
-            return
+        super().whole(message)
         self.look()
-
-    def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        return self._shared.sink(self._stream, compressed, self.whole, self._refuse)
-
-    def end(self) -> None:
-        if self._fields is None:
-            self._refuse(bad_input("Watch takes one message, got none"))
 
     def gone(self) -> None:
         self._forget(self)
@@ -213,6 +189,9 @@ class HealthWatchCall:
             data = self._method.encode(result)
             self._stream.message([data], len(data))
 
+    def _answer(self, fields: dict[str, Any]) -> None:
+        """Go on: a watch has no last answer."""
+
     def _refuse(self, error: ServeError) -> None:
-        self._stream.refuse(error)
+        super()._refuse(error)
         self._forget(self)

@@ -43,7 +43,6 @@ class BufferedSink:
         self._data: bytearray | None = bytearray()
 
     def feed(self, chunk: memoryview) -> None:
-        """Keep a piece."""
         if self._data is None:
             return
         try:
@@ -58,11 +57,9 @@ class BufferedSink:
         self._data += chunk
 
     def landing(self) -> memoryview | None:
-        """Nowhere: it goes to the heap."""
-        return None
+        return None  # it goes to the heap
 
     def landed(self, nbytes: int) -> None:
-        """Never called, for want of a landing."""
         raise AssertionError(f"{nbytes} bytes landed nowhere")
 
     def finish(self) -> None:
@@ -96,7 +93,6 @@ class BufferedSink:
         return unpack_small(packed, encoding, min(_HERE_BYTES, self._limit_bytes))
 
     def abandon(self) -> None:
-        """Let go of it."""
         self._reserved.release()
         self._data = None
 

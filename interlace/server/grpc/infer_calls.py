@@ -236,7 +236,10 @@ class LocalInference:
         except ServeError as error:
             call.refused(error)
             return
-        self._taken(call, found)
+        if isinstance(found, DecodedInfer):
+            call.received(LocalRequest(self, call, found))
+        else:
+            self._taken(call, found)
 
     def sink(self, call: InferCall, nbytes: int, compressed: bool) -> MessageSink:
         if not compressed:

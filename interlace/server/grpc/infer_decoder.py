@@ -16,7 +16,6 @@ from interlace.server.limits import FIELDS_MAX, TENSORS_MAX, GrpcLimits, HeapBud
 from interlace.shm.blocks import ArenaBlocks
 
 _SMALL_BYTES: Final = 4096
-_ID_BYTES_MAX: Final = 4096
 #: A longer head, of typed contents, is read in another process: 16 MiB take up to two seconds.
 _HERE_BYTES: Final = 64 << 10
 
@@ -81,12 +80,12 @@ class InferDecoder:
         rest, call_id, raws = scan(data)
         blocks = ArenaBlocks(self.arena)
         if len(raws) == 2 and len(rest) <= _HERE_BYTES:
-            _check_id(call_id)
             start, size = raws
             request = self._heads.find(rest, (size,))
             if request.in_place is not None:  # the common case: one tensor
-                span = self._copied(data[start : start + size], blocks)
-                source = request.in_place[0]
+                offset = blocks.alloc(size)
+                self._memory[offset : offset + size] = data[start : start + size]
+                source, span = request.in_place[0], Span(self._number, offset, size)
                 tensor = Tensor(source.name, source.datatype, source.shape, span)
                 return DecodedInfer(request, call_id, (tensor,), blocks)
         try:
@@ -125,7 +124,6 @@ class InferDecoder:
     def _taken(
         self, rest: bytes, call_id: str, spans: Sequence[Span], blocks: ArenaBlocks
     ) -> DecodedInfer | UnreadInfer:
-        _check_id(call_id)
         if len(rest) > _HERE_BYTES:
             head_blocks = ArenaBlocks(self.arena)
             head = self._copied(rest, head_blocks)
@@ -144,11 +142,6 @@ class InferDecoder:
         offset = blocks.alloc(size)
         self._memory[offset : offset + size] = value
         return Span(self._number, offset, size)
-
-
-def _check_id(call_id: str) -> None:
-    if len(call_id) > _ID_BYTES_MAX:
-        raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
 
 
 #: Gets a request, one whose head is yet to be read, or why it was not taken.
@@ -177,7 +170,6 @@ class InferSink:
         self._placed = 0  #: bytes of it that have a place
 
     def feed(self, chunk: memoryview) -> None:
-        """Take a piece of the message."""
         try:
             while chunk and self._done is not None:
                 used = self._take(chunk)
@@ -187,11 +179,9 @@ class InferSink:
             self._fail(error)
 
     def landing(self) -> memoryview | None:
-        """Where the tensor that is being received goes on."""
         return self._target
 
     def landed(self, nbytes: int) -> None:
-        """That much of it was received."""
         self._left -= nbytes
         try:
             self._advance(nbytes)
@@ -199,7 +189,6 @@ class InferSink:
             self._fail(error)
 
     def finish(self) -> None:
-        """The message is complete."""
         done, self._done = self._done, None
         if done is None:
             return
@@ -216,7 +205,6 @@ class InferSink:
         done(decoded)
 
     def abandon(self) -> None:
-        """The rest will not come."""
         self._done = None
         self._target = None
         self._blocks.free()

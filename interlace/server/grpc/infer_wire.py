@@ -13,6 +13,7 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.server.limits import FIELDS_MAX, TENSORS_MAX
 
+_ID_CHARS_MAX: Final = 4096
 _MODEL_TAG: Final = 0x0A
 _VERSION_TAG: Final = 0x12
 ID_TAG: Final = 0x1A
@@ -99,6 +100,8 @@ def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
     except UnicodeDecodeError as error:
         raise malformed("the id is not UTF-8") from error
     _check_end(at, end)
+    if len(call_id) > _ID_CHARS_MAX:
+        raise malformed(f"an id of {len(call_id)} characters, limit {_ID_CHARS_MAX}")
     if len(raws) > 2 * TENSORS_MAX:
         raise malformed(f"more than {TENSORS_MAX} tensors")
     if kept < end:

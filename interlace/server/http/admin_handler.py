@@ -165,7 +165,6 @@ class AdminHandler:
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> AdminExchange:
-        """Begin one exchange."""
         assert isinstance(body, bytearray), "only bodies of inferences are placed in the arena"
         exchange = AdminExchange(writer, head)
         asked = partial(self._answer, head, body)

@@ -39,12 +39,15 @@ class HeapBody:
 
     def take(self, data: bytearray, start: int, end: int) -> int:
         stop = min(end, start + self._length - len(self.data))
-        self._reserved.resize(len(self.data) + stop - start)
-        self.data += memoryview(data)[start:stop]
+        self._keep(memoryview(data)[start:stop])
         return stop
 
     def drop(self) -> None:
         self._reserved.release()
+
+    def _keep(self, piece: memoryview) -> None:
+        self._reserved.resize(len(self.data) + len(piece))
+        self.data += piece
 
 
 class SkippedBody:
@@ -272,25 +275,15 @@ class _State(Enum):
     DONE = "done"
 
 
-class ChunkedBody:
+class ChunkedBody(HeapBody):
     """A body that comes in chunks, ``limit_bytes`` at most."""
 
-    __slots__ = (
-        "_left", "_limit_bytes", "_line", "_reserved", "_state", "_trailers", "data",
-    )  # fmt: skip
-
     def __init__(self, limit_bytes: int, budget: HeapBudget) -> None:
-        self.data = bytearray()
-        self._limit_bytes = limit_bytes
-        self._reserved = HeapReservation(budget)
+        super().__init__(limit_bytes, budget)
         self._state = _State.SIZE
         self._left = 0
         self._line = bytearray()
         self._trailers = 0
-
-    @property
-    def received(self) -> int:
-        return len(self.data)
 
     @property
     def done(self) -> bool:
@@ -306,8 +299,7 @@ class ChunkedBody:
         while start < end and self._state is not _State.DONE:
             if self._state is _State.DATA:
                 stop = min(end, start + self._left)
-                self._reserved.resize(len(self.data) + stop - start)
-                self.data += memoryview(data)[start:stop]
+                self._keep(memoryview(data)[start:stop])
                 self._left -= stop - start
                 start = stop
                 if not self._left:
@@ -315,9 +307,6 @@ class ChunkedBody:
             else:
                 start = self._take_line(data, start, end)
         return start
-
-    def drop(self) -> None:
-        self._reserved.release()
 
     def _take_line(self, data: bytearray, start: int, end: int) -> int:
         found = data.find(b"\n", start, end)
@@ -351,9 +340,9 @@ class ChunkedBody:
         if match is None:
             raise HttpError(400, f"malformed chunk size {line[:32]!r}")
         self._left = int(match[1], 16)
-        if len(self.data) + self._left > self._limit_bytes:
+        if len(self.data) + self._left > self._length:
             raise ServeError(
-                Reason.TOO_LARGE, f"the chunked body exceeds the limit of {self._limit_bytes} bytes"
+                Reason.TOO_LARGE, f"the chunked body exceeds the limit of {self._length} bytes"
             )
         self._state = _State.DATA if self._left else _State.TRAILER
 

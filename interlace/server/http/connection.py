@@ -206,7 +206,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._next_or_wait()
 
     def respond(self, response: bytes) -> None:
-        """Send a whole response. The exchange is over."""
         if self.transport is not None:
             self._exchange = None
             self.transport.write(self._with_connection(response))
@@ -215,7 +214,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def respond_parts(
         self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]
     ) -> None:
-        """Send a response without copying it; ``release`` is called when its bytes have gone."""
         if self.transport is None:
             release()
             return
@@ -232,7 +230,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._next_or_wait()
 
     def fail(self, error: ServeError | HttpError) -> None:
-        """Send a refusal. The exchange is over."""
         self.respond(self._state.refusal_bytes(error))
 
     @property

@@ -71,7 +71,8 @@ class InferenceFront(RequestHandler, Protocol):
         """Where a body is received straight into the arena; ``data[start:end]`` is here already.
 
         Raises:
-            ServeError: it has no place, or it is known that the request would be refused.
+            ServeError: the arena is full, no request of the model is as large, or it is known that
+                the model has no time for it now.
         """
 
     def close(self) -> None:

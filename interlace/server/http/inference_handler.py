@@ -158,12 +158,6 @@ class InferenceHandler:
         self.arena = context.arena
 
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
-        """Where a body is received; ``data[start:end]`` is what of it is here already.
-
-        Raises:
-            ServeError: the arena is full, no request of the model is as large, or it is known that
-                the model has no time for it now.
-        """
         if head.json_length < 0 or head.length > MIB:
             self._check_length(head)
         plane, stop = self.context.plane, start + head.json_length
@@ -181,7 +175,6 @@ class InferenceHandler:
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> HttpInference:
-        """Begin one inference."""
         context, small = self.context, self._limits.here_bytes
         kind = Generation if head.route.kind is RouteKind.GENERATE else HttpInference
         blocks = body.hand_over() if isinstance(body, ArenaBody) else ArenaBlocks(context.arena)
@@ -198,7 +191,6 @@ class InferenceHandler:
         return inference
 
     def close(self) -> None:
-        """End the process that decodes large bodies."""
         self.context.bodies.close()
 
     def _begin_from_heap(
