@@ -55,7 +55,7 @@ from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.inference import InferenceContext
-from interlace.server.dataplane.plane import DataPlane, RunDelay
+from interlace.server.dataplane.plane import DataPlane, ExecutionCounter, RunDelay
 from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.admin_handler import admin_routes, metrics_route, node_routes
@@ -64,7 +64,7 @@ from interlace.server.http.request_head import Origins, loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.limits import GrpcLimits, HttpLimits
-from interlace.server.model_table import ExecutionCounter, ModelTable
+from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.statistics import Metrics
 from interlace.server.tls import NO_TLS, TlsFiles

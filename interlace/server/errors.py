@@ -53,6 +53,20 @@ GRPC_STATUS: Final = {reason: status for reason, _, status in _STATUSES}
 #: Of the status line. The first is nginx's.
 PHRASES: Final = {499: "Client Closed Request", **{each.value: each.phrase for each in HTTPStatus}}
 
+
+class HttpError(Exception):
+    """A request that is wrong as HTTP, before it means anything to the server.
+
+    ``headers`` are complete lines, each with its line end.
+    """
+
+    def __init__(self, status: int, detail: str, headers: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+
 _log = logging.getLogger(__name__)
 
 #: Tracebacks written within a minute; the others are counted only, so that no client fills a disk.

@@ -5,13 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http.routes import RouteKind
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+class RouteKind(IntEnum):
+    """What a route does with the body. An integer, because that hashes fast."""
+
+    ADMIN = 0  #: small JSON, answered at once
+    LOAD = 1  #: JSON that may carry model files
+    INFER = 2  #: tensors
+    GENERATE = 3  #: tensors as plain JSON values
+    PLAN = 4  #: JSON of what a node is to serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Command, Event, Run, WorkFinished
 from interlace.core.model import Model
 from interlace.core.request import Outcome, Reply
 
@@ -217,22 +216,3 @@ class ModelTable:
                 f"served: {known}",
             )
         return versions[version]
-
-
-class ExecutionCounter:
-    """Counts executions and their phases by batch size, as statistics report them."""
-
-    def __init__(self, table: ModelTable) -> None:
-        self._table = table
-
-    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        if (
-            type(event) is not WorkFinished
-            or type(event.work) is not Run
-            or event.failure is not None
-        ):
-            return
-        batch, timing = event.work.batch, event.timing
-        statistics = self._table.statistics(batch.model)
-        if statistics is not None:
-            statistics.executed(batch.rows, timing.input_ms, timing.infer_ms, timing.output_ms)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Command, Event, Run, WorkFinished
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
@@ -375,3 +376,22 @@ def failure(reply: Reply) -> ServeError | None:
     if reply.outcome is Outcome.FAILED:
         return ServeError(Reason.BACKEND, "the model failed and gave no reason")
     return ServeError(Reason.DEADLINE, "Request timeout expired")
+
+
+class ExecutionCounter:
+    """Counts executions and their phases by batch size, as statistics report them."""
+
+    def __init__(self, table: ModelTable) -> None:
+        self._table = table
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        if (
+            type(event) is not WorkFinished
+            or type(event.work) is not Run
+            or event.failure is not None
+        ):
+            return
+        batch, timing = event.work.batch, event.timing
+        statistics = self._table.statistics(batch.model)
+        if statistics is not None:
+            statistics.executed(batch.rows, timing.input_ms, timing.infer_ms, timing.output_ms)

@@ -19,8 +19,8 @@ from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import METRICS_MEDIA, OCTETS, head_of
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind, is_field
-from interlace.server.limits import HttpLimits
+from interlace.server.http.routes import AdminRequest, HttpResponse, Route, is_field
+from interlace.server.limits import HttpLimits, RouteKind
 from interlace.server.tensor_json import MALFORMED
 
 _Asked = TypeVar("_Asked")

@@ -12,7 +12,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import InputSource
-from interlace.server.http.responses import HttpError
+from interlace.server.errors import HttpError
 from interlace.server.limits import HeapBudget, HeapReservation
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks, no_room

@@ -10,12 +10,12 @@ from typing import Final, cast
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.api_keys import Access
+from interlace.server.errors import HttpError
 from interlace.server.http.bodies import SKIP_BYTES, ArenaBody, ChunkedBody, HeapBody, SkippedBody
 from interlace.server.http.exchange import Exchange, InferenceFront, Phase, RequestHandler
 from interlace.server.http.request_head import CHUNKED, RequestHead, RequestHeadReader, head_end
-from interlace.server.http.responses import CONTINUE, HttpError, error_response, with_connection
-from interlace.server.http.routes import RouteKind
-from interlace.server.limits import HeapBudget, HttpLimits
+from interlace.server.http.responses import CONTINUE, error_response, with_connection
+from interlace.server.limits import HeapBudget, HttpLimits, RouteKind
 
 #: How often all connections may be looked through.
 LOOK_S: Final = 0.05

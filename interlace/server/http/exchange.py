@@ -7,9 +7,9 @@ from enum import IntEnum
 from typing import Protocol
 
 from interlace.core.errors import ServeError
+from interlace.server.errors import HttpError
 from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.request_head import RequestHead
-from interlace.server.http.responses import HttpError
 from interlace.server.limits import HeapBudget
 from interlace.shm.arena import Arena
 

@@ -23,8 +23,7 @@ from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.inference import HttpContext, HttpInference
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import ReplyBody
-from interlace.server.http.routes import RouteKind
-from interlace.server.limits import MIB, HeapReservation, HttpLimits
+from interlace.server.limits import MIB, HeapReservation, HttpLimits, RouteKind
 from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, decoded, to_bytes, to_json
 from interlace.shm.blocks import ArenaBlocks
 

@@ -11,9 +11,9 @@ import httptools
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.api_keys import Access, ApiKeys, given_key
-from interlace.server.http.responses import HttpError
-from interlace.server.http.routes import Route, RouteKind, RouteTable
-from interlace.server.limits import GenerationalCache, HttpLimits
+from interlace.server.errors import HttpError
+from interlace.server.http.routes import Route, RouteTable
+from interlace.server.limits import GenerationalCache, HttpLimits, RouteKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from interlace.core.tensor import BYTES, Tensor
 from interlace.server.dataplane.call import DecodedRequest, ReplyStart, classified
 from interlace.server.dataplane.plane import output_order
 from interlace.server.dataplane.tensor_places import OutputTarget
-from interlace.server.errors import HTTP_STATUS, PHRASES
+from interlace.server.errors import HTTP_STATUS, PHRASES, HttpError
 from interlace.server.shared_memory import Regions
 from interlace.server.tensor_json import DTYPES, to_json
 
@@ -23,19 +23,6 @@ JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
 METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class HttpError(Exception):
-    """A request that is wrong as HTTP, before it means anything to the server.
-
-    ``headers`` are complete lines, each with its line end.
-    """
-
-    def __init__(self, status: int, detail: str, headers: str = "") -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = headers
 
 
 def head_of(status: int, media: str, length: int, headers: str = "") -> bytes:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final
 from urllib.parse import unquote
 
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import JSON
-
-
-class RouteKind(IntEnum):
-    """What a route does with the body. An integer, because that hashes fast."""
-
-    ADMIN = 0  #: small JSON, answered at once
-    LOAD = 1  #: JSON that may carry model files
-    INFER = 2  #: tensors
-    GENERATE = 3  #: tensors as plain JSON values
-    PLAN = 4  #: JSON of what a node is to serve
+from interlace.server.limits import RouteKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from interlace.server.http.admin_handler import AdminHandler, admin_routes, metr
 from interlace.server.http.connection import HttpConnection, ServerState
 from interlace.server.http.exchange import InferenceFront, RequestHandler
 from interlace.server.http.request_head import Origins, RequestHeadReader
-from interlace.server.http.routes import Route, RouteKind, RouteTable
+from interlace.server.http.routes import Route, RouteTable
 from interlace.server.http.timeouts import ConnectionTimeouts
-from interlace.server.limits import MIB, HttpLimits
+from interlace.server.limits import MIB, HttpLimits, RouteKind
 from interlace.server.listening import listening_sockets
 from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from interlace.server.errors import HttpError
 from interlace.server.http.connection import HttpConnection
 from interlace.server.http.exchange import Phase
-from interlace.server.http.responses import HttpError
 from interlace.server.limits import HttpLimits
 
 

@@ -21,13 +21,14 @@ from interlace.server.dataplane.plane import (
     KEPT_MS,
     WAITED,
     DataPlane,
+    ExecutionCounter,
     Quarantine,
     RunDelay,
     failure,
 )
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check
-from interlace.server.model_table import ExecutionCounter, ModelTable, ServedModel
+from interlace.server.model_table import ModelTable, ServedModel
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import ServeError
+from interlace.server.errors import HttpError
 from interlace.server.http.bodies import ChunkedBody
 from interlace.server.http.connection import LOOK_S
-from interlace.server.http.responses import HttpError
 from interlace.server.limits import HeapBudget, HttpLimits
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand

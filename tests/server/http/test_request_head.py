@@ -5,15 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason
-from interlace.server.errors import GRPC_STATUS, HTTP_STATUS, PHRASES, GrpcStatus
+from interlace.server.errors import GRPC_STATUS, HTTP_STATUS, PHRASES, GrpcStatus, HttpError
 from interlace.server.http.request_head import CHUNKED, RequestHeadReader
-from interlace.server.http.responses import (
-    HttpError,
-    error_response,
-    with_connection,
-)
-from interlace.server.http.routes import Route, RouteKind, RouteTable
-from interlace.server.limits import GenerationalCache, HttpLimits
+from interlace.server.http.responses import error_response, with_connection
+from interlace.server.http.routes import Route, RouteTable
+from interlace.server.limits import GenerationalCache, HttpLimits, RouteKind
 from tests.server.wire import request
 
 ROUTER = RouteTable(
