@@ -30,7 +30,7 @@ from interlace.formats.torch_runner import sample_of
 from interlace.formats.weights_file import WeightsFile
 from interlace.perf.disk_tier import on_disk
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.policy.cold_starts.whole import left
+from interlace.policy.cold_starts.deepplan import left
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel, took_ms
 from interlace.profiling.cpu.onnx_layers import OnnxLayers
 from interlace.profiling.cpu.process_main import layered

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.packing.batch_options import BatchOptions, DemandArrays
-from interlace.packing.pattern import Pattern
+from interlace.packing.layouts import Pattern
 from interlace.packing.queueing import Floats
 
 Ints = npt.NDArray[np.int64]

@@ -39,7 +39,7 @@ from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
-from interlace.planning.assigned import AssignedPlan
+from interlace.planning.follower import AssignedPlan
 from interlace.policy.base import System
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.progress import OnSweepStep

@@ -16,8 +16,8 @@ from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import surface
 from interlace.planning.memory_plan import MemoryPlan, layered_models, tried_memory
 from interlace.planning.plan_file import save_plan
-from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.policy.catalog import system_of
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore, SignatureStore
 from interlace.repository.draft import Draft

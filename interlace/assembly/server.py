@@ -26,8 +26,8 @@ from interlace.core.user_errors import InputError
 from interlace.device.process.sandbox import why_unconfined
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
-from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.policy.catalog import system_of
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.runtime.event_loop import run_loop
 from interlace.runtime.plan_solver import unsendable

@@ -45,7 +45,7 @@ from interlace.fleet.node_keeper import LocalNodes, NodeLaunch
 from interlace.fleet.prices import KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client
-from interlace.planning.systems import system_of
+from interlace.policy.catalog import system_of
 from interlace.server.api_keys import ApiKeys
 from interlace.server.http.request_head import loopback
 from interlace.server.tls import NO_TLS, TlsFiles

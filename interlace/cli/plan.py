@@ -29,7 +29,7 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.model import MODEL_SUFFIXES
 from interlace.core.user_errors import InputError
-from interlace.planning.systems import system_of
+from interlace.policy.catalog import system_of
 
 Target = Annotated[
     Path,

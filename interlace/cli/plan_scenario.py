@@ -17,7 +17,6 @@ from interlace.core.json_text import json_text
 from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
-from interlace.planning.advice import advice
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.drawing import draw_plan, draw_what_ifs
 from interlace.planning.explanation import explain
@@ -25,7 +24,7 @@ from interlace.planning.kinds import plan_kinds
 from interlace.planning.memory_plan import LayeredModels, layered_models, tried_memory
 from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
-from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
+from interlace.planning.what_if import ReadScenario, advice, compare_systems, what_ifs
 from interlace.policy.base import System
 
 

@@ -16,12 +16,11 @@ from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
+from interlace.planning.drawing import KINDS, draw_runs
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import SimulationResult, SimulationSettings, simulations
-from interlace.planning.simulation_drawing import KINDS, draw_runs
-from interlace.planning.systems import system_of
 from interlace.policy.base import System
-from interlace.policy.catalog import known_systems
+from interlace.policy.catalog import known_systems, system_of
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 
 _Target = Annotated[

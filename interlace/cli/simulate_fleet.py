@@ -19,7 +19,7 @@ from interlace.fleet.simulation import FleetReport, fleet_report, simulate_fleet
 from interlace.fleet.simulation.question import NodesAsked, fleet_simulation, parse_loss
 from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings
-from interlace.planning.systems import system_of
+from interlace.policy.catalog import system_of
 
 _Target = Annotated[
     Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, SLOs and a kind of GPU.")

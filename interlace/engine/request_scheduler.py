@@ -30,9 +30,9 @@ from interlace.engine.live_partition import LivePartition, PartitionState, next_
 from interlace.engine.rate_tracker import RateTracker
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
+from interlace.policy.admission import outlook
 from interlace.policy.base import System
 from interlace.policy.decision import Drop, Launch
-from interlace.policy.outlook import outlook
 
 _OK: Final = Outcome.OK  # an enumeration's member is looked up each time
 _LATE: Final = Outcome.LATE

@@ -13,7 +13,7 @@ from interlace.core.profile import Profiles
 from interlace.fleet.fleet_gpus import models_of
 from interlace.fleet.machine_scaling import HIGH_LOAD, TARGET_LOAD
 from interlace.fleet.prices import NO_PRICES, KindPrices
-from interlace.packing.bounds.area import area
+from interlace.packing.bounds.configuration import area
 from interlace.packing.bounds.rates import highest_rates
 from interlace.packing.lending import with_guests
 from interlace.packing.solver import Constraint, LinearProgram, solve

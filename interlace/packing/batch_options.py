@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from interlace.core.plan import Demand
 from interlace.packing.queueing import Floats
-from interlace.perf.curves import Curve
-from interlace.perf.latency import Surface
+from interlace.perf.latency import Curve, Surface
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.host_capacity import alone_rows_per_s
-from interlace.packing.pattern import Pattern
+from interlace.packing.layouts import Pattern
 from interlace.packing.queueing import BUSIEST, GATHER, Bools, Floats, Turns, beyond, lateness
 
 _LENGTHS: Final = 16

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.packing.cuts import Glet, GpuCut
-from interlace.packing.fillings import Filling, Fillings
+from interlace.packing.fillings import Filling, Fillings, GroupShare, Relaxation, relaxed
 from interlace.packing.layouts import Layout, alike, layouts, shares
-from interlace.packing.relaxation import GroupShare, Relaxation, relaxed
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 

@@ -33,8 +33,7 @@ from interlace.packing.batch_options import (
     demand_arrays,
 )
 from interlace.packing.host_capacity import LEAST_MARGIN, alone_rows_per_s
-from interlace.packing.layouts import Layout, layouts, shares
-from interlace.packing.pattern import Pattern
+from interlace.packing.layouts import Layout, Pattern, layouts, shares
 from interlace.packing.placement import FilledGpu, PlacementInput, partitions, place
 from interlace.packing.pool_hosts import lossy_hosts
 from interlace.packing.queueing import Floats

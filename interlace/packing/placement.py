@@ -12,8 +12,7 @@ import numpy as np
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.packing.layouts import Layout
-from interlace.packing.pattern import Pattern
+from interlace.packing.layouts import Layout, Pattern
 from interlace.packing.queueing import Floats
 from interlace.perf.memory import needed_bytes, room_bytes
 

@@ -22,9 +22,9 @@ from interlace.planning.parallel import usable_cores
 from interlace.planning.plan_file import save_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
-from interlace.planning.systems import system_of
 from interlace.planning.trial import PlanTrial
 from interlace.policy.base import System
+from interlace.policy.catalog import system_of
 
 #: 2: what is not served is in rows per second, and called so.
 _SCHEMA: Final = 2

@@ -1,14 +1,18 @@
-"""A plan as a picture: each GPU a block, partitions as tiles, time shares as stripes in them."""
+"""Pictures of plans, of variants of a scenario, and of simulations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from interlace.core.figure_file import check_figure_path, model_colours, save_figure
 from interlace.core.plan import Partition, Slot
 from interlace.planning.capacity_plan import CapacityPlan
+from interlace.planning.simulation import SimulationResult
+from interlace.sim.report import Report
+from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, tiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,3 +222,37 @@ def _legend(
     figure.legend(handles=handles, loc="outside right upper", fontsize=7, title="model, rate, SLO")
     figure.supxlabel("share of the GPU in %; b8: batches of up to 8", fontsize=8)
     figure.supylabel("time in use in %", fontsize=8)
+
+
+#: What can be drawn.
+KINDS: Final = ("cdf", "tiles", "load", "gpus")
+_TILES_MS: Final = 250.0
+
+
+def draw_runs(kind: str, path: Path, runs: Sequence[SimulationResult]) -> None:
+    """Draw runs: each system's first one, for tiles the beginning of the first of all.
+
+    Latency is drawn a line a model where there is one system; goodput is the mean of all seeds.
+    """
+    records = {run.system: run.record for run in reversed(runs)}
+    if kind == "cdf":
+        figure = latency_cdf(records if len(records) > 1 else by_model(runs[0].record))
+    elif kind == "tiles":
+        figure = tiles(runs[0].record, 0.0, _TILES_MS)
+    elif kind == "gpus":
+        figure = accelerators(records)
+    else:
+        figure = against_load(_goodput_rps(runs))
+    save_figure(figure, path)
+
+
+def _goodput_rps(runs: Sequence[SimulationResult]) -> dict[str, list[tuple[float, float]]]:
+    """Offered and in time, means over seeds, of every system and load."""
+    by_load: dict[tuple[str, float], list[Report]] = {}
+    for run in runs:
+        by_load.setdefault((run.system, run.settings.load), []).append(run.report)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for (system, _), reports in by_load.items():
+        offered = mean(one.offered_rps for one in reports)
+        points.setdefault(system, []).append((offered, mean(one.goodput_rps for one in reports)))
+    return points

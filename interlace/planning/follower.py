@@ -1,9 +1,10 @@
-"""A planner that follows a plan that was made before."""
+"""Planners that follow a plan made before: from a file, or assigned by a controller."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from interlace.core.deployment_key import model_name
 from interlace.core.hardware import Fleet
@@ -87,3 +88,32 @@ def _batch(slot: Slot, asked: Demand, share_pct: int, profiles: Profiles) -> int
     if share_pct < latency.shares_pct[0]:
         return 0
     return latency.largest_batch(asked.slo_ms, share_pct, slot.batch)
+
+
+_WHY: Final = "the assignment of this node has no place for it"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPlan:
+    """The same plan whatever the rates; models of it have public names, as in ``PlanFollower``.
+
+    What it does not name has no place, and what is not deployed leaves its place empty.
+    """
+
+    plan: Plan
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        placed = tuple(
+            replace(part, slots=deployed_slots(part.slots, demand)) for part in self.plan.partitions
+        )
+        homes = {slot.model for part in placed for slot in part.slots}
+        left = {one.model: one.rows_per_s for one in demand if one.model not in homes}
+        return replace(
+            self.plan,
+            partitions=placed,
+            unserved_rows_per_s=left,
+            reasons=dict.fromkeys(left, _WHY),
+            elastic={},
+        )

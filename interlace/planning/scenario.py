@@ -19,8 +19,15 @@ from interlace.core.tables import TableError, did_you_mean, parse_bytes, read_ta
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import NO_INTERFERENCE, ConstantFactor, Interference, busy_profiles
 from interlace.perf.latency import doubts
-from interlace.planning.copies import copy_names, of_copies, parted_workloads, rate_parts
-from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
+from interlace.planning.scenario_file import (
+    GpuTable,
+    ScenarioModel,
+    ScenarioTable,
+    copy_names,
+    of_copies,
+    parted_workloads,
+    rate_parts,
+)
 from interlace.profiling.beside import learned_interference
 from interlace.profiling.corun_file import read_coruns
 from interlace.profiling.packaged import NotMeasuredError, packaged

@@ -21,9 +21,9 @@ from interlace.planning.memory_trial import cold_curves
 from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
-from interlace.planning.systems import system_of
 from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
+from interlace.policy.catalog import system_of
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.observers import ColdRequests
@@ -128,7 +128,7 @@ class SimulationResult:
             InputError: there is no such kind, or the path has another suffix.
             OSError: the file cannot be written.
         """
-        from interlace.planning.simulation_drawing import KINDS, draw_runs  # needs this module
+        from interlace.planning.drawing import KINDS, draw_runs  # needs this module
 
         if kind not in KINDS:
             raise InputError(f"no kind of plot '{kind}'; expected one of {', '.join(KINDS)}")

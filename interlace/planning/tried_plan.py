@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
-from interlace.packing.lending import with_guests
-from interlace.packing.widening import widened
+from interlace.packing.lending import widened, with_guests
 from interlace.perf.latency import surface
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import PlanTrial, enough, tried_apart, try_plan

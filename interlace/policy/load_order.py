@@ -1,4 +1,4 @@
-"""Which load is next on a link: as they came, or by deadline and so that few are made."""
+"""Which load is next on a link, and which weights idle links prefetch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from interlace.policy.cold_policy import LoadChoice, WaitingLoad
+from interlace.core.loading import LoadPlan
+from interlace.policy.cold_policy import Holding, LoadChoice, WaitingLoad
+from interlace.policy.eviction import cheapest_first
 
 #: The part of the time that a load could wait which it may wait for company.
 _PART_OF_SLACK: Final = 0.5
@@ -72,3 +74,47 @@ def _begin_ms(one: WaitingLoad, latest_ms: float) -> float:
         return one.first_arrival_ms
     company_ms = 1000.0 * _COMPANY / one.rate_rps
     return one.first_arrival_ms + min(_PART_OF_SLACK * slack_ms, company_ms)
+
+
+#: What comes unasked must be worth that many times as much as all that leaves for it: rates are
+#: known roughly, and nothing is to go back and forth by what is not known.
+_HYSTERESIS: Final = 4.0
+
+
+def on_demand(
+    free_bytes: int, holdings: Sequence[Holding], now_ms: float
+) -> tuple[str, LoadPlan] | None:
+    """Nothing."""
+    return None
+
+
+def hottest_missing(
+    free_bytes: int, holdings: Sequence[Holding], now_ms: float
+) -> tuple[str, LoadPlan] | None:
+    """The missing part that is worth most: rate x milliseconds saved a byte."""
+    best, best_worth, sure_worth, nbytes = None, 0.0, 0.0, 0
+    for one in holdings:
+        missing = None if one.fetching else one.curve.missing(one.held)
+        if missing is None:
+            continue
+        part, plan = missing
+        worth = one.rate_rps * part.worth_ms
+        if worth > best_worth:
+            best, best_worth, nbytes = (one.model, plan), worth, part.nbytes
+            sure_worth = one.sure_rps * part.worth_ms
+    if best is None or not _pays(sure_worth, nbytes - free_bytes, best[0], holdings):
+        return None
+    return best
+
+
+def _pays(worth_ms: float, need_bytes: int, model: str, holdings: Sequence[Holding]) -> bool:
+    """Whether enough leaves that is worth much less."""
+    if need_bytes <= 0:
+        return True
+    for left_ms, leaver, part in cheapest_first(holdings):
+        if leaver == model or _HYSTERESIS * left_ms >= worth_ms:
+            return False
+        need_bytes -= part.nbytes
+        if need_bytes <= 0:
+            return True
+    return False

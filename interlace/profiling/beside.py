@@ -10,8 +10,7 @@ from pathlib import Path
 from interlace.core.model import Model
 from interlace.core.profile import Profile, Profiles
 from interlace.perf.interference import slowed_profile
-from interlace.perf.slowdown.learned import LearnedInterference, fit_learned
-from interlace.perf.slowdown.observation import from_profiles
+from interlace.perf.slowdown import LearnedInterference, fit_learned, from_profiles
 from interlace.profiling.corun import CoRun, observations
 from interlace.profiling.corun_file import corun_path, read_coruns
 

@@ -13,7 +13,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.perf.interference import CoRunner
-from interlace.perf.slowdown.observation import Observation
+from interlace.perf.slowdown import Observation
 
 
 class Interval(NamedTuple):

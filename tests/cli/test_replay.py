@@ -12,8 +12,7 @@ from interlace.cli.main import build
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand
 from interlace.core.user_errors import InputError, UserError
-from interlace.planning.systems import system_of
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import CATALOG, system_of
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate

@@ -14,8 +14,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.bounds import lower_bound
-from interlace.packing.bounds.area import area
-from interlace.packing.bounds.configuration import configuration
+from interlace.packing.bounds.configuration import area, configuration
 from interlace.packing.bounds.rates import highest_rates
 from interlace.packing.layouts import layouts
 from interlace.packing.solver import Constraint, LinearProgram, solve

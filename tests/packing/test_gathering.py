@@ -14,7 +14,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.bounds import LowerBound, lower_bound
-from interlace.packing.bounds.gap_sums import gap_sums
+from interlace.packing.bounds.gathering import gap_sums
 from interlace.packing.bounds.rates import Floats
 
 WHOLE = replace(GPU_KINDS["v100"], shares_pct=(100,))

@@ -9,7 +9,7 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.packing.widening import widened
+from interlace.packing.lending import widened
 from interlace.policy.catalog import resolve
 from tests.builders import line_profile
 

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.duty import CycleTurn, fit, room_rows_per_s, saturated_rows_per_s, shortest
+from interlace.perf.duty import (
+    CycleTurn,
+    fit,
+    room_rows_per_s,
+    saturated_rows_per_s,
+    settled,
+    shortest,
+)
 from interlace.perf.interference import ConstantFactor, CoRunner
-from interlace.perf.interfering_cycles import settled
 from interlace.perf.latency import surface
 from interlace.perf.tables import Tables
 

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.interference import ConstantFactor, CoRunner, Interference
-from interlace.perf.slowdown.learned import features, fit_learned
-from interlace.perf.slowdown.observation import FromProfiles, Observation, from_profiles
+from interlace.perf.slowdown import (
+    FromProfiles,
+    Observation,
+    features,
+    fit_learned,
+    from_profiles,
+)
 
 MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}
 SHARES = (20, 50, 80)

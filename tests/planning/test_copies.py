@@ -8,7 +8,7 @@ from bench.cold.machines import bert_on_h100, write_profile
 from interlace.core.user_errors import InputError
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import workloads
-from interlace.planning.systems import system_of
+from interlace.policy.catalog import system_of
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 
 SCENARIO = """

@@ -13,8 +13,14 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, LayerProfile, Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.cold_start import bound_ms
-from interlace.planning.memory_bound import least_bytes, memory_bound
-from interlace.planning.memory_plan import MemoryPlan, layered_models, memory_plan, tried_memory
+from interlace.planning.memory_plan import (
+    MemoryPlan,
+    layered_models,
+    least_bytes,
+    memory_bound,
+    memory_plan,
+    tried_memory,
+)
 from interlace.planning.memory_trial import try_memory
 from interlace.policy.catalog import CATALOG
 from tests.policy.cold_starts.layers import layer_lists

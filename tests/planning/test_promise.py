@@ -8,13 +8,13 @@ import pytest
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.planning.advice import advice
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import TrialRuns
 from interlace.planning.tried_plan import TriedPlan
+from interlace.planning.what_if import advice
 from interlace.policy.catalog import CATALOG
 
 GPU = GPU_KINDS["a100-mig"]

@@ -14,9 +14,9 @@ from interlace.perf.cold_start import layer_times
 from interlace.policy.cold_curve import ColdCurve
 from interlace.policy.cold_policy import Holding
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from interlace.policy.cold_starts.deepplan import pipeswitch
 from interlace.policy.cold_starts.frontier import lasting
-from interlace.policy.cold_starts.whole import pipeswitch
-from interlace.policy.prefetch import hottest_missing, on_demand
+from interlace.policy.load_order import hottest_missing, on_demand
 from tests.policy.cold_starts.holdings import Held, blocks, held_models, whole
 from tests.policy.cold_starts.layers import layer_lists
 

@@ -12,7 +12,7 @@ from interlace.core.messages import RefusedUpstream, RequestArrived, SendReply
 from interlace.core.request import Outcome, Reply
 from interlace.core.user_errors import InputError
 from interlace.engine.engine import Engine
-from interlace.planning.systems import system_of
+from interlace.policy.catalog import system_of
 from interlace.runtime.log import LogError, Replay, ReplayStep, open_log
 from interlace.sim.record import PartitionSpan, RunRecord
 from interlace.sim.recorder import Recorder

@@ -18,8 +18,8 @@ from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.user_errors import InputError
-from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.policy.catalog import system_of
 from interlace.runtime.log import LogFile
 from interlace.runtime.log.codec import glance
 from interlace.sim.arrivals import Arrivals

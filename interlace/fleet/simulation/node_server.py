@@ -23,7 +23,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Outcome, Reply, Request
 from interlace.engine.engine import Engine
 from interlace.fleet.simulation.scenario import FleetSimulation
-from interlace.planning.assigned import AssignedPlan
+from interlace.planning.follower import AssignedPlan
 from interlace.runtime.clock import Call, Clock
 from interlace.runtime.plan_solver import AssignedPlanSolver
 from interlace.runtime.runtime import Observer, Runtime

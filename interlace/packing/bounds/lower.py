@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.packing.bounds.area import area, bound_at, fractions
 from interlace.packing.bounds.bound import Bound, LowerBound
-from interlace.packing.bounds.configuration import dearest_worth
+from interlace.packing.bounds.configuration import area, bound_at, dearest_worth, fractions
 from interlace.packing.bounds.gathering import gathering
 from interlace.packing.bounds.rates import ShareRates, highest_rates
 from interlace.perf.latency import Quantile

@@ -28,7 +28,7 @@ from interlace.perf.cold_start import (
     shortest_ms,
 )
 from interlace.policy.cold_starts import deepplan
-from interlace.policy.cold_starts.whole import left, pipeswitch
+from interlace.policy.cold_starts.deepplan import left, pipeswitch
 
 #: States that are kept after a layer: so many over all layers, but never fewer than the least.
 _STATES: Final = 1 << 11

@@ -13,8 +13,7 @@ from interlace.core.profile import Profiles
 from interlace.packing.feasibility import feasible, known_rate
 from interlace.packing.fluid_pools import FluidPools
 from interlace.packing.layouts import alike
-from interlace.packing.lending import with_guests
-from interlace.packing.widening import widened
+from interlace.packing.lending import widened, with_guests
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 

@@ -12,9 +12,8 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
 from interlace.packing.feasibility import feasible
-from interlace.perf.duty import CycleTurn, fit, room_rows_per_s, shortest
+from interlace.perf.duty import CycleTurn, fit, room_rows_per_s, runners, settled, shortest, slowed
 from interlace.perf.interference import NO_INTERFERENCE, CoRunner, Interference
-from interlace.perf.interfering_cycles import runners, settled, slowed
 from interlace.perf.tables import Tables
 
 #: A part of a rate that is rounding.

@@ -25,8 +25,7 @@ from interlace.packing.column_generation import (
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
 from interlace.packing.host_capacity import alone_rows_per_s
-from interlace.packing.layouts import alike, layouts, shares
-from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
+from interlace.packing.layouts import Pattern, PricingProblem, ServiceOrder, alike, layouts, shares
 from interlace.packing.placement import (
     FilledGpu,
     PlacementInput,

@@ -14,8 +14,8 @@ from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import bound_ms, layer_times, planned
 from interlace.policy.cold_curve import ColdCurve, ColdStart
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from interlace.policy.cold_starts.deepplan import copy, left, pipeswitch
 from interlace.policy.cold_starts.frontier import frontier, lasting, moved_bytes
-from interlace.policy.cold_starts.whole import copy, left, pipeswitch
 from tests.policy.cold_starts.layers import layer_lists
 
 all_links = st.sampled_from(

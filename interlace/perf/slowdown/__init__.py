@@ -1,1 +1,0 @@
-"""Slowdown of batches side by side: learned from observations, with its errors."""
