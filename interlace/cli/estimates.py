@@ -20,7 +20,6 @@ from interlace.assembly.estimation import (
 from interlace.cli.options import NOT_KEPT
 from interlace.cli.plan_scenario import (
     PlanOutputs,
-    check_outputs,
     draw_and_save,
     refuse_for_kinds,
     running_plan,
@@ -148,7 +147,6 @@ def plan_estimated(
         UserError: nothing can be estimated, or a rate is missing.
         InputError: an option is not what it should be.
     """
-    check_outputs(outputs)
     if len(task.kinds) > 1:
         refuse_for_kinds(outputs)
     found = estimate(task)

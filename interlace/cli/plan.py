@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from interlace.cli.options import (
-    NOT_KEPT,
     Cores,
     Device,
     Gpus,
@@ -19,16 +18,21 @@ from interlace.cli.options import (
     Price,
     Profiles,
     SystemName,
-    check_output,
     numbers,
     size_bytes,
 )
-from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
+from interlace.cli.plan_scenario import (
+    Overrides,
+    PlanOutputs,
+    answer,
+    check_outputs,
+    plan_scenario,
+)
 from interlace.cli.screen import console, show_logs
 from interlace.core.gpu_kinds import GPU_KINDS
-from interlace.core.json_text import json_text
 from interlace.core.model import MODEL_SUFFIXES
 from interlace.core.user_errors import InputError
+from interlace.planning.scenario import Scenario
 from interlace.policy.catalog import system_of
 
 Target = Annotated[
@@ -104,8 +108,8 @@ def plan(
     A scenario (.toml: models, rates, SLOs, a kind of GPU): the fewest GPUs, their partitions, the
     SLO attainment of the simulated plan, and a lower bound for any scheduler. No GPU is needed.
 
-    A folder of models: how they would share this machine's GPU or cores, from stored profiles.
-    Nothing is loaded or run. A model without a rate gets a small part of the machine.
+    A folder of models: the same for this machine's GPU or cores, from stored profiles, all of it
+    used. Nothing is loaded. A model without a rate gets a small part of the machine.
 
     A folder or a model file, with --gpu: the fewest GPUs of each kind, for a rate of every model.
     Those without a stored profile are estimated. One kind takes what scenarios take, but --memory.
@@ -124,6 +128,7 @@ def plan(
     """
     outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
     overrides = _overrides(gpu, (rate, slo, price), memory, target)
+    check_outputs(outputs)
     if target.suffix == ".toml":
         return plan_scenario(target, system_of(system), overrides, outputs)
     machine = _MachineOptions(device, gpus, cores, profiles, measured or ())
@@ -158,9 +163,7 @@ class _MachineOptions:
 def _plan_folder(
     root: Path, system: str, overrides: Overrides, outputs: PlanOutputs, machine: _MachineOptions
 ) -> None:
-    # Scenarios need neither, and start sooner without; the second needs more than planning does.
-    from interlace.assembly.machine_plan import plan_machine
-    from interlace.cli.machine_plan_table import show_machine_plan
+    from interlace.assembly.machine_plan import machine_scenario  # scenarios start sooner without
 
     if root.is_file() and (root.suffix not in MODEL_SUFFIXES or overrides.gpu is None):
         raise InputError(
@@ -172,29 +175,25 @@ def _plan_folder(
         return
     if machine.measured:
         raise InputError("--measured corrects estimates: it takes --gpu KIND and a model folder")
-    _only_for_scenarios(overrides.prices, outputs)
-    check_output("--save", outputs.save)
     show_logs(console(stderr=True))
-    found = plan_machine(
-        root,
-        overrides.rates,
-        overrides.slos,
-        system=system,
-        device=machine.device,
-        gpus=machine.gpus,
-        cores=machine.cores,
-        profiles=machine.profiles,
-        memory_bytes=overrides.memory_bytes,
-    )
-    if outputs.as_json:
-        typer.echo(json_text(found.to_dict()))
-    else:
-        show_machine_plan(console(), found)
-    if outputs.save is not None:
-        found.save(outputs.save)
-        typer.echo(f"kept: {outputs.save}", err=True)
-    if not found.kept:
-        raise typer.Exit(NOT_KEPT)
+    row = system_of(system)
+
+    def read(gpu: str | None) -> Scenario:
+        if gpu is not None:
+            raise InputError(f"--what-if gpu={gpu}: the plan is for this machine; use --gpu {gpu}")
+        return machine_scenario(
+            root,
+            overrides.rates,
+            overrides.slos,
+            device=machine.device,
+            gpus=machine.gpus,
+            cores=machine.cores,
+            profiles=machine.profiles,
+            memory_bytes=overrides.memory_bytes,
+            prices_per_hour=overrides.prices,
+        )
+
+    answer(read(None), row, outputs, read)
 
 
 def _plan_estimated(
@@ -214,19 +213,3 @@ def _plan_estimated(
     task = EstimateTask(root, kinds, (), folder, machine.measured)
     wanted = overrides.rates, overrides.slos, overrides.prices
     plan_estimated(task, *wanted, system_of(system), outputs)
-
-
-def _only_for_scenarios(prices: Mapping[str, float], wishes: PlanOutputs) -> None:
-    asked = {
-        "--price": prices,
-        "--explain": wishes.explain,
-        "--draw": wishes.draw,
-        "--what-if": wishes.what_if,
-        "--compare": wishes.compare,
-        "--current": wishes.current,
-    }
-    for option, value in asked.items():
-        if value:
-            raise InputError(
-                f"{option} is for scenarios (a .toml file), and for a model folder with --gpu KIND"
-            )

@@ -59,7 +59,6 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
         InputError: the scenario, an option or a profile is not what it should be.
         OSError: a file cannot be written.
     """
-    check_outputs(outputs)
 
     def read(gpu: str | None) -> Scenario:
         found = read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
@@ -76,7 +75,13 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
     if len(kinds) > 1:
         refuse_for_kinds(outputs)
         _kinds([scenario, *map(read, kinds[1:])], system, outputs)
-    elif not vary(scenario, system, outputs, read):
+    else:
+        answer(scenario, system, outputs, read)
+
+
+def answer(scenario: Scenario, system: System, outputs: PlanOutputs, read: ReadScenario) -> None:
+    """Plan one scenario, its variants or by all systems; show, draw and save the answer."""
+    if not vary(scenario, system, outputs, read):
         _one(scenario, system, outputs)
 
 
@@ -118,8 +123,7 @@ def _layered(scenario: Scenario) -> LayeredModels | None:
     """
     if not scenario.gpu.weights_bytes:
         return None
-    names = {one.model: one.model for one in scenario.demand}
-    return layered_models(scenario.demand, scenario.busy_profiles, names, scenario.gpu)
+    return layered_models(scenario.demand, scenario.busy_profiles, scenario.gpu)
 
 
 def _refuse(many: str, options: Mapping[str, bool]) -> None:
@@ -132,7 +136,7 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     layered = _layered(scenario)  # before the plan: it says at once what it cannot answer
     found = plan(scenario, system=system, current=running_plan(scenario, system, outputs))
     said = [line for model in outputs.explain for line in explain(found, model, system)]
-    helps = advice(found, system)
+    helps = "" if scenario.as_given else advice(found, system)
     memory = None
     if layered is not None and found.gpus:
         memory = tried_memory(layered, found.fleet, found.plan, system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -20,7 +20,7 @@ from interlace.perf.memory import needed_bytes
 from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.parallel import usable_cores
 from interlace.planning.plan_file import save_plan
-from interlace.planning.promise import kept_plan
+from interlace.planning.promise import given_plan, kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.trial import PlanTrial
 from interlace.policy.base import System
@@ -71,8 +71,9 @@ class CapacityPlan:
 
     @property
     def kept(self) -> bool:
-        """True if nothing is left unserved, and no model that was tried broke its promise."""
-        return self.served and not self.trial.broken
+        """True if every model is planned for and served, and none broke its promise."""
+        placed = not (self.scenario.as_given and self.plan.unserved_rows_per_s)
+        return placed and self.served and not self.trial.broken and not self.scenario.left_out
 
     @property
     def worst_attainment(self) -> float:
@@ -118,9 +119,12 @@ class CapacityPlan:
             f"{bound.gathering.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
         )
         said = [
-            f"not served: {rps:.4g} requests/s of {model}: {reasons.get(model, 'no reason')}"
+            f"not served: {f'{rps:.4g} requests/s of ' if rps else ''}{model}: "
+            f"{reasons.get(model, 'no reason')}"
             for model, rps in unserved.items()
         ]
+        said += [f"left out: {why}" for why in self.scenario.left_out]
+        said += self._headroom() if self.scenario.as_given else []
         said += [f"promise broken: {self._broken(model)}" for model in self.trial.broken]
         said.append(
             f"{self.gpus} {self.scenario.gpu.kind} ({self.system}, planned in "
@@ -132,6 +136,16 @@ class CapacityPlan:
             said.append(f"the bound leaves out what no share serves in time: {left_out}")
         said += [] if self.moved is None else [self.moved.sentence()]
         return [*said, self.trial.sentence(), *self.plan.notes, *self.scenario.notes]
+
+    def _headroom(self) -> list[str]:
+        headroom = self.plan.headroom
+        if headroom is None or headroom == inf:
+            return []
+        if headroom >= 1:
+            return [f"every rate could be {headroom:.2f} times as high"]
+        if self.plan.unserved_rows_per_s:
+            return [f"the demand is too high: {headroom:.2%} of every rate fits"]
+        return [f"all rates are planned; queues are known to bear {headroom:.2%} of each"]
 
     def _broken(self, model: str) -> str:
         found = self.trial.models[model]
@@ -176,6 +190,8 @@ class CapacityPlan:
                 k: _finite(v) for k, v in self.plan.unserved_rows_per_s.items()
             },
             "reasons": self.plan.reasons,
+            "headroom": None if self.plan.headroom is None else _finite(self.plan.headroom),
+            "left_out": self.scenario.left_out,
             "said": self.sentences(),
         }
 
@@ -259,6 +275,7 @@ def plan(
 ) -> CapacityPlan:
     """The fewest accelerators that serve a scenario within its SLOs, and how each is cut.
 
+    A scenario ``as_given`` is planned as a server would plan its accelerator.
     ``scenario`` may be the path of a scenario file (docs/planning.md). ``system`` says who plans: a
     name of the catalog, or a row of one's own. A ``bound`` that is known already, of the same
     scenario, is not worked out again. No accelerator is needed: the plan is tried in virtual time
@@ -280,7 +297,10 @@ def plan(
     row = system_of(system)
     known = bound or lower_bound(scenario.demand, scenario.gpu, scenario.profiles)
     began_s = perf_counter()
-    made = kept_plan(scenario, row, known.gpus, current, usable_cores())
+    if scenario.as_given:
+        made = given_plan(scenario, row, current, usable_cores())
+    else:
+        made = kept_plan(scenario, row, known.gpus, current, usable_cores())
     took_s = perf_counter() - began_s
     moved = None if current is None else moves(current.partitions, made.plan.partitions)
     return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)

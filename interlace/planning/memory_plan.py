@@ -123,12 +123,11 @@ class LayeredModels:
 
     demand: tuple[Demand, ...]
     profiles: Mapping[str, Profile]
-    names: Mapping[str, str]
     curves: Mapping[str, tuple[ColdPoint, ...]]
 
 
 def layered_models(
-    demand: Sequence[Demand], profiles: Mapping[str, Profile], names: Mapping[str, str], gpu: Gpu
+    demand: Sequence[Demand], profiles: Mapping[str, Profile], gpu: Gpu
 ) -> LayeredModels:
     """These models, all asked once a second where no rate is known: what no plan is needed for.
 
@@ -141,11 +140,11 @@ def layered_models(
         gpu,
     )
     if not curves:
-        said = f"no layers are known of {', '.join(names[one.model] for one in demand)}"
+        said = f"no layers are known of {', '.join(one.model for one in demand)}"
         raise UserError(f"{said}; first: interlace profile --layers")
     for model, curve in curves.items():
-        _fits(names[model], profiles[model], curve, gpu)
-    return LayeredModels(tuple(_asked_alike(demand)), profiles, names, curves)
+        _fits(model, profiles[model], curve, gpu)
+    return LayeredModels(tuple(_asked_alike(demand)), profiles, curves)
 
 
 def memory_plan(asked: LayeredModels, fleet: Fleet) -> MemoryPlan:
@@ -154,7 +153,7 @@ def memory_plan(asked: LayeredModels, fleet: Fleet) -> MemoryPlan:
     Times are of one row with a whole accelerator and an idle link. All are alike; which of them a
     model is on is left open.
     """
-    profiles, names, curves = asked.profiles, asked.names, asked.curves
+    profiles, curves = asked.profiles, asked.curves
     demand = [one for one in asked.demand if one.model in curves]
     links, count = fleet.gpus[0].links, len(fleet.gpus)
     budget_bytes = fleet.gpus[0].weights_bytes
@@ -165,7 +164,7 @@ def memory_plan(asked: LayeredModels, fleet: Fleet) -> MemoryPlan:
     more = residency(curves, rates, left_bytes + _MORE_BYTES)
     models = tuple(
         ModelMemory(
-            names[one.model],
+            one.model,
             rates[one.model],
             one.slo_ms,
             sum(layer.weights_bytes for layer in profiles[one.model].layers),
@@ -183,7 +182,7 @@ def memory_plan(asked: LayeredModels, fleet: Fleet) -> MemoryPlan:
         kept,
         more.saved_ms_per_s - kept.saved_ms_per_s,
         memory_bound(demand, {m: profiles[m].layers for m in curves}, links, count),
-        tuple(names[one.model] for one in asked.demand if one.model not in curves),
+        tuple(one.model for one in asked.demand if one.model not in curves),
     )
 
 
@@ -194,7 +193,7 @@ def tried_memory(asked: LayeredModels, fleet: Fleet, plan: Plan, system: System)
         try_memory(asked.demand, asked.profiles, one, plan, system)
         for one in (fleet, with_memory(fleet, _MORE_BYTES))
     )
-    seen = {asked.names[model]: one for model, one in trials[0].models.items()}
+    seen = trials[0].models
     models = tuple(replace(one, trial=seen.get(one.model)) for one in found.models)
     return replace(found, models=models, trials=trials)
 

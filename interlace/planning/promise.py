@@ -50,6 +50,28 @@ def kept_plan(
     return next(stays, found)
 
 
+def given_plan(
+    scenario: Scenario, system: System, current: Plan | None = None, cores: int = 1
+) -> TriedPlan:
+    """The scenario's accelerator, cut as the system cuts a fleet that it serves on.
+
+    Nothing is unserved of a model that has a place and no rate; one without a place is unserved at
+    a rate of 0.
+    """
+    there = Fleet((scenario.gpu,))
+    made = system.planner(scenario.demand, there, scenario.busy_profiles, current or Plan())
+    placed = {slot.model for part in made.partitions for slot in part.slots}
+    rates = {one.model: one.rows_per_s for one in scenario.demand}
+    unserved = {
+        model: rate if rates[model] else 0.0
+        for model, rate in made.unserved_rows_per_s.items()
+        if rates[model] or model not in placed
+    }
+    reasons = {model: why for model, why in made.reasons.items() if model in unserved}
+    plan = replace(made, unserved_rows_per_s=unserved, reasons=reasons)
+    return PlanTrials(scenario, system, cores).tried(plan, there)
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     """Plans of one scenario, tried."""

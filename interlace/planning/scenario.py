@@ -44,11 +44,13 @@ from interlace.profiling.tool_outputs import SUFFIXES, TOOL, read_tool_output
 class Scenario:
     """Models with rates and SLOs, the accelerators they are to share, and the models' profiles.
 
-    ``limit`` is the most accelerators that a plan may use. ``profiles`` are latencies without
+    ``limit`` is the most accelerators that a plan may use. With ``as_given`` the plan is for
+    ``gpu`` itself, all of it used, as a server would. ``profiles`` are latencies without
     neighbours, ``interference`` what busy neighbours multiply them by; ``busy_profiles``, which
     follow from both, are what plans are made for. ``truth`` is how a simulated accelerator
-    behaves, where that differs from ``profiles``. ``workloads`` are the tables of docs/workloads.md
-    by model, ``folder`` is where their files lie; a model without one has independent arrivals.
+    behaves, where that differs from ``profiles``. ``workloads`` are the tables of
+    docs/workloads.md by model, ``folder`` is where their files lie; a model without one has
+    independent arrivals.
     """
 
     demand: tuple[Demand, ...]
@@ -61,6 +63,8 @@ class Scenario:
     workloads: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     folder: Path = Path()
     notes: tuple[str, ...] = ()  #: what is assumed of the figures
+    as_given: bool = False
+    left_out: tuple[str, ...] = ()  #: models that cannot be planned for, and why
     busy_profiles: Mapping[str, Profile] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -110,7 +110,7 @@ class PlanTrial:
     def sentence(self) -> str:
         """What was tried, in words."""
         if not self.models:
-            return "nothing was tried: no model has a place"
+            return "nothing was tried: no model with a rate has a place"
         part = (
             ""
             if self.parts_tried == self.parts

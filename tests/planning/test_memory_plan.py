@@ -49,9 +49,8 @@ def asked(rates: dict[str, float], slo_ms: float) -> list[Demand]:
 
 def planned(rates: dict[str, float], memory_bytes: int, slo_ms: float = 50.0) -> MemoryPlan:
     profiles = {name: profile(name) for name in rates}
-    names = {name: name for name in rates}
     there = fleet(memory_bytes)
-    return memory_plan(layered_models(asked(rates, slo_ms), profiles, names, there.gpus[0]), there)
+    return memory_plan(layered_models(asked(rates, slo_ms), profiles, there.gpus[0]), there)
 
 
 def test_the_popular_model_stays_and_the_rest_is_told() -> None:
@@ -92,9 +91,9 @@ def test_the_trial_sees_cold_requests_and_fewer_with_more_memory() -> None:
     profiles = {name: profile(name) for name in rates}
     slots = tuple(Slot(name, 8, rate) for name, rate in rates.items())
     plan = Plan((Partition("p", "g0", 100, slots),))
-    demand, names = asked(rates, 400.0), {name: name for name in rates}
+    demand = asked(rates, 400.0)
     there = fleet(1_800_000_000)
-    found = tried_memory(layered_models(demand, profiles, names, there.gpus[0]), there, plan, OURS)
+    found = tried_memory(layered_models(demand, profiles, there.gpus[0]), there, plan, OURS)
     now, more = found.trials
     assert 0.05 < now.every.cold_rate < 0.9 and more.every.cold_rate < now.every.cold_rate
     assert now.every.p99_interval_ms[0] <= now.every.p99_ms <= now.every.p99_interval_ms[1]
@@ -108,12 +107,12 @@ def test_the_trial_sees_cold_requests_and_fewer_with_more_memory() -> None:
 def test_a_promise_that_the_trial_breaks_is_said() -> None:
     """With 31 ms no model is in time that was not whole before: a cold start takes 36 ms."""
     rates = {f"m{n}": 2.0 for n in range(6)}
-    profiles, names = {name: profile(name) for name in rates}, {name: name for name in rates}
+    profiles = {name: profile(name) for name in rates}
     slots = tuple(Slot(name, 8, rate) for name, rate in rates.items())
     plan = Plan((Partition("p", "g0", 100, slots),))
     broken = {}
     for slo_ms in (31.0, 4_000.0):
-        layered = layered_models(asked(rates, slo_ms), profiles, names, fleet(10**9).gpus[0])
+        layered = layered_models(asked(rates, slo_ms), profiles, fleet(10**9).gpus[0])
         found = tried_memory(layered, fleet(10**9), plan, OURS)
         broken[slo_ms] = found.broken
         assert set(found.broken) <= set(found.sentences())
@@ -124,8 +123,7 @@ def test_what_is_read_in_place_is_not_said_to_stay() -> None:
     """On cores nothing is copied for a request, whatever the memory keeps."""
     gpu = replace(fleet(10**9).gpus[0], links=HostLinks(takes_cores=True))
     profiles = {name: profile(name) for name in ("a", "b", "c")}
-    names = {name: name for name in profiles}
-    layered = layered_models(asked(dict.fromkeys(profiles, 1.0), 50.0), profiles, names, gpu)
+    layered = layered_models(asked(dict.fromkeys(profiles, 1.0), 50.0), profiles, gpu)
     found = memory_plan(layered, Fleet((gpu,)))
     whole = sum(one.kept.kept_bytes == one.weights_bytes for one in found.models)
     assert whole < 3 and f"{whole} of 3 models stay whole" in "\n".join(found.sentences())
@@ -159,8 +157,8 @@ def test_links_that_cannot_carry_the_loads_need_memory() -> None:
 
 
 def test_a_model_without_a_profile_is_left_out() -> None:
-    profiles, names = {"known": profile("known")}, {"known": "known", "new": "new"}
+    profiles = {"known": profile("known")}
     there = fleet(10**9)
     asked_of = asked({"known": 1.0, "new": 1.0}, 50.0)
-    found = memory_plan(layered_models(asked_of, profiles, names, there.gpus[0]), there)
+    found = memory_plan(layered_models(asked_of, profiles, there.gpus[0]), there)
     assert [one.model for one in found.models] == ["known"]
