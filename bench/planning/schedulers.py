@@ -13,8 +13,7 @@ from interlace.core.profile import Profiles
 from interlace.packing.column_generation import SearchLimits
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import Planner
-from interlace.policy.planners.bestfit import bestfit
-from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.gpulet import Gpulet, bestfit
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Partition, Slot
+from interlace.core.plan import Demand, Partition, Slot
 from interlace.core.profile import Profiles
-from interlace.perf.duty import CycleTurn, DutyCycle, fit
+from interlace.perf.duty import CycleTurn, DutyCycle, fit, shortest
 from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
 
 _HALVINGS: Final = 12
+#: Rates below this part of what was asked are served.
+ROUNDING: Final = 1e-6
 
 
 @dataclass(slots=True, eq=False)
@@ -85,31 +88,85 @@ class GpuCut:
         self.remaining_pct = 0 if full else next(legal, 0)
 
 
-def largest_part(
-    glets: Iterable[tuple[GpuCut, Glet]],
-    joined: Callable[[GpuCut, Glet, float], list[CycleTurn] | None],
-    rows_per_s: float,
-    least_rows_per_s: float,
-) -> float:
-    """Give one of the glets as much of a rate as any of them takes, found by bisection.
+class CutGpus:
+    """The accelerators of a fleet while one plan cuts them: where rates of models fit."""
 
-    ``joined`` makes a glet's turns with a rate added, ``None`` if that does not fit. Returns what
-    was placed: 0 if none takes at least ``least_rows_per_s``.
-    """
-    most = 0.0
-    best: tuple[Glet, list[CycleTurn]] | None = None
-    for cut, glet in glets:
-        low, high = most, rows_per_s
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            if turns := joined(cut, glet, middle):
-                low, most, best = middle, middle, (glet, turns)
-            else:
-                high = middle
-    if best is None or most < least_rows_per_s:
+    def __init__(self, fleet: Fleet, tables: Tables, most: int = 0) -> None:
+        self.cuts = cuts(fleet, most)
+        self.tables = tables
+
+    @property
+    def glets(self) -> list[tuple[GpuCut, Glet]]:
+        """All glets, in the fleet's order."""
+        return [(cut, glet) for cut in self.cuts for glet in cut.glets]
+
+    def turn(self, one: Demand, rows_per_s: float, cut: GpuCut, share_pct: int) -> CycleTurn | None:
+        """The model's turn at that rate; ``None`` where it cannot run."""
+        return self.tables.turn(one, rows_per_s, share_pct)
+
+    def saturated_rows_per_s(self, one: Demand, cut: GpuCut, share_pct: int) -> float:
+        """The highest rate that the share serves of the model alone."""
+        return self.tables.saturated_rows_per_s(one, share_pct)
+
+    def joined(
+        self, one: Demand, cut: GpuCut, glet: Glet, rows_per_s: float
+    ) -> list[CycleTurn] | None:
+        """The glet's turns with this rate added; ``None`` where memory or time is short."""
+        turn = self.turn(one, glet.rows_per_s(one.model) + rows_per_s, cut, glet.share_pct)
+        if turn is None or not cut.holds(glet, one.model, self.tables.profiles):
+            return None
+        turns = [*glet.without(one.model), turn]
+        return turns if shortest(turns) else None
+
+    def join(self, one: Demand, rows_per_s: float, glets: Iterable[tuple[GpuCut, Glet]]) -> float:
+        """Add the whole rate to the first of these glets that takes it; what was placed."""
+        for cut, glet in glets:
+            if turns := self.joined(one, cut, glet, rows_per_s):
+                glet.turns = turns
+                return rows_per_s
         return 0.0
-    best[0].turns = best[1]
-    return most
+
+    def open(self, one: Demand, rows_per_s: float, cut: GpuCut, share_pct: int) -> float:
+        """Cut a new glet for as much of the rate as it serves; what was placed."""
+        placed_rows_per_s = min(rows_per_s, self.saturated_rows_per_s(one, cut, share_pct))
+        glet = Glet(share_pct)
+        if placed_rows_per_s < one.rows_per_s * ROUNDING:
+            return 0.0
+        if turns := self.joined(one, cut, glet, placed_rows_per_s):
+            glet.turns = turns
+            cut.add(glet)
+            return placed_rows_per_s
+        return 0.0
+
+    def squeeze(self, one: Demand, rows_per_s: float, least_rows_per_s: float) -> float:
+        """Add the largest part of the rate that any glet takes, by bisection; what was placed."""
+        most = 0.0
+        best: tuple[Glet, list[CycleTurn]] | None = None
+        for cut, glet in self.glets:
+            low, high = most, rows_per_s
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                if turns := self.joined(one, cut, glet, middle):
+                    low, most, best = middle, middle, (glet, turns)
+                else:
+                    high = middle
+        if best is None or most < least_rows_per_s:
+            return 0.0
+        best[0].turns = best[1]
+        return most
+
+
+def left_over(
+    one: Demand, place: Callable[[Demand, float], float], rounding: float = ROUNDING
+) -> float:
+    """What is left of a rate once ``place``, which takes parts of it, finds no more room."""
+    left_rows_per_s = one.rows_per_s
+    while left_rows_per_s > one.rows_per_s * rounding:
+        placed_rows_per_s = place(one, left_rows_per_s)
+        if not placed_rows_per_s:
+            return left_rows_per_s
+        left_rows_per_s -= placed_rows_per_s
+    return 0.0
 
 
 def cuts(fleet: Fleet, most: int = 0) -> list[GpuCut]:

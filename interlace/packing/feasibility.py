@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Final
 
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profile, Profiles
-from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 
 #: Accelerator time that a model of unknown rate is taken to want.
@@ -85,15 +84,6 @@ def known_rate(one: Demand, tables: Tables) -> Demand:
 def with_least_rate(one: Demand) -> Demand:
     """A model of unknown rate, which is 0, asks for next to nothing: it is given a place."""
     return replace(one, rows_per_s=one.rows_per_s or _LEAST_ROWS_PER_S)
-
-
-def held_together(wanted: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> list[Demand]:
-    """Those whose memory an uncut accelerator has together, in the order given."""
-    kept: list[Demand] = []
-    for one in wanted:
-        if holds(gpu, [(100, [d.model for d in (*kept, one)])], profiles):
-            kept.append(one)
-    return kept
 
 
 def _figures(one: Demand) -> str:

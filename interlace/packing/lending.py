@@ -10,7 +10,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.latency import Surface, surface
-from interlace.perf.memory import holds
+from interlace.perf.memory import holds_partitions
 
 
 def with_guests(
@@ -39,12 +39,8 @@ def with_guests(
                 continue
             before = parts[partition.id]
             after = {**parts, before.id: replace(before, slots=(*before.slots, guest))}
-            held = [
-                (p.share_pct, [slot.model for slot in p.slots])
-                for p in after.values()
-                if p.gpu == before.gpu
-            ]
-            if holds(fleet.gpu(before.gpu), held, profiles):
+            here = [p for p in after.values() if p.gpu == before.gpu]
+            if holds_partitions(fleet.gpu(before.gpu), here, profiles):
                 parts = after
     return replace(plan, partitions=tuple(parts.values()))
 
@@ -99,18 +95,12 @@ def _grown(
         larger = [share for share in gpu.shares_pct if share > busiest.share_pct]
         wider = replace(busiest, share_pct=larger[0]) if larger else busiest
         after = {**here, wider.id: wider}
-        if larger and _fits(after, gpu, profiles):
+        legal = larger and gpu.legal([p.share_pct for p in after.values()])
+        if legal and holds_partitions(gpu, after.values(), profiles):
             here = after
         else:
             stuck.add(busiest.id)
     return here
-
-
-def _fits(here: Mapping[str, Partition], gpu: Gpu, profiles: Profiles) -> bool:
-    if not gpu.legal([p.share_pct for p in here.values()]):
-        return False
-    held = [(p.share_pct, [slot.model for slot in p.slots]) for p in here.values()]
-    return holds(gpu, held, profiles)
 
 
 def _busy(partition: Partition, surfaces: Mapping[str, Surface]) -> float:

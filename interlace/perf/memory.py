@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from interlace.core.hardware import Gpu
+from interlace.core.plan import Partition
 from interlace.core.profile import Profile, Profiles
 
 
@@ -50,3 +51,9 @@ def holds(gpu: Gpu, held: Iterable[tuple[int, Sequence[str]]], profiles: Profile
         elif needed_bytes(models, profiles, gpu) > walls[share_pct]:
             return False
     return needed_bytes(shared, profiles, gpu) <= room_bytes(gpu)
+
+
+def holds_partitions(gpu: Gpu, partitions: Iterable[Partition], profiles: Profiles) -> bool:
+    """True if an accelerator has the memory for these partitions."""
+    held = [(one.share_pct, [slot.model for slot in one.slots]) for one in partitions]
+    return holds(gpu, held, profiles)

@@ -10,7 +10,7 @@ from typing import Final
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Partition, Plan
-from interlace.perf.memory import holds
+from interlace.perf.memory import holds_partitions
 from interlace.planning.narrowing import Narrowing
 from interlace.planning.scenario import Scenario
 from interlace.planning.tried_plan import AS_ASKED, PlanTrials, TriedPlan
@@ -277,9 +277,8 @@ class _Room:
         """Add a partition like that one; false if it fits nowhere."""
         for gpu in self._offered():
             after = [*self._here[gpu.id], like]
-            held = [(p.share_pct, [slot.model for slot in p.slots]) for p in after]
             legal = gpu.legal([p.share_pct for p in after])
-            if legal and holds(gpu, held, self._profiles):
+            if legal and holds_partitions(gpu, after, self._profiles):
                 number = len(self._here[gpu.id])
                 while (name := f"{gpu.id}:{number}") in self._names:
                     number += 1

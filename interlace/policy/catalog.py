@@ -26,22 +26,17 @@ from interlace.policy.dispatchers.spatial import ByRoom, side_by_side
 from interlace.policy.dispatchers.spatiotemporal import SpatioTemporal
 from interlace.policy.dispatchers.temporal import temporal
 from interlace.policy.planners.auto import Auto
-from interlace.policy.planners.bestfit import bestfit
-from interlace.policy.planners.colocated import colocated
 from interlace.policy.planners.dstack import Dstack
-from interlace.policy.planners.e2bird import E2bird
-from interlace.policy.planners.elastic_workers import ElasticWorkers, naive_engine, searched_engine
-from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.e2bird import E2bird, ElasticWorkers, naive_engine, searched_engine
+from interlace.policy.planners.gpulet import Gpulet, bestfit
 from interlace.policy.planners.gslice import Gslice
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.max_scale import MaxScale
 from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.overcommitted import Overcommitted
-from interlace.policy.planners.overlapping import Overlapping
 from interlace.policy.planners.patterns import Patterns
-from interlace.policy.planners.spread import spread
-from interlace.policy.planners.time_shared import time_shared_packed
+from interlace.policy.planners.whole_gpus import Overlapping, colocated, spread, time_shared_packed
 from interlace.policy.scaling import algorithm_2, grow_and_shrink
 
 #: The group of entry points under which other packages offer systems.

@@ -11,11 +11,11 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.tables import Tables
 from interlace.policy.fewest import fewest
-from interlace.policy.planners.bestfit import bestfit
+from interlace.policy.planners.gpulet import bestfit
 from interlace.policy.planners.gslice import Gslice
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nexus import Nexus
-from interlace.policy.planners.time_shared import time_shared, time_shared_packed
+from interlace.policy.planners.whole_gpus import time_shared, time_shared_packed
 from tests.policy.test_gpulet import SHARES, gpus, profile
 
 KIND = Gpu("", "k", 100, 10_000, SHARES)

@@ -6,7 +6,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.planners.e2bird import E2bird
-from interlace.policy.planners.spread import spread
+from interlace.policy.planners.whole_gpus import spread
 
 
 def _profile(model: str, row_ms: float) -> Profile:

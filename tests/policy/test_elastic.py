@@ -18,7 +18,7 @@ from interlace.policy.catalog import resolve as row
 from interlace.policy.decision import Dispatch
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.dispatchers.elastic import alive_sizes, elastic, naive_elastic
-from interlace.policy.planners.elastic_workers import naive_engine, searched_engine
+from interlace.policy.planners.e2bird import naive_engine, searched_engine
 from tests.builders import World, line_profile
 
 #: Table 4 as sizes, largest first.

@@ -16,8 +16,8 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
-from interlace.policy.planners.elastic_workers import ElasticWorkers, SearchedEngine, naive_engine
-from interlace.policy.planners.spread import spread
+from interlace.policy.planners.e2bird import ElasticWorkers, SearchedEngine, naive_engine
+from interlace.policy.planners.whole_gpus import spread
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.record import RunRecord
 from interlace.sim.scenario import MakeDevice

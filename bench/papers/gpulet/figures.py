@@ -18,8 +18,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
-from interlace.policy.planners.bestfit import bestfit
-from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.gpulet import Gpulet, bestfit
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nexus import Nexus
 

@@ -10,7 +10,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.packing.feasibility import feasible, known_rate, too_slow
-from interlace.perf.memory import holds
+from interlace.perf.memory import holds_partitions
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 
@@ -125,9 +125,6 @@ def _fits_memory(
     home: Partition, model: str, partitions: Sequence[Partition], fleet: Fleet, tables: Tables
 ) -> bool:
     """True if the accelerator's memory holds one more instance of the model."""
-    held = [
-        (p.share_pct, [slot.model for slot in p.slots] + [model] * (p is home))
-        for p in partitions
-        if p.gpu == home.gpu
-    ]
-    return holds(fleet.gpu(home.gpu), held, tables.profiles)
+    more = replace(home, slots=(*home.slots, Slot(model, 1, 0.0)))
+    here = [more if p is home else p for p in partitions if p.gpu == home.gpu]
+    return holds_partitions(fleet.gpu(home.gpu), here, tables.profiles)
