@@ -1,7 +1,7 @@
 """The highest rate of each of gpulet's mixes that can be scheduled (Table 5, Figure 16).
 
 All models of a mix have the same rate; each figure is relative to the best known under the papers'
-rule of duty cycles: exhaustive search, which ends at its limit of steps, or our program alone.
+rule of duty cycles: exhaustive search, which ends at its limit of steps.
 With ``--engine``: the rates that ``interlace plan`` tells as kept on so many GPUs, and those that
 the engine keeps by any plan that is known here (``bench.planning.kept``), found within 2 %.
 """
@@ -17,9 +17,6 @@ from bench.planning.kept import PromiseCheck, check
 from bench.planning.schedulers import (
     GPU,
     MIXES,
-    OUR_PROMISE,
-    OURS,
-    SAME_RULE,
     SCHEDULERS,
     mix,
     serves,
@@ -28,6 +25,7 @@ from interlace.core.profile import Profile
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import Planner
 from interlace.policy.planners.ideal import Ideal
+from interlace.policy.planners.patterns import Patterns
 
 _LOWEST_RPS: Final = 1.0
 _TOP_RPS: Final = 1e5
@@ -44,16 +42,16 @@ def highest(
     engine: Annotated[bool, "what is told and kept by trial, too"] = False,
 ) -> Report:
     """Every scheduler on every mix, in parts of the best known."""
-    planners = {"ideal": Ideal(steps), **SCHEDULERS, **OURS}
+    planners = {"ideal": Ideal(steps), **SCHEDULERS, "interlace": Patterns()}
     found: dict[str, dict[str, float]] = {}
     for scheduler, planner in planners.items():
         found[scheduler] = {name: highest_rps(planner, name, gpus) for name in MIXES}
         print(f"{scheduler}: {found[scheduler]}", flush=True)
     if engine:
-        tried = {name: tried_rps(name, gpus, found[OUR_PROMISE][name]) for name in MIXES}
+        tried = {name: tried_rps(name, gpus, found["interlace"][name]) for name in MIXES}
         found["interlace plan tells"] = {name: told for name, (told, _) in tried.items()}
         found["the engine keeps"] = {name: kept for name, (_, kept) in tried.items()}
-    best = {name: max(found[one][name] for one in ("ideal", SAME_RULE)) for name in MIXES}
+    best = found["ideal"]
     cells = []
     for scheduler, rates in found.items():
         parts = [rates[name] / best[name] for name in MIXES]

@@ -1,21 +1,18 @@
-"""The schedulers that gpulet compares, ours, and the GPU and mixes of its evaluation."""
+"""The schedulers that gpulet compares, and the GPU and mixes of its evaluation."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.packing.column_generation import SearchLimits
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import Planner
 from interlace.policy.planners.gpulet import Gpulet, bestfit
 from interlace.policy.planners.nexus import Nexus
-from interlace.policy.planners.patterns import Patterns
 
 #: Section 3.2: an RTX 2080 Ti cut into (100), (20, 80), (40, 60) or (50, 50).
 GPU: Final = Gpu(
@@ -36,21 +33,6 @@ SCHEDULERS: Final[Mapping[str, Planner]] = MappingProxyType(
         "gpulet": Gpulet(),
         # 18 % is the slowdown that nine in ten of the paper's pairs stay below (Figure 6).
         "gpulet+int": Gpulet(ConstantFactor(1.18)),
-    }
-)
-
-#: Ours: the program alone, under the same rule as the others, and as it is by default (random
-#: arrivals). Pieces of rates that are left to be filled exactly take more patterns than queues do.
-SAME_RULE: Final = "interlace, same rule"
-OUR_PROMISE: Final = "interlace"
-OURS: Final[Mapping[str, Planner]] = MappingProxyType(
-    {
-        SAME_RULE: Patterns(
-            discipline=CycleOrder(),
-            one_queue=False,
-            effort=SearchLimits(columns=24, dive_rounds=20, nodes=5_000),
-        ),
-        OUR_PROMISE: Patterns(),
     }
 )
 

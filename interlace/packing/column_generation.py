@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from interlace.packing.layouts import Layout, Pattern, PricingProblem
+from interlace.packing.deadline_order import DeadlinePricing
+from interlace.packing.layouts import Layout, Pattern
 from interlace.packing.queueing import Floats
 from interlace.packing.solver import Constraint, GrowingProgram, LinearProgram, solve
 
@@ -105,7 +106,7 @@ class MasterProblem:
             dict(zip(self._share_row, prices.tolist(), strict=True)),
         )
 
-    def choose(self, nodes: int, time_limit_s: float, limit: int | None = None) -> IntegerSolution:
+    def choose(self, limit: int | None = None) -> IntegerSolution:
         """Whole numbers of patterns and layouts, as good as the limits allow to prove.
 
         All is served, unless a ``limit`` on the accelerators leaves no other way.
@@ -136,7 +137,7 @@ class MasterProblem:
         whole = first + len(columns)
         integer = [index < whole for index in range(len(costs))]
         program = LinearProgram(costs, [0.0] * len(costs), upper, integer, wanted)
-        solution = solve(program, time_limit_s=time_limit_s, nodes=nodes)
+        solution = solve(program, TIME_LIMIT_S, NODES)
         counts = np.rint(np.array(solution.values)).astype(int)
         used: Counter[Pattern] = Counter()
         for one, count in zip(columns, counts[first:whole].tolist(), strict=True):
@@ -164,21 +165,11 @@ class MasterProblem:
 NOTHING_RATE: Final = 1e-6
 _TOLERANCE: Final = 1e-6
 _PROGRESS: Final = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class SearchLimits:
-    """How long to search: pricing rounds, columns a round and share, branch-and-bound nodes.
-
-    Nodes are what ends a search, so that it ends alike everywhere; the time limit is for the case
-    that a single node takes for ever.
-    """
-
-    rounds: int = 30
-    columns: int = 4
-    dive_rounds: int = 3
-    nodes: int = 200
-    time_limit_s: float = 30.0
+#: Pricing rounds, before and while patterns are fixed; columns of a round and share.
+_ROUNDS, _DIVE_ROUNDS, _COLUMNS = 30, 3, 4
+#: Branch-and-bound nodes, which end a search alike on every machine; the time limit is for a node
+#: that takes for ever.
+NODES, TIME_LIMIT_S = 200, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,25 +195,24 @@ class ColumnGeneration:
 
     def __init__(
         self,
-        problem: PricingProblem,
+        problem: DeadlinePricing,
         rows_per_s: Floats,
         layouts: Sequence[Layout],
-        effort: SearchLimits,
         kept: Counter[Pattern],
     ) -> None:
-        self._problem, self._effort = problem, effort
+        self._problem = problem
         worth = cheapest_gpus_per_rows_per_s(problem, len(rows_per_s))
         start = greedy(problem, rows_per_s, worth)
         self._master = MasterProblem(rows_per_s, worth, tuple(problem.options), layouts, kept)
         self._master.add([*start, *kept])
-        self._relaxed = _generate(self._master, problem, rows_per_s, effort, effort.rounds)
+        self._relaxed = _generate(self._master, problem, rows_per_s, _ROUNDS)
         self.gpus = float(np.ceil(self._relaxed.accelerators - _TOLERANCE))
         amounts = self._relaxed.amounts.tolist()
         self.amounts = dict(zip(self._master.patterns, amounts, strict=True))
 
     def whole(self) -> PackingSolution:
         """The fewest accelerators whose patterns serve the rates."""
-        _dive(self._master, self._problem, self._relaxed, self._effort)
+        _dive(self._master, self._problem, self._relaxed)
         return self._chosen(None)
 
     def within(self, limit: int) -> PackingSolution:
@@ -230,8 +220,8 @@ class ColumnGeneration:
         return self._chosen(limit)
 
     def _chosen(self, limit: int | None) -> PackingSolution:
-        master, effort = self._master, self._effort
-        choice = master.choose(effort.nodes, effort.time_limit_s, limit)
+        master = self._master
+        choice = master.choose(limit)
         used = {p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0}
         counts = zip(master.layouts, choice.layouts, strict=True)
         cuts = tuple(layout for layout, count in counts for _ in range(count))
@@ -242,7 +232,7 @@ class ColumnGeneration:
         return PackingSolution(Counter(used), cuts, choice.unserved_rows_per_s, said)
 
 
-def greedy(problem: PricingProblem, rows_per_s: Floats, price: Floats) -> Counter[Pattern]:
+def greedy(problem: DeadlinePricing, rows_per_s: Floats, price: Floats) -> Counter[Pattern]:
     """Take the pattern of most value for its share, as often as it is full, until all is served."""
     left = rows_per_s.copy()
     taken: Counter[Pattern] = Counter()
@@ -259,7 +249,7 @@ def greedy(problem: PricingProblem, rows_per_s: Floats, price: Floats) -> Counte
     return taken
 
 
-def cheapest_gpus_per_rows_per_s(problem: PricingProblem, count: int) -> Floats:
+def cheapest_gpus_per_rows_per_s(problem: DeadlinePricing, count: int) -> Floats:
     """Accelerators that one request/s of each model takes at the least, alone in a partition."""
     worth = np.full(count, np.inf)
     for share_pct, each in problem.worth().items():
@@ -274,16 +264,15 @@ def _value(pattern: Pattern, price: Floats, left_rows_per_s: Floats) -> float:
 
 def _generate(
     master: MasterProblem,
-    problem: PricingProblem,
+    problem: DeadlinePricing,
     left_rows_per_s: Floats,
-    effort: SearchLimits,
     rounds: int,
 ) -> RelaxedSolution:
     """Add patterns that the duals say are worth more than their share; the relaxed optimum."""
     relaxed = master.relax()
     for _ in range(rounds):
         found = []
-        for p in problem.best(relaxed.model_price, left_rows_per_s, effort.columns):
+        for p in problem.best(relaxed.model_price, left_rows_per_s, _COLUMNS):
             least = relaxed.share_price[p.share_pct] + _TOLERANCE
             if _value(p, relaxed.model_price, left_rows_per_s) > least:
                 found.append(p)
@@ -293,9 +282,7 @@ def _generate(
     return relaxed
 
 
-def _dive(
-    master: MasterProblem, problem: PricingProblem, relaxed: RelaxedSolution, effort: SearchLimits
-) -> None:
+def _dive(master: MasterProblem, problem: DeadlinePricing, relaxed: RelaxedSolution) -> None:
     """Fix whole patterns of the relaxation one after another, pricing new ones for what is left.
 
     The patterns that a relaxation likes are full of what there is most of; whole numbers need some
@@ -315,7 +302,7 @@ def _dive(
         for index, count in taken.items():
             master.fixed[master.patterns[index]] += count
         left = _left(master)
-        relaxed = _generate(master, problem, left, effort, effort.dive_rounds)
+        relaxed = _generate(master, problem, left, _DIVE_ROUNDS)
     master.fixed.clear()
 
 

@@ -15,6 +15,8 @@ from interlace.packing.layouts import Pattern
 from interlace.packing.queueing import BUSIEST, GATHER, Bools, Floats, Turns, beyond, lateness
 
 _LENGTHS: Final = 16
+#: Models of one partition at most.
+_TURNS: Final = 8
 _NOTHING: Final = 1e-12
 _LEAST_BUSY: Final = 1e-3
 _HALVINGS: Final = 14
@@ -57,12 +59,14 @@ class Lengths:
 
 
 class DeadlinePricing:
-    """Every share's options, and the patterns of highest value that keep deadlines."""
+    """The pricing problem of column generation: patterns of highest value, of each share.
 
-    def __init__(self, options: Sequence[BatchOptions], arrays: DemandArrays, turns: int) -> None:
+    Models are served earliest deadline first, work-conserving (`packing.queueing`).
+    """
+
+    def __init__(self, options: Sequence[BatchOptions], arrays: DemandArrays) -> None:
         self.options = {one.share_pct: one for one in options}
         self.arrays = arrays
-        self._turns = turns
 
     @cached_property
     def alone_rows_per_s(self) -> Mapping[int, Floats]:
@@ -79,13 +83,17 @@ class DeadlinePricing:
         return Lengths(*(np.concatenate([getattr(e, f) for e in each]) for f in Lengths.__slots__))
 
     def best(self, price: Floats, left_rows_per_s: Floats, count: int = 1) -> list[Pattern]:
-        """For each length of batch, a fractional knapsack of the partition's time."""
+        """For each length of batch, a fractional knapsack of the partition's time.
+
+        ``price`` is the worth of one row/s of each model, ``left_rows_per_s`` how many are wanted:
+        more than that is worth nothing.
+        """
         known = self.lengths
         wanted = (left_rows_per_s > _NOTHING) & np.isfinite(known.work_ms)
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = np.where(wanted, price * 1000.0 / known.work_ms, 0.0)
             asked = np.where(wanted, left_rows_per_s / 1000.0 * known.work_ms, 0.0)
-        models = np.argsort(-worth, axis=1, kind="stable")[:, : self._turns]
+        models = np.argsort(-worth, axis=1, kind="stable")[:, :_TURNS]
         every = np.arange(len(worth))
         worth, asked = worth[every[:, None], models], asked[every[:, None], models]
         busy = _filled(
@@ -188,19 +196,6 @@ class DeadlinePricing:
                     batch = int(self.options[share].rows[model, last[model]])
                     found.append(Pattern(share, ((model, batch),), (rate,)))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineOrder:
-    """Earliest deadline first and work-conserving, as our dispatcher is (`packing.queueing`).
-
-    ``turns`` bounds the models of one partition.
-    """
-
-    turns: int = 8
-
-    def __call__(self, options: Sequence[BatchOptions], arrays: DemandArrays) -> DeadlinePricing:
-        return DeadlinePricing(options, arrays, self.turns)
 
 
 def _lengths(options: BatchOptions, arrays: DemandArrays, alone_rows_per_s: Floats) -> Lengths:

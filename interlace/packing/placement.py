@@ -144,7 +144,7 @@ def _partition(
     turns = zip(pattern.turns, pattern.rows_per_s, strict=True)
     slots = tuple(Slot(demand[m].model, batch, rate * part[m]) for (m, batch), rate in turns)
     name = names.take(gpu, pattern.share_pct, [slot.model for slot in slots])
-    return Partition(name, gpu, pattern.share_pct, slots, pattern.duty_ms)
+    return Partition(name, gpu, pattern.share_pct, slots)
 
 
 def without_tiny_turns(patterns: Counter[Pattern], rows_per_s: Sequence[float]) -> Counter[Pattern]:

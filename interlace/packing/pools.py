@@ -18,7 +18,7 @@ from interlace.core.plan import Demand, Partition
 from interlace.core.profile import Profiles
 from interlace.core.tables import counted
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
-from interlace.packing.column_generation import PackingSolution, SearchLimits
+from interlace.packing.column_generation import NODES, TIME_LIMIT_S, PackingSolution
 from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import Layout, Pattern
 from interlace.packing.pool_hosts import burstiness, hosts_needed
@@ -118,7 +118,6 @@ def in_pools(
     arrays: DemandArrays,
     layouts: Sequence[Layout],
     memory: PoolMemory,
-    effort: SearchLimits,
     limit: int,
     standing: StandingPools | None = None,
 ) -> PackingSolution | None:
@@ -137,7 +136,7 @@ def in_pools(
         models = order[pool.first : pool.first + pool.models]
         pattern = _pattern(options[pool.share_pct], arrays, np.sort(models), pool.hosts)
         patterns[pattern] += min(pool.hosts, limit * _most(pool.share_pct, layouts) + 1)
-    return joined(patterns, tuple(options), layouts, effort)
+    return joined(patterns, tuple(options), layouts)
 
 
 def _cheapest(
@@ -309,7 +308,6 @@ def joined(
     patterns: Counter[Pattern],
     shares_pct: Sequence[int],
     layouts: Sequence[Layout],
-    effort: SearchLimits,
 ) -> PackingSolution:
     """The fewest layouts with a partition for every pattern; without a limit, they always exist."""
     needed = Counter({s: 0 for s in shares_pct})
@@ -324,7 +322,7 @@ def joined(
         )
     count = len(layouts)
     program = LinearProgram([1.0] * count, [0.0] * count, [total] * count, [True] * count, rows)
-    solution = solve(program, time_limit_s=effort.time_limit_s, nodes=effort.nodes)
+    solution = solve(program, TIME_LIMIT_S, NODES)
     counts = np.rint(np.array(solution.values)).astype(int)
     cuts = tuple(one for one, times in zip(layouts, counts, strict=True) for _ in range(times))
     said = f"{counted(len(patterns), 'pool')} of alike partitions"

@@ -15,7 +15,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.packing.batch_options import batch_options, demand_arrays
-from interlace.packing.deadline_order import DeadlineOrder
+from interlace.packing.deadline_order import DeadlinePricing
 from interlace.packing.host_capacity import most_rows
 from interlace.perf.latency import surface
 from interlace.planning.scenario import Scenario
@@ -55,7 +55,7 @@ def test_a_lone_model_keeps_what_it_may_be_asked_for(seed: int) -> None:
     slo_ms = (fixed_ms + row_ms) * float(np.exp(random.uniform(np.log(1.3), np.log(12.0))))
     asked = Demand("m", 1.0, slo_ms, LARGEST, cv=cv)
     options = batch_options([asked], [surface(affine("m", fixed_ms, row_ms, LARGEST))], 100)
-    pricing = DeadlineOrder()([options], demand_arrays([asked]))
+    pricing = DeadlinePricing([options], demand_arrays([asked]))
     rate = float(pricing.alone_rows_per_s[100].max())
     if rate == 0.0:  # bursts: a rate of next to nothing is late, too
         rate = 0.5 / (fixed_ms + row_ms)
@@ -93,7 +93,7 @@ def test_models_of_one_partition_seldom_get_more_than_is_kept() -> None:
         ]  # fmt: skip
         surfaces = [surface(affine("m", *cost, LARGEST)) for cost in costs]
         options = batch_options(demand, surfaces, 100)
-        pricing = DeadlineOrder()([options], demand_arrays(demand))
+        pricing = DeadlinePricing([options], demand_arrays(demand))
         rates = np.array([one.rows_per_s for one in demand])
         best = max(
             (p for p in pricing.best(np.array([sum(cost) for cost in costs]), rates, 2)),

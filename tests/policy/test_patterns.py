@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS, profiles
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
@@ -113,20 +112,6 @@ def test_walls_keep_models_apart() -> None:
             known[s.model].weights_bytes + known[s.model].activation_bytes for s in part.slots
         )
         assert need <= walls[part.share_pct]
-
-
-def test_turns_in_cycles_are_legal_cycles() -> None:
-    demand = _demand(goo=200.0, le=400.0, res=200.0, vgg=100.0, nas=200.0)
-    plan = Patterns(discipline=CycleOrder(), one_queue=False)(
-        demand, uniform_fleet(GPU, 6), PROFILES, Plan()
-    )
-    assert not plan.unserved_rows_per_s
-    slo_ms = {one.model: one.slo_ms for one in demand}
-    for part in plan.partitions:
-        for slot in part.slots:
-            run_ms = PROFILES[slot.model].points.get((slot.batch, part.share_pct))
-            assert run_ms is None or part.duty_ms + run_ms.p95_ms <= slo_ms[slot.model] * (1 + 1e-6)
-            assert slot.rows_per_s <= slot.batch * 1000.0 / part.duty_ms * (1 + 1e-6)
 
 
 def test_many_models_are_packed_in_pools_like_few() -> None:

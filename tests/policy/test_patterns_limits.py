@@ -9,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.planning.cost import question
-from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS, profiles
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.interference import ConstantFactor, busy_profiles
-from interlace.perf.latency import surface
 from interlace.policy.base import Planner
 from interlace.policy.fewest import fewest
 from interlace.policy.planners.ideal import Ideal
@@ -25,7 +22,7 @@ from interlace.policy.planners.patterns import Patterns
 SHARES = (20, 40, 50, 60, 80, 100)
 GPU = Gpu("", "2080ti", 68, 11 * 10**9, SHARES)
 PROFILES = profiles(SHARES)
-FRUGAL = [Patterns(), Patterns(discipline=CycleOrder(), one_queue=False), Ideal(steps=500)]
+FRUGAL = [Patterns(), Ideal(steps=500)]
 
 
 def _demand(rates: Mapping[str, float]) -> list[Demand]:
@@ -102,25 +99,3 @@ def test_a_frugal_packer_is_asked_once() -> None:
 
     plan, fleet = fewest(Counted(), _demand({"res": 900.0, "be": 900.0}), GPU, 9, PROFILES)
     assert asked == [9] and len(fleet.gpus) == _used(plan) and not plan.unserved_rows_per_s
-
-
-@pytest.mark.parametrize("slower", [1.0, 1.18])
-@settings(max_examples=10, deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 500.0), min_size=2))
-def test_cycles_are_never_overfull(slower: float, rates: dict[str, float]) -> None:
-    """The papers' rule to the last digit: no part of a rate is rounded away."""
-    known = busy_profiles(PROFILES, ConstantFactor(slower))
-    demand = _demand(rates)
-    packer = Patterns(CycleOrder(), one_queue=False)
-    plan = packer(demand, uniform_fleet(GPU, 24), known, Plan())
-    assert not plan.unserved_rows_per_s
-    slo_ms = {one.model: one.slo_ms for one in demand}
-    served = dict.fromkeys(rates, 0.0)
-    for part in plan.partitions:
-        runs_ms = [surface(known[s.model]).latency_ms(s.batch, part.share_pct) for s in part.slots]
-        assert sum(runs_ms) <= part.duty_ms * (1 + 1e-9)
-        for slot, run_ms in zip(part.slots, runs_ms, strict=True):
-            assert part.duty_ms + run_ms <= slo_ms[slot.model] * (1 + 1e-6)
-            assert slot.rows_per_s * part.duty_ms <= 1000.0 * slot.batch * (1 + 1e-6)
-            served[slot.model] += slot.rows_per_s
-    assert served == pytest.approx(rates, rel=2e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
 from typing import ClassVar
@@ -19,13 +19,12 @@ from interlace.packing.batch_options import BatchOptions, batch_options, demand_
 from interlace.packing.column_generation import (
     ColumnGeneration,
     PackingSolution,
-    SearchLimits,
     cheapest_gpus_per_rows_per_s,
 )
-from interlace.packing.deadline_order import DeadlineOrder
+from interlace.packing.deadline_order import DeadlinePricing
 from interlace.packing.feasibility import feasible
 from interlace.packing.host_capacity import alone_rows_per_s
-from interlace.packing.layouts import Pattern, PricingProblem, ServiceOrder, alike, layouts, shares
+from interlace.packing.layouts import Pattern, alike, layouts, shares
 from interlace.packing.placement import (
     FilledGpu,
     PlacementInput,
@@ -54,13 +53,13 @@ _LEAST_ROWS_PER_S = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Fewest accelerators that serve every rate under ``discipline``.
+    """Fewest accelerators that serve every rate by deadline.
 
     A pattern is a share and a cycle of turns in it; a layout is a legal cut of one accelerator.
     The program picks how many of each so that layouts have a partition for every pattern and
     patterns serve every rate (Gilmore and Gomory's cutting stock, with shares for widths). A model
-    in several partitions has one queue for all: with ``one_queue`` further runs count on the
-    replicas of the first, and their plans are kept only if they hold with those they have.
+    in several partitions has one queue for all: further runs count on the replicas of the first,
+    and their plans are kept only if they hold with those they have.
 
     Models of like SLOs in pools of alike partitions, of which only the layouts are a program
     (``packing.pools``), count on that, too: they are the plan above ``apart`` models, and where
@@ -68,10 +67,7 @@ class Patterns:
     """
 
     frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
-    discipline: ServiceOrder = field(default_factory=DeadlineOrder)
-    one_queue: bool = True
     apart: int = 24
-    effort: SearchLimits = field(default_factory=SearchLimits)
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -210,7 +206,7 @@ class _PatternProgram:
         short then count on those and are asked for more, a few times.
         """
         replicas, rates = self._replicas(amounts), self._rates
-        if not self._policy.one_queue or fewest <= self._least or (replicas <= 1).all():
+        if fewest <= self._least or (replicas <= 1).all():
             return None
         for _ in range(_CORRECTIONS):
             program = self._generated(replicas, rates)
@@ -240,22 +236,19 @@ class _PatternProgram:
     def _generated(self, replicas: Floats, rows_per_s: Floats) -> ColumnGeneration:
         problem = self._problem(replicas)
         kept = self._kept(problem)
-        return ColumnGeneration(problem, rows_per_s, self._layouts, self._policy.effort, kept)
+        return ColumnGeneration(problem, rows_per_s, self._layouts, kept)
 
     def _pools(self) -> PackingSolution | None:
-        if not self._policy.one_queue:
-            return None
         options = {one.share_pct: one for one in self._options}
         arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
-        effort, limit = self._policy.effort, self._limit
-        ask = partial(in_pools, options, arrays, self._layouts, self._memory, effort, limit)
+        ask = partial(in_pools, options, arrays, self._layouts, self._memory, self._limit)
         kept = ask(StandingPools.of(self._demand, self._current)) if self._current else None
         return kept if kept and kept.accelerators <= self._limit else ask()
 
-    def _problem(self, replicas: Floats) -> PricingProblem:
-        return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
+    def _problem(self, replicas: Floats) -> DeadlinePricing:
+        return DeadlinePricing(self._options, demand_arrays(self._demand, replicas))
 
-    def _kept(self, problem: PricingProblem) -> Counter[Pattern]:
+    def _kept(self, problem: DeadlinePricing) -> Counter[Pattern]:
         """Partitions of the current plan as patterns, at the most that they could serve."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
