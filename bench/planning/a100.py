@@ -24,7 +24,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.planning.parallel import usable_cores
-from interlace.planning.promise import kept_plan
+from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import TrialRuns
 from interlace.policy.catalog import CATALOG
@@ -272,7 +272,7 @@ def planned(one: Published, system: str, limit: int, bound: LowerBound) -> tuple
     if system == PUBLISHED and one.plan is not None:
         return one.plan, uniform_fleet(GPU, one.gpus)
     scenario = Scenario(one.demand, GPU, one.profiles, limit)
-    found = kept_plan(scenario, CATALOG[system], bound.gpus, cores=usable_cores())
+    found = search_plan(scenario, CATALOG[system], bound.gpus, cores=usable_cores())
     return found.plan, found.fleet
 
 

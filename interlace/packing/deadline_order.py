@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
-from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import Pattern
 from interlace.packing.queueing import BUSIEST, GATHER, Bools, Floats, Turns, beyond, lateness
+from interlace.packing.single_model_capacity import alone_rows_per_s
 
 _LENGTHS: Final = 16
 #: Models of one partition at most.

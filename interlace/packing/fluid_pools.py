@@ -3,7 +3,7 @@
 Rates are fluid: every pool's batches are as large as its SLOs allow, and queues are not looked at.
 So what is found here is a proposal, and trials decide. In a pool no batch is longer than a given
 time, and no request waits longer than that before its own; a model that has no time for both has
-partitions of its own, in which it may be asked for what `packing.host_capacity` says.
+partitions of its own, in which it may be asked for what `packing.single_model_capacity` says.
 
 Where memory does not hold all models of a pool in each of its partitions, each is in some that
 follow each other on a ring, and shares those at its ends with its neighbours: such a chain evens
@@ -32,11 +32,11 @@ from interlace.packing.batch_options import (
     batch_options,
     demand_arrays,
 )
-from interlace.packing.host_capacity import LEAST_MARGIN, alone_rows_per_s
 from interlace.packing.layouts import Layout, Pattern, layouts, shares
 from interlace.packing.placement import FilledGpu, PlacementInput, partitions, place
 from interlace.packing.pool_hosts import lossy_hosts
 from interlace.packing.queueing import Floats
+from interlace.packing.single_model_capacity import LEAST_MARGIN, alone_rows_per_s
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables

@@ -102,7 +102,7 @@ def reads_too_long(layer: LayerProfile) -> bool:
     return layer.run_host_ms > executes_ms(layer, WeightPath.COPY) + _MOST_COPIES * layer.copy_ms
 
 
-def brought_within(
+def capped_residency(
     layers: Sequence[LayerProfile], links: HostLinks, most_bytes: int
 ) -> tuple[LayerProfile, ...]:
     """The layers of a model of whose weights at most so many bytes are ever brought.
@@ -151,12 +151,12 @@ def as_allowed(profile: Profile, terms: ServiceTerms) -> Profile:
     """The profile of a model that serves by these terms (``most_weights_bytes``).
 
     Raises:
-        ValueError: as ``brought_within``.
+        ValueError: as ``capped_residency``.
     """
     if terms.most_weights_bytes is None:
         return profile
     links = link_of(profile.gpu_kind)
-    layers = brought_within(profile.layers, links, terms.most_weights_bytes)
+    layers = capped_residency(profile.layers, links, terms.most_weights_bytes)
     return replace(profile, layers=layers)
 
 

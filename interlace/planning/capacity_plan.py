@@ -20,7 +20,7 @@ from interlace.perf.memory import needed_bytes
 from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.parallel import usable_cores
 from interlace.planning.plan_file import save_plan
-from interlace.planning.promise import given_plan, kept_plan
+from interlace.planning.plan_search import given_plan, search_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.trial import PlanTrial
 from interlace.policy.base import System
@@ -279,7 +279,7 @@ def plan(
     ``scenario`` may be the path of a scenario file (docs/planning.md). ``system`` says who plans: a
     name of the catalog, or a row of one's own. A ``bound`` that is known already, of the same
     scenario, is not worked out again. No accelerator is needed: the plan is tried in virtual time
-    (``planning.promise``). With a ``current`` plan as few partitions move as can be.
+    (``planning.plan_search``). With a ``current`` plan as few partitions move as can be.
 
     What cannot be served is no error: it is in ``plan.unserved_rows_per_s`` of the answer, its
     reason in ``plan.reasons``; promises that break in the trial are in ``trial.broken``.
@@ -300,7 +300,7 @@ def plan(
     if scenario.as_given:
         made = given_plan(scenario, row, current, usable_cores())
     else:
-        made = kept_plan(scenario, row, known.gpus, current, usable_cores())
+        made = search_plan(scenario, row, known.gpus, current, usable_cores())
     took_s = perf_counter() - began_s
     moved = None if current is None else moves(current.partitions, made.plan.partitions)
     return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)

@@ -19,7 +19,7 @@ from interlace.device.simulated.device import device_factory
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.planning.memory_trial import cold_curves
 from interlace.planning.plan_file import load_fleet_plan
-from interlace.planning.promise import kept_plan
+from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
@@ -237,7 +237,7 @@ def _placement(
         whole = uniform_fleet(gpu, settings.gpus)
         return whole, system.planner(demand, whole, profiles, Plan())
     start = lower_bound(demand, gpu, scenario.profiles).gpus
-    found = kept_plan(replace(scenario, demand=demand), system, start)
+    found = search_plan(replace(scenario, demand=demand), system, start)
     cut = system.planner(demand, found.fleet, profiles, Plan())
     return found.fleet, cut if cut.overlapping or not found.gpus else found.plan
 

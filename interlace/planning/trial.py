@@ -17,7 +17,7 @@ from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics
 from interlace.perf.interference import NO_INTERFERENCE
-from interlace.planning.independent import independent
+from interlace.planning.connected_components import connected_components
 from interlace.planning.parallel import in_parallel
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
@@ -189,7 +189,7 @@ def try_plan(
 def tried_apart(plan: Plan, scenario: Scenario) -> list[Plan]:
     """The parts of a plan that share nothing, where neighbours slow each other no accelerator."""
     coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
-    return independent(plan, by_gpu=coupled)
+    return connected_components(plan, by_gpu=coupled)
 
 
 def enough(scenario: Scenario) -> int:

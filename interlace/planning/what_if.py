@@ -11,7 +11,7 @@ from interlace.core.tables import counted, did_you_mean
 from interlace.core.user_errors import InputError
 from interlace.perf.latency import surface
 from interlace.planning.capacity_plan import CapacityPlan, plan
-from interlace.planning.promise import kept_plan
+from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
 from interlace.policy.catalog import known_systems, resolve, system_of
@@ -161,7 +161,7 @@ def _worst(found: CapacityPlan) -> Demand | None:
 def _first(changes: Iterator[tuple[str, Scenario]], model: str, system: System) -> list[str]:
     """The first change by which the model is served and its promise kept, in words."""
     for words, scenario in changes:
-        tried = kept_plan(scenario, replace(system, tried=False))
+        tried = search_plan(scenario, replace(system, tried=False))
         if model not in tried.plan.underserved and model not in tried.trial.broken:
             return [words]
     return []

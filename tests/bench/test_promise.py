@@ -16,7 +16,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.deadline_order import DeadlinePricing
-from interlace.packing.host_capacity import most_rows
+from interlace.packing.single_model_capacity import most_rows
 from interlace.perf.latency import surface
 from interlace.planning.scenario import Scenario
 from interlace.policy.planners.patterns import Patterns

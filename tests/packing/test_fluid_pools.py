@@ -14,7 +14,7 @@ from interlace.packing.fluid_pools import FluidPools
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
 from interlace.planning.scenario import Scenario, read_scenario
-from interlace.planning.tried_plan import PlanTrials
+from interlace.planning.simulated_plan import PlanTrials
 from interlace.policy.catalog import CATALOG
 
 OURS = CATALOG["interlace"]

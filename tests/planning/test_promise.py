@@ -10,10 +10,10 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.moves import PlanMoves, moves
-from interlace.planning.promise import kept_plan
+from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
+from interlace.planning.simulated_plan import SimulatedPlan
 from interlace.planning.trial import TrialRuns
-from interlace.planning.tried_plan import TriedPlan
 from interlace.planning.what_if import advice
 from interlace.policy.catalog import CATALOG
 
@@ -48,8 +48,8 @@ def _planned(load: float = 1.0, limit: int = 64) -> CapacityPlan:
 
 
 @cache
-def _kept(load: float = 1.0, limit: int = 64) -> TriedPlan:
-    return kept_plan(_scenario(load, limit), OURS)
+def _kept(load: float = 1.0, limit: int = 64) -> SimulatedPlan:
+    return search_plan(_scenario(load, limit), OURS)
 
 
 def test_what_is_told_is_kept_under_seeds_that_the_plan_did_not_see() -> None:
@@ -72,7 +72,7 @@ def test_a_model_of_rare_bursts_is_tried_until_some_have_come() -> None:
     profiles = {one: _profile(one, 2.0, 0.1, 40.0) for one in ("often", "rare")}
     known = Scenario((often, rare), GPU, profiles, limit=8)
     sent = [
-        kept_plan(replace(known, demand=(often, one)), OURS).trial.models["rare"]
+        search_plan(replace(known, demand=(often, one)), OURS).trial.models["rare"]
         for one in (rare, replace(rare, cv=1.0))
     ]
     assert sent[0].sent > 1.2 * sent[1].sent
@@ -85,14 +85,14 @@ def test_beside_a_model_that_nobody_serves_promises_are_told_at_the_load_asked()
         scenario = _scenario(load)
         hopeless = Demand("c", 900.0, 0.1, 16)
         asked = (*(one for one in scenario.demand if one.model != "c"), hopeless)
-        told = kept_plan(replace(scenario, demand=asked), OURS)
+        told = search_plan(replace(scenario, demand=asked), OURS)
         assert told.plan.underserved == {"c"}
         assert told.trial.load == 1.0 or not told.trial.broken
 
 
 def test_no_more_accelerators_than_the_packer_asks_for() -> None:
     scenario = _scenario(load=2.0)
-    packed = kept_plan(scenario, replace(OURS, tried=False))
+    packed = search_plan(scenario, replace(OURS, tried=False))
     assert packed.kept
     assert _kept(2.0).gpus <= packed.gpus
 
@@ -104,7 +104,7 @@ def test_a_limit_that_does_not_bind_changes_nothing() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    assert kept_plan(_scenario(), OURS) == _kept()
+    assert search_plan(_scenario(), OURS) == _kept()
 
 
 def test_rates_told_are_the_rates_asked() -> None:

@@ -7,7 +7,7 @@ import pytest
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.planning.independent import independent
+from interlace.planning.connected_components import connected_components
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import ModelTrial, TrialRuns, may_lose, try_plan
 from interlace.policy.catalog import CATALOG
@@ -114,10 +114,11 @@ def test_parts_share_no_model() -> None:
         Partition("d", "g1", 50),
     ]
     names = [
-        [p.id for p in one.partitions] for one in independent(Plan(tuple(parts)), by_gpu=False)
+        [p.id for p in one.partitions]
+        for one in connected_components(Plan(tuple(parts)), by_gpu=False)
     ]
     assert names == [["a", "c"], ["b"]]
-    whole = independent(Plan(tuple(parts)))
+    whole = connected_components(Plan(tuple(parts)))
     assert [[p.id for p in one.partitions] for one in whole] == [["a", "b", "c"]]
 
 

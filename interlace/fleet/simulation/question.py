@@ -14,7 +14,7 @@ from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.device.simulated.device import device_factory
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, LossKind
-from interlace.planning.promise import kept_plan
+from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.simulation import SimulationSettings, at_load, trace
 from interlace.planning.trial import scenario_physics
@@ -74,7 +74,7 @@ def fleet_simulation(
             f"kinds {kinds}: say how many --gpus there are, on as many --nodes or more"
         )
     if count is None:
-        count = max(1, len(kept_plan(replace(scenario, demand=demand), system, 1).fleet.gpus))
+        count = max(1, len(search_plan(replace(scenario, demand=demand), system, 1).fleet.gpus))
         count = ceil(count / fleet.nodes) * fleet.nodes
     if count % fleet.nodes:
         raise InputError(f"--gpus {count} on --nodes {fleet.nodes}: expected equally many on each")

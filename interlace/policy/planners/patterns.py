@@ -23,7 +23,6 @@ from interlace.packing.column_generation import (
 )
 from interlace.packing.deadline_order import DeadlinePricing
 from interlace.packing.feasibility import feasible
-from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import Pattern, alike, layouts, shares
 from interlace.packing.placement import (
     FilledGpu,
@@ -35,6 +34,7 @@ from interlace.packing.placement import (
 )
 from interlace.packing.pools import PoolMemory, StandingPools, in_pools
 from interlace.packing.queueing import Floats
+from interlace.packing.single_model_capacity import alone_rows_per_s
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 

@@ -11,7 +11,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile, Profiles
 from interlace.planning import promise
-from interlace.planning.promise import kept_plan
+from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import TrialRuns
 from interlace.policy.base import System
@@ -55,9 +55,9 @@ def _careless(part: float) -> System:
 
 def test_hosts_are_added_until_every_promise_is_kept() -> None:
     scenario, system = _scenario(), _careless(0.6)
-    packed = kept_plan(scenario, replace(system, tried=False))
+    packed = search_plan(scenario, replace(system, tried=False))
     assert packed.trial.broken, "else there is nothing to mend"
-    found = kept_plan(scenario, system)
+    found = search_plan(scenario, system)
     assert found.kept
     before = {part.id: part.share_pct for part in packed.plan.partitions}
     after = {part.id: part.share_pct for part in found.plan.partitions}
@@ -66,12 +66,12 @@ def test_hosts_are_added_until_every_promise_is_kept() -> None:
     runs.play(found.plan, found.fleet, scenario.demand, 10.0, 500)
     for model, one in runs.models().items():
         assert one.interval(4.0)[1] >= 0.99, model
-    assert found == kept_plan(scenario, system)
+    assert found == search_plan(scenario, system)
 
 
 def test_where_accelerators_are_short_what_is_broken_is_told() -> None:
     scenario, system = _scenario(), _careless(0.3)
-    packed = kept_plan(scenario, replace(system, tried=False))
-    full = kept_plan(replace(scenario, limit=packed.gpus), system)
+    packed = search_plan(scenario, replace(system, tried=False))
+    full = search_plan(replace(scenario, limit=packed.gpus), system)
     assert full.trial.broken
     assert not full.kept

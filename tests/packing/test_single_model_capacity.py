@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
 from interlace.packing.batch_options import BatchOptions, demand_arrays
-from interlace.packing.host_capacity import alone_rows_per_s, most_rows
+from interlace.packing.single_model_capacity import alone_rows_per_s, most_rows
 
 slos = st.floats(1.0, 60.0)
 row_parts = st.floats(0.0, 1.0)

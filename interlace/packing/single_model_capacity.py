@@ -51,7 +51,7 @@ ROW_PARTS: Final = (0.0, 0.01, 0.03, 0.05, 0.08, 0.15, 0.27, 0.5, 1.0)
 LIMITS: Final = (1, 2, 4, 8, 16, 32, 64)
 CVS: Final = (0.3, 0.7, 1.0, 1.4, 2.0, 2.5, 3.2, 4.0)
 LOSSES: Final = (0.1, 0.03, 0.01, 0.003, 0.001)
-TABLE: Final = Path(__file__).with_name("host_capacity.npy")
+TABLE: Final = Path(__file__).with_name("single_model_capacity.npy")
 
 _ROUNDING: Final = 1e-9
 #: Rows in an L(1) that are a trickle; hosts that are asked at most to serve one each.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from interlace.core.plan import Partition, Plan
 
 
-def independent(plan: Plan, *, by_gpu: bool = True) -> list[Plan]:
+def connected_components(plan: Plan, *, by_gpu: bool = True) -> list[Plan]:
     """The plan in parts that share no model and, ``by_gpu``, no accelerator, in the plan's order.
 
     Partitions without a model are left out.

@@ -11,8 +11,8 @@ from typing import Final
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Plan
 from interlace.packing.fluid_pools import FluidPools
+from interlace.planning.simulated_plan import PlanTrials, SimulatedPlan
 from interlace.planning.trial import enough
-from interlace.planning.tried_plan import PlanTrials, TriedPlan
 from interlace.policy.planners.overcommitted import Overcommitted
 
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
@@ -29,15 +29,15 @@ _CAREFUL, _AMPLE = 0.55, 4.0
 
 
 @dataclass(frozen=True)
-class Narrowing:
+class PoolSearch:
     """Cuts into pools for the models that can be served; a ``current`` plan is moved little."""
 
     trials: PlanTrials
     current: Plan
-    _pooled: dict[int, TriedPlan | None] = field(default_factory=dict)
-    _overlapped: dict[int, TriedPlan | None] = field(default_factory=dict)
+    _pooled: dict[int, SimulatedPlan | None] = field(default_factory=dict)
+    _overlapped: dict[int, SimulatedPlan | None] = field(default_factory=dict)
 
-    def fewest(self, least: int, most: int) -> TriedPlan | None:
+    def fewest(self, least: int, most: int) -> SimulatedPlan | None:
         """The fewest accelerators, from ``least`` to ``most``, that keep every promise.
 
         In pools, else by lanes that overlap. From the fewest with time for all rates up, by one and
@@ -73,15 +73,15 @@ class Narrowing:
                 high = middle
         return low
 
-    def overlapped(self, least: int, most: int) -> TriedPlan | None:
+    def overlapped(self, least: int, most: int) -> SimulatedPlan | None:
         """The fewest accelerators, in that range, that keep every promise by overlapping lanes."""
         counts = range(max(1, least), most + 1)
         return next((found for count in counts if (found := self._overlapping(count))), None)
 
-    def _kept_by(self, gpus: int) -> TriedPlan | None:
+    def _kept_by(self, gpus: int) -> SimulatedPlan | None:
         return self.pooled(gpus) or self._overlapping(gpus)
 
-    def _overlapping(self, gpus: int) -> TriedPlan | None:
+    def _overlapping(self, gpus: int) -> SimulatedPlan | None:
         """So many accelerators whose lanes overlap that keep every promise, tried once.
 
         Every model is on every accelerator, so batches meet by chance, not by a plan: what such a
@@ -104,13 +104,13 @@ class Narrowing:
         fleet = uniform_fleet(known.gpu, gpus)
         return FluidPools(self._wanted, fleet, known.busy_profiles, self.current)
 
-    def pooled(self, gpus: int) -> TriedPlan | None:
+    def pooled(self, gpus: int) -> SimulatedPlan | None:
         """So many accelerators cut into pools that keep every promise, tried once."""
         if gpus not in self._pooled:
             self._pooled[gpus] = self._kept(self._pools(gpus))
         return self._pooled[gpus]
 
-    def _kept(self, pools: FluidPools) -> TriedPlan | None:
+    def _kept(self, pools: FluidPools) -> SimulatedPlan | None:
         """The first cut that keeps every promise.
 
         Models whose promise breaks count for more in the next attempt, and for the more the
@@ -118,7 +118,7 @@ class Narrowing:
         """
         weight = {one.model: 1.0 for one in self._wanted}
         often = dict.fromkeys(weight, 0)
-        broken: list[TriedPlan] = []
+        broken: list[SimulatedPlan] = []
         soon, patience = _SOON * enough(self.trials.scenario), _PATIENCE
         for _ in range(_PROPOSED):
             proposed = pools.plan(weight) if weight else None
@@ -148,7 +148,7 @@ class Narrowing:
         return [one for one in demand if one.rows_per_s > 0 and one.model not in hopeless]
 
 
-def _breaks_alike(plan: Plan, broken: TriedPlan) -> bool:
+def _breaks_alike(plan: Plan, broken: SimulatedPlan) -> bool:
     """True if models whose promise broke have the same hosts, each with the same neighbours."""
     return _hosts(plan, broken.missed) == _hosts(broken.plan, broken.missed)
 

@@ -47,7 +47,7 @@ AS_ASKED: Final = Confirmation(1.0, 5, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class TriedPlan:
+class SimulatedPlan:
     """A plan on its accelerators, and what its trial showed."""
 
     plan: Plan
@@ -79,7 +79,7 @@ class PlanTrials:
     cores: int = 1
     _known: dict[Hashable, PlanTrial] = field(default_factory=dict, repr=False)
 
-    def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> TriedPlan:
+    def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> SimulatedPlan:
         """The plan after trials from seeds of their own, whatever the limit on accelerators is.
 
         At more load than is asked for; one that nearly keeps its promises there, for longer at what
@@ -102,7 +102,7 @@ class PlanTrials:
 
     def _confirmed(
         self, plan: Plan, there: Fleet, how: Confirmation, seed: int = _OTHER_SEED
-    ) -> TriedPlan:
+    ) -> SimulatedPlan:
         known, (load, longer, least_s) = self.scenario, how
         rate_rps = load * sum(one.rows_per_s for one in known.demand)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
@@ -111,17 +111,17 @@ class PlanTrials:
             self._known[asked] = try_plan(
                 plan, there, known, self.system, requests, seed, 0.0, least_s, load, self.cores
             )
-        return TriedPlan(plan, there, self._known[asked])
+        return SimulatedPlan(plan, there, self._known[asked])
 
-    def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+    def tried(self, plan: Plan, fleet: Fleet) -> SimulatedPlan:
         """The plan after a trial that ends once a promise is clearly broken."""
         there = _in_use(plan, fleet)
         trial = try_plan(plan, there, self.scenario, self.system, cores=self.cores)
-        return TriedPlan(plan, there, trial)
+        return SimulatedPlan(plan, there, trial)
 
     def tried_again(
-        self, before: TriedPlan, plan: Plan, models: Collection[str], fresh: bool
-    ) -> TriedPlan:
+        self, before: SimulatedPlan, plan: Plan, models: Collection[str], fresh: bool
+    ) -> SimulatedPlan:
         """The parts of a plan that host those models tried as if alone.
 
         ``before`` is what is known of the same models' plan; as many requests as one trial takes go
@@ -143,7 +143,7 @@ class PlanTrials:
             tried += again.parts_tried if some is others else 0
             trial = trial.beside(again, {**trial.asked, **again.asked})
         there = _in_use(plan, fleet)
-        return TriedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))
+        return SimulatedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))
 
     def _whole_fleet(self) -> Fleet:
         return uniform_fleet(self.scenario.gpu, self.scenario.limit)

@@ -11,9 +11,9 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Partition, Plan
 from interlace.perf.memory import holds_partitions
-from interlace.planning.narrowing import Narrowing
+from interlace.planning.pool_search import PoolSearch
 from interlace.planning.scenario import Scenario
-from interlace.planning.tried_plan import AS_ASKED, PlanTrials, TriedPlan
+from interlace.planning.simulated_plan import AS_ASKED, PlanTrials, SimulatedPlan
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
@@ -25,13 +25,13 @@ _EXTRA: Final = (0.15, 0.3, 0.6)
 _MOST_MODELS: Final = 60
 
 
-def kept_plan(
+def search_plan(
     scenario: Scenario,
     system: System,
     start: int = 1,
     current: Plan | None = None,
     cores: int = 1,
-) -> TriedPlan:
+) -> SimulatedPlan:
     """The fewest accelerators, from ``start`` up, on which the engine keeps every promise.
 
     What a system's packer says is played by its dispatcher. A system that is ``tried`` goes on
@@ -52,7 +52,7 @@ def kept_plan(
 
 def given_plan(
     scenario: Scenario, system: System, current: Plan | None = None, cores: int = 1
-) -> TriedPlan:
+) -> SimulatedPlan:
     """The scenario's accelerator, cut as the system cuts a fleet that it serves on.
 
     Nothing is unserved of a model that has a place and no rate; one without a place is unserved at
@@ -88,45 +88,45 @@ class _Search:
     def system(self) -> System:
         return self.trials.system
 
-    def fewest(self) -> TriedPlan:
+    def fewest(self) -> SimulatedPlan:
         """The fewest accelerators that keep every promise; else what keeps most of it."""
         if not self.system.tried:
             return self.trials.tried(*self.packed({}))
         if len(self.scenario.demand) > _MOST_MODELS:
-            return mended(self.trials.tried(*self.packed({})), self.trials)
-        narrowing, limit = Narrowing(self.trials, self.current), self.scenario.limit
+            return add_replicas(self.trials.tried(*self.packed({})), self.trials)
+        pools, limit = PoolSearch(self.trials, self.current), self.scenario.limit
         able = not self.trials.hopeless and self.start <= limit
-        first = narrowing.pooled(self.start) if able else None
+        first = pools.pooled(self.start) if able else None
         if first is not None:
             return first
         plan, fleet = self.packed({})
         complete = self.trials.complete(plan)
         alike = not self.current.partitions  # as many in pools have more to spare
         most = min(limit, len(fleet.gpus) + alike - 1) if complete else limit
-        found = narrowing.fewest(self.start, most)
+        found = pools.fewest(self.start, most)
         if found is None:
             packed = self.trials.confirmed(plan, fleet)
             found = self.repaired(packed) if complete else packed
             if found.missed and most < limit:
-                found = narrowing.fewest(most + 1, limit) or found
-        fewer = narrowing.overlapped(self.start, limit if found.missed else found.gpus - 1)
+                found = pools.fewest(most + 1, limit) or found
+        fewer = pools.overlapped(self.start, limit if found.missed else found.gpus - 1)
         found = fewer or found
         if found.plan is not plan:
             found = _without(found, plan)
         return (self.whole() if found.plan.underserved else None) or found
 
-    def repaired(self, found: TriedPlan) -> TriedPlan:
+    def repaired(self, found: SimulatedPlan) -> SimulatedPlan:
         """The packer's plan, or a wider one where it breaks a promise that the wider one keeps."""
         if not found.trial.broken or found.plan.underserved:
             return self.at_the_load_asked(found) if found.trial.broken else found
         kept = next((one for one in self.wider(found) if one.kept), None)
         return kept or self.at_the_load_asked(found)
 
-    def at_the_load_asked(self, found: TriedPlan) -> TriedPlan:
+    def at_the_load_asked(self, found: SimulatedPlan) -> SimulatedPlan:
         """A plan that broke at more load than is asked for, tried at what is."""
         return self.trials.tried(found.plan, found.fleet) if found.trial.load > 1.0 else found
 
-    def whole(self) -> TriedPlan | None:
+    def whole(self) -> SimulatedPlan | None:
         """All that there is, cut as the system cuts a fleet that it serves on, if that is kept.
 
         A planner promises as much as it can of what its packer does not promise in full.
@@ -140,7 +140,7 @@ class _Search:
         found = self.trials.confirmed(self.trials.as_asked(whole), there, AS_ASKED)
         return None if found.missed else found
 
-    def standing(self, most: int) -> Iterator[TriedPlan]:
+    def standing(self, most: int) -> Iterator[SimulatedPlan]:
         """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
         wanted = {one.model: one for one in self.scenario.demand if one.rows_per_s > 0}
         there = uniform_fleet(self.scenario.gpu, self.scenario.limit)
@@ -172,7 +172,7 @@ class _Search:
                 both = replace(self.current, partitions=(*parts, *added.partitions))
                 yield self.stands(both, there)
 
-    def stands(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+    def stands(self, plan: Plan, fleet: Fleet) -> SimulatedPlan:
         """A plan that stands already, tried as it is asked: it moves nothing."""
         return self.trials.confirmed(self.trials.as_asked(plan), fleet, AS_ASKED)
 
@@ -194,7 +194,7 @@ class _Search:
         )
         return self.trials.as_asked(plan) if factors else plan, fleet
 
-    def wider(self, broken: TriedPlan) -> Iterator[TriedPlan]:
+    def wider(self, broken: SimulatedPlan) -> Iterator[SimulatedPlan]:
         """Idle shares given away; then more and more for those whose promise broke."""
         yield self.trials.confirmed(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
         factors: dict[str, float] = {}
@@ -206,7 +206,7 @@ class _Search:
             yield self.trials.confirmed(self.trials.spread(tried.plan, tried.fleet), tried.fleet)
 
 
-def _without(cut: TriedPlan, plan: Plan) -> TriedPlan:
+def _without(cut: SimulatedPlan, plan: Plan) -> SimulatedPlan:
     """A cut for the models that can be served, with what ``plan`` says of the others."""
     lost = {m: r for m, r in plan.unserved_rows_per_s.items() if m not in cut.trial.models}
     why = {model: plan.reasons[model] for model in lost if model in plan.reasons}
@@ -219,7 +219,7 @@ _ROUNDS: Final = 4
 _MORE: Final = 0.08
 
 
-def mended(found: TriedPlan, trials: PlanTrials) -> TriedPlan:
+def add_replicas(found: SimulatedPlan, trials: PlanTrials) -> SimulatedPlan:
     """The plan with more hosts for models whose promise broke, until none does.
 
     A sample holds few requests of each model, so parts in which a promise broke are tried again
@@ -233,14 +233,14 @@ def mended(found: TriedPlan, trials: PlanTrials) -> TriedPlan:
         still = [model for model in found.trial.broken if model in broken]
         added = bool(still)
         if added:
-            more = _with_hosts(plan, still, trials) if rounds < _ROUNDS else None
+            more = _with_replicas(plan, still, trials) if rounds < _ROUNDS else None
             if more is None:
                 break
             plan, rounds = trials.as_asked(more), rounds + 1
     return found
 
 
-def _with_hosts(plan: Plan, broken: Sequence[str], trials: PlanTrials) -> Plan | None:
+def _with_replicas(plan: Plan, broken: Sequence[str], trials: PlanTrials) -> Plan | None:
     """The plan with further partitions like the broken models'; ``None`` if they do not fit."""
     room = _Room(plan, trials)
     served: set[str] = set()
