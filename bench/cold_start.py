@@ -28,7 +28,7 @@ from interlace.formats.onnx import open_runner
 from interlace.formats.page_cache import read_ahead
 from interlace.formats.torch_runner import sample_of
 from interlace.formats.weights_file import WeightsFile
-from interlace.perf.disk_tier import on_disk
+from interlace.perf.cold_start import on_disk
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.deepplan import left
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel, took_ms

@@ -34,8 +34,7 @@ from interlace.packing.batch_options import (
 )
 from interlace.packing.layouts import Layout, Pattern, layouts, shares
 from interlace.packing.placement import FilledGpu, PlacementInput, partitions, place
-from interlace.packing.pool_hosts import lossy_hosts
-from interlace.packing.queueing import Floats
+from interlace.packing.queueing import Floats, lossy_hosts
 from interlace.packing.single_model_capacity import LEAST_MARGIN, alone_rows_per_s
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes

@@ -20,8 +20,7 @@ from interlace.core.tables import counted
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.column_generation import NODES, TIME_LIMIT_S, PackingSolution
 from interlace.packing.layouts import Layout, Pattern
-from interlace.packing.pool_hosts import burstiness, hosts_needed
-from interlace.packing.queueing import Bools, Floats
+from interlace.packing.queueing import Bools, Floats, burstiness, hosts_needed
 from interlace.packing.single_model_capacity import alone_rows_per_s
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes

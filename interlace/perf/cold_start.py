@@ -6,12 +6,21 @@ run and its weights are there. Reading weights from the host is taken to disturb
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
-from interlace.core.loading import OVER_LINKS, HostLinks, LoadPlan, LoadStep, WeightPath, link_of
+from interlace.core.loading import (
+    OVER_LINKS,
+    HostLinks,
+    HostTier,
+    LoadPlan,
+    LoadStep,
+    WeightPath,
+    link_of,
+)
 from interlace.core.model import ServiceTerms
 from interlace.core.profile import LayerProfile, Profile
 
@@ -244,3 +253,68 @@ def bound_ms(
     # Of each layer the copy or the read is on a link that carries both.
     carried_ms = sum(map(min, crossing)) if links.carries_reads else 0.0
     return max(run_ms, links_ms, carried_ms)
+
+
+class HostMemory:
+    """Whole models, the longest unused leaving for the next, as a page cache has them.
+
+    What is larger than all of it is read each time. Layers that an accelerator reads from the host
+    are taken to stay where they are.
+    """
+
+    def __init__(self, tier: HostTier) -> None:
+        self.tier = tier
+        self._held: OrderedDict[str, int] = OrderedDict()
+        self._held_bytes = 0
+
+    def holds(self, model: str) -> bool:
+        """Whether its weights need not be read from the disk."""
+        return model in self._held
+
+    def use(self, model: str, nbytes: int) -> bool:
+        """Its weights, so many in all, are used now; true if they were there."""
+        if model in self._held:
+            self._held.move_to_end(model)
+            return True
+        if nbytes <= self.tier.memory_bytes:
+            while self._held_bytes + nbytes > self.tier.memory_bytes:
+                self._held_bytes -= self._held.popitem(last=False)[1]
+            self._held[model] = nbytes
+            self._held_bytes += nbytes
+        return False
+
+
+def on_disk(
+    layers: Sequence[LayerProfile], takes_cores: bool, host: HostTier | None = None
+) -> tuple[LayerProfile, ...]:
+    """Copies and reads as long as they were measured from disk, or as the ``host``'s disk takes.
+
+    Empty if neither is known. Where copies ``takes_cores``, that is a part of its own
+    (``core_ms``), and the disk has brought a layer before cores copy it. A disk that is told by its
+    rate alone reads all of a layer, and a copy follows it as it reads.
+    """
+    if host is not None:
+        return tuple(_at_rate(layer, host.read_ms(layer.weights_bytes)) for layer in layers)
+    if not any(layer.copy_disk_ms for layer in layers):
+        return ()
+    found = [
+        replace(
+            layer,
+            copy_ms=max(layer.copy_ms, layer.copy_disk_ms),
+            run_host_ms=max(layer.run_host_ms, layer.run_disk_ms),
+        )
+        for layer in layers
+    ]
+    if not takes_cores:
+        return tuple(found)
+    copies_ms = [layer.copy_ms if layer.weights_bytes else 0.0 for layer in layers]
+    return tuple(
+        # It was measured by copies, each after the other, while the disk read on.
+        replace(one, copy_ms=one.copy_ms - own_ms + before_ms, core_ms=own_ms)
+        for one, own_ms, before_ms in zip(found, copies_ms, [0.0, *copies_ms], strict=False)
+    )
+
+
+def _at_rate(layer: LayerProfile, read_ms: float) -> LayerProfile:
+    run_host_ms = max(layer.run_ms, layer.run_host_ms) + read_ms
+    return replace(layer, copy_ms=max(layer.copy_ms, read_ms), run_host_ms=run_host_ms)

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from interlace.core.loading import DISK_LINK, HostLinks, HostTier, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned, reads_too_long
-from interlace.perf.disk_tier import on_disk
+from interlace.perf.cold_start import on_disk, planned, reads_too_long
 
 #: Points of a curve at most, beside its ends.
 _POINTS: Final = 24

@@ -16,7 +16,7 @@ from interlace.device.base import Device
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.weight_links import WeightLinks
 from interlace.engine.engine import Engine
-from interlace.perf.host_memory import HostMemory
+from interlace.perf.cold_start import HostMemory
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver

@@ -16,8 +16,8 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.bounds import lower_bound
-from interlace.packing.pool_hosts import hosts_needed
 from interlace.packing.pools import PoolMemory, _PoolModels, hosts_together
+from interlace.packing.queueing import hosts_needed
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
 from interlace.planning.scenario import Scenario

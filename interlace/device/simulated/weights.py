@@ -13,7 +13,7 @@ from interlace.core.profile import LayerProfile, Profiles
 from interlace.device.base import Done
 from interlace.device.simulated.running_batches import Timer
 from interlace.device.simulated.weight_links import WeightFlow, WeightLinks, WeightPiece
-from interlace.perf.host_memory import HostMemory
+from interlace.perf.cold_start import HostMemory
 
 
 class FetchUnderWay:

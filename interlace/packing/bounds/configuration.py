@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.hardware import Gpu
-from interlace.packing.bounds.bound import Bound
-from interlace.packing.bounds.rates import Floats, ShareRates
+from interlace.packing.bounds.rates import Bound, Floats, ShareRates
 from interlace.packing.solver import Constraint, LinearProgram, solve
 
 

@@ -55,8 +55,7 @@ import numpy as np
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.packing.bounds.bound import Bound
-from interlace.packing.bounds.rates import Floats, filled
+from interlace.packing.bounds.rates import Bound, Floats, filled
 from interlace.perf.latency import Quantile
 
 #: Times, in mean gaps, that probabilities are kept for: each so many times the one before it.

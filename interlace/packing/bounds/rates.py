@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import NamedTuple
@@ -14,6 +14,15 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile, Profiles
 from interlace.perf.latency import Quantile, believed_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Accelerators needed at least; ``price`` is what one more request/s of a model adds."""
+
+    accelerators: float
+    price: Mapping[str, float]
+
 
 Floats = npt.NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.formats.page_cache import reading_ahead
 from interlace.formats.runner import Arrived, ComingWeights
-from interlace.perf.disk_tier import on_disk
+from interlace.perf.cold_start import on_disk
 from interlace.policy.cold_starts.frontier import frontier
 
 #: Weights that the sample's execution did not read.
