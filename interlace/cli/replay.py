@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from interlace.cli.options import Json, positive
-from interlace.cli.replaying.history import history as history_of
 from interlace.cli.replaying.story import story
 from interlace.cli.replaying.summary import Summary, opened, record, summary
+from interlace.cli.replaying.summary import history as history_of
 from interlace.cli.replaying.trace import write_trace
 from interlace.cli.replaying.what_if import logged_traffic
 from interlace.cli.replaying.what_if import what_if as whatif_rows

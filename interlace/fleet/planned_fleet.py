@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Plan
+from interlace.core.plan import Plan, PlanMoves, moves
 from interlace.fleet.fleet_gpus import plans_by_node
 from interlace.fleet.prices import FleetCost
-from interlace.planning.moves import PlanMoves, moves
 
 
 @dataclass(frozen=True, slots=True)

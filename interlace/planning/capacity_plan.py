@@ -12,12 +12,11 @@ from typing import Final
 from interlace.core.hardware import Fleet
 from interlace.core.html_table import html_table
 from interlace.core.json_text import json_text
-from interlace.core.plan import Partition, Plan, Slot
+from interlace.core.plan import Partition, Plan, PlanMoves, Slot, moves
 from interlace.core.tables import counted
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
-from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.parallel import usable_cores
 from interlace.planning.plan_file import save_plan
 from interlace.planning.plan_search import given_plan, search_plan

@@ -8,7 +8,7 @@ import pytest
 
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.profiling_run import ExtraProfiling, check
-from interlace.cli.profile_tables import further_tables
+from interlace.cli.profile import further_tables
 from interlace.cli.screen import console
 from interlace.core.hardware import Gpu
 from interlace.core.model import Format, Model

@@ -10,7 +10,7 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile, Profiles
-from interlace.planning import promise
+from interlace.planning import plan_search
 from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import TrialRuns
@@ -25,7 +25,7 @@ MODELS = 30
 @pytest.fixture(autouse=True)
 def _many(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many models are not cut into pools."""
-    monkeypatch.setattr(promise, "_MOST_MODELS", MODELS - 1)
+    monkeypatch.setattr(plan_search, "_MOST_MODELS", MODELS - 1)
 
 
 def _scenario(limit: int = 64) -> Scenario:

@@ -6,10 +6,9 @@ from functools import cache
 import pytest
 
 from interlace.core.gpu_kinds import GPU_KINDS
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.plan import Demand, Partition, Plan, PlanMoves, Slot, moves
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.planning.capacity_plan import CapacityPlan, plan
-from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.simulated_plan import SimulatedPlan
