@@ -208,7 +208,7 @@ def test_shells_complete_commands_and_options(
     "line",
     [
         "plan nowhere.toml",
-        "plan . --compare",
+        "plan . --measured points.csv",
         "simulate nowhere.toml",
         "bench localhost:1 m --shape m/x=a",
         "bench localhost:99999 m",

@@ -3,16 +3,13 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
-from interlace.planning.plan_file import load_plan, save_plan
 from interlace.policy.catalog import resolve
 from tests.builders import line_profile
 
@@ -74,21 +71,3 @@ def test_without_a_model_of_the_plan_the_row_plans() -> None:
 def test_it_travels_to_the_process_that_plans() -> None:
     pinned = PlanFollower(PARTS, resolve("interlace").planner)
     assert pickle.loads(pickle.dumps(pinned)) == pinned
-
-
-def test_another_system_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    save_plan(path, "gpulet", GPU, Plan(PARTS))
-    with pytest.raises(InputError, match="serve with --system gpulet"):
-        load_plan(path, GPU, "interlace")
-
-
-@pytest.mark.parametrize(
-    "slots",
-    [(Slot("cat", 0, 1.0),), (Slot("cat", 1, -1.0),), (Slot("cat", 1, 1.0), Slot("cat", 2, 1.0))],
-)
-def test_impossible_figures_are_refused(tmp_path: Path, slots: tuple[Slot, ...]) -> None:
-    path = tmp_path / "plan.json"
-    save_plan(path, "interlace", GPU, Plan((replace(PARTS[0], slots=slots),)))
-    with pytest.raises(InputError, match="partition p0"):
-        load_plan(path, GPU, "interlace")
