@@ -97,6 +97,7 @@ def plan_kinds(scenarios: Sequence[Scenario], system: System) -> KindsPlan:
     bound_per_hour, _ = _cheapest(scenarios, bounds, whole=False)
     _, choice = _cheapest(scenarios, bounds, whole=True)
     choices = {choice, *_by_unit_cost(scenarios, bounds)}
+    made: list[tuple[CapacityPlan, ...]]
     made = [(alone[kind],) for kind, cost in costs.items() if isfinite(cost)]
     made += [_parts(scenarios, one, system) for one in sorted(choices) if len(set(one)) > 1]
     made = made or [_parts(scenarios, choice, system)]

@@ -32,17 +32,15 @@ def search_plan(
     current: Plan | None = None,
     cores: int = 1,
 ) -> SimulatedPlan:
-    """The fewest accelerators, from ``start`` up, on which the engine keeps every promise.
+    """Return a plan on the fewest accelerators, from ``start`` up, that keeps every SLO.
 
-    What a system's packer says is played by its dispatcher. A system that is ``tried`` goes on
-    from there: where a model breaks its promise, what shares are idle are given away, then the
-    models that broke it are planned for more than they ask; where all is kept, or accelerators
-    are short, fewer are cut into pools, for as long as that keeps every promise, too.
-    Deterministic, and the same for every limit on the accelerators that does not bind, and for
-    every number of ``cores`` that trials run on.
+    Plans are simulated with the system's dispatcher. For a system that is ``tried``, pools are
+    tried from ``start`` up, then the packer's plan. If a model misses its SLO there, idle shares
+    are given away, then that model is planned for a higher rate. The result does not depend on
+    ``cores``, nor on a limit of accelerators that does not bind.
 
-    Of as many accelerators a ``current`` plan is preferred that keeps every promise, or does with
-    further partitions for the models whose promise it breaks.
+    A ``current`` plan on as many accelerators is preferred if it keeps every SLO, by itself or with
+    more partitions for the models that miss theirs.
     """
     search = _Search(PlanTrials(scenario, system, cores), start, current or Plan())
     found = search.fewest()
@@ -53,10 +51,9 @@ def search_plan(
 def given_plan(
     scenario: Scenario, system: System, current: Plan | None = None, cores: int = 1
 ) -> SimulatedPlan:
-    """The scenario's accelerator, cut as the system cuts a fleet that it serves on.
+    """Plan the scenario's accelerator as the system plans a fleet that it serves on.
 
-    Nothing is unserved of a model that has a place and no rate; one without a place is unserved at
-    a rate of 0.
+    A model without a rate is unserved only if it has no place, and then at a rate of 0.
     """
     there = Fleet((scenario.gpu,))
     made = system.planner(scenario.demand, there, scenario.busy_profiles, current or Plan())
@@ -74,7 +71,7 @@ def given_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Plans of one scenario, tried."""
+    """The search for one scenario."""
 
     trials: PlanTrials
     start: int
@@ -89,7 +86,7 @@ class _Search:
         return self.trials.system
 
     def fewest(self) -> SimulatedPlan:
-        """The fewest accelerators that keep every promise; else what keeps most of it."""
+        """Search for the fewest accelerators; return the best plan if none keeps every SLO."""
         if not self.system.tried:
             return self.trials.tried(*self.packed({}))
         if len(self.scenario.demand) > _MOST_MODELS:
@@ -116,18 +113,18 @@ class _Search:
         return (self.whole() if found.plan.underserved else None) or found
 
     def repaired(self, found: SimulatedPlan) -> SimulatedPlan:
-        """The packer's plan, or a wider one where it breaks a promise that the wider one keeps."""
+        """Return the packer's plan, or a wider one that keeps the SLOs which it misses."""
         if not found.trial.broken or found.plan.underserved:
             return self.at_the_load_asked(found) if found.trial.broken else found
         kept = next((one for one in self.wider(found) if one.kept), None)
         return kept or self.at_the_load_asked(found)
 
     def at_the_load_asked(self, found: SimulatedPlan) -> SimulatedPlan:
-        """A plan that broke at more load than is asked for, tried at what is."""
+        """Simulate a plan that misses SLOs at a higher load at the load asked."""
         return self.trials.tried(found.plan, found.fleet) if found.trial.load > 1.0 else found
 
     def whole(self) -> SimulatedPlan | None:
-        """All that there is, cut as the system cuts a fleet that it serves on, if that is kept.
+        """Return the planner's plan for all accelerators, if it keeps every SLO.
 
         A planner promises as much as it can of what its packer does not promise in full.
         """
@@ -141,7 +138,7 @@ class _Search:
         return None if found.missed else found
 
     def standing(self, most: int) -> Iterator[SimulatedPlan]:
-        """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
+        """Yield the current plan at the rates asked, then with more on ``most`` GPUs."""
         wanted = {one.model: one for one in self.scenario.demand if one.rows_per_s > 0}
         there = uniform_fleet(self.scenario.gpu, self.scenario.limit)
         parts = tuple(
@@ -173,11 +170,11 @@ class _Search:
                 yield self.stands(both, there)
 
     def stands(self, plan: Plan, fleet: Fleet) -> SimulatedPlan:
-        """A plan that stands already, tried as it is asked: it moves nothing."""
+        """Simulate a plan that is in place, at the rates asked."""
         return self.trials.confirmed(self.trials.as_asked(plan), fleet, AS_ASKED)
 
     def packed(self, factors: Mapping[str, float]) -> tuple[Plan, Fleet]:
-        """The packer's answer, for some models to so many times their rates."""
+        """Return the packer's plan, with the rates of some models multiplied."""
         asked = [
             replace(d, rows_per_s=d.rows_per_s * factors.get(d.model, 1.0))
             for d in self.scenario.demand
@@ -195,7 +192,7 @@ class _Search:
         return self.trials.as_asked(plan) if factors else plan, fleet
 
     def wider(self, broken: SimulatedPlan) -> Iterator[SimulatedPlan]:
-        """Idle shares given away; then more and more for those whose promise broke."""
+        """Yield plans without idle shares, then plans for higher rates of models that miss."""
         yield self.trials.confirmed(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
         factors: dict[str, float] = {}
         tried = broken
@@ -207,7 +204,7 @@ class _Search:
 
 
 def _without(cut: SimulatedPlan, plan: Plan) -> SimulatedPlan:
-    """A cut for the models that can be served, with what ``plan`` says of the others."""
+    """Add to a plan of pools what ``plan`` says of the models that cannot be served."""
     lost = {m: r for m, r in plan.unserved_rows_per_s.items() if m not in cut.trial.models}
     why = {model: plan.reasons[model] for model in lost if model in plan.reasons}
     told = replace(cut.plan, unserved_rows_per_s=lost, reasons=why)
@@ -220,12 +217,11 @@ _MORE: Final = 0.08
 
 
 def add_replicas(found: SimulatedPlan, trials: PlanTrials) -> SimulatedPlan:
-    """The plan with more hosts for models whose promise broke, until none does.
+    """Add partitions for models that miss their SLO, until none does.
 
-    A sample holds few requests of each model, so parts in which a promise broke are tried again
-    first, as long as a whole plan. Where that shows a promise to be broken hosts are added, and
-    with the parts that got them as many are tried that were not before. So the time is bounded,
-    and what is still broken then is told. Ends, too, where no accelerator is left.
+    The first simulation of a large plan is a sample. Parts that miss an SLO are simulated again for
+    longer; if they still miss it, partitions are added there, and as many parts as got some are
+    simulated for the first time. This bounds the time. It also ends if no accelerator is left.
     """
     plan, rounds, added = found.plan, 0, False
     while (broken := found.trial.broken) and not plan.underserved:
@@ -241,7 +237,7 @@ def add_replicas(found: SimulatedPlan, trials: PlanTrials) -> SimulatedPlan:
 
 
 def _with_replicas(plan: Plan, broken: Sequence[str], trials: PlanTrials) -> Plan | None:
-    """The plan with further partitions like the broken models'; ``None`` if they do not fit."""
+    """Add partitions like those of the models; ``None`` if they do not fit."""
     room = _Room(plan, trials)
     served: set[str] = set()
     for model in broken:
@@ -261,7 +257,7 @@ def _planned(part: Partition, model: str) -> float:
 
 
 class _Room:
-    """Where further partitions fit: accelerators in use first, then fresh ones."""
+    """Accelerators that have room for partitions: those in use first."""
 
     def __init__(self, plan: Plan, trials: PlanTrials) -> None:
         self.added: list[Partition] = []
@@ -289,7 +285,7 @@ class _Room:
         return False
 
     def _offered(self) -> Iterator[Gpu]:
-        """Accelerators with something idle, in use before fresh."""
+        """Yield accelerators with an idle share, those in use first."""
         idle = [
             (gpu, parts)
             for gpu, parts in self._here.items()

@@ -1,4 +1,4 @@
-"""Fewer accelerators than the packer asks for, where a trial shows that they do."""
+"""Search for pools, and overlapping lanes, on fewer accelerators than the packer asks for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CAREFUL, _AMPLE = 0.55, 4.0
 
 @dataclass(frozen=True)
 class PoolSearch:
-    """Cuts into pools for the models that can be served; a ``current`` plan is moved little."""
+    """Search for plans of pools; most of a ``current`` plan stays."""
 
     trials: PlanTrials
     current: Plan
@@ -38,11 +38,11 @@ class PoolSearch:
     _overlapped: dict[int, SimulatedPlan | None] = field(default_factory=dict)
 
     def fewest(self, least: int, most: int) -> SimulatedPlan | None:
-        """The fewest accelerators, from ``least`` to ``most``, that keep every promise.
+        """Return the fewest accelerators, from ``least`` to ``most``, that keep every SLO.
 
-        In pools, else by lanes that overlap. From the fewest with time for all rates up, by one and
-        after ``_SINGLY`` by steps that double, since what is kept is tried for much longer than
-        what is not; between the last that fails and the first that is kept by bisection.
+        Pools are tried, then overlapping lanes. The count starts where there is time for all rates.
+        It grows by one, after ``_SINGLY`` by steps that double, since a plan that keeps its SLOs is
+        simulated for much longer; then bisection.
         """
         count = first = self._with_time(max(1, least), most)
         failed, step, kept = count - 1, 1, None
@@ -59,7 +59,7 @@ class PoolSearch:
         return kept
 
     def _with_time(self, least: int, most: int) -> int:
-        """The fewest accelerators, in that range, with time for all rates; else ``most`` + 1."""
+        """Return the fewest accelerators with time for all rates; else ``most`` + 1."""
         evenly = {one.model: 1.0 for one in self._wanted}
         low, high, step = least, least, 1
         while high <= most and self._pools(high).plan(evenly) is None:
@@ -74,7 +74,7 @@ class PoolSearch:
         return low
 
     def overlapped(self, least: int, most: int) -> SimulatedPlan | None:
-        """The fewest accelerators, in that range, that keep every promise by overlapping lanes."""
+        """Return the fewest accelerators that keep every SLO by overlapping lanes."""
         counts = range(max(1, least), most + 1)
         return next((found for count in counts if (found := self._overlapping(count))), None)
 
@@ -82,11 +82,11 @@ class PoolSearch:
         return self.pooled(gpus) or self._overlapping(gpus)
 
     def _overlapping(self, gpus: int) -> SimulatedPlan | None:
-        """So many accelerators whose lanes overlap that keep every promise, tried once.
+        """Return a plan of overlapping lanes that keeps every SLO, simulated once.
 
-        Every model is on every accelerator, so batches meet by chance, not by a plan: what such a
-        plan says of its headroom is careful, and trials decide from ``_CAREFUL`` on. With
-        ``_AMPLE`` a cut has so much to spare that it is kept, too.
+        Every model is on every accelerator, so batches meet by chance. The plan's headroom is
+        therefore an underestimate: from ``_CAREFUL`` on the simulation decides. Above ``_AMPLE`` a
+        cut keeps the SLOs, too.
         """
         if gpus not in self._overlapped:
             known, fleet = self.trials.scenario, uniform_fleet(self.trials.scenario.gpu, gpus)
@@ -105,16 +105,16 @@ class PoolSearch:
         return FluidPools(self._wanted, fleet, known.busy_profiles, self.current)
 
     def pooled(self, gpus: int) -> SimulatedPlan | None:
-        """So many accelerators cut into pools that keep every promise, tried once."""
+        """Return a plan of pools on so many accelerators that keeps every SLO, or none."""
         if gpus not in self._pooled:
             self._pooled[gpus] = self._kept(self._pools(gpus))
         return self._pooled[gpus]
 
     def _kept(self, pools: FluidPools) -> SimulatedPlan | None:
-        """The first cut that keeps every promise.
+        """Return the first plan of pools that keeps every SLO.
 
-        Models whose promise breaks count for more in the next attempt, and for the more the
-        oftener; where they have the same hosts again, it is not tried that it breaks.
+        Models that miss their SLO get more weight in the next plan, the more the oftener. A plan in
+        which they have the same partitions again is not simulated.
         """
         weight = {one.model: 1.0 for one in self._wanted}
         often = dict.fromkeys(weight, 0)
@@ -149,12 +149,12 @@ class PoolSearch:
 
 
 def _breaks_alike(plan: Plan, broken: SimulatedPlan) -> bool:
-    """True if models whose promise broke have the same hosts, each with the same neighbours."""
+    """Whether the models that missed their SLO have the same partitions as before."""
     return _hosts(plan, broken.missed) == _hosts(broken.plan, broken.missed)
 
 
 def _hosts(plan: Plan, models: Collection[str]) -> Counter[Hashable]:
-    """The partitions of these models, but for rates: who is served is the engine's to say."""
+    """The partitions of these models, ignoring rates."""
     return Counter(
         (part.share_pct, frozenset((s.model, s.batch, s.guest) for s in part.slots))
         for part in plan.partitions

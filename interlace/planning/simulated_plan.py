@@ -1,4 +1,4 @@
-"""Plans of one scenario with their trials, and what is done to a plan before it is tried."""
+"""Simulated plans of one scenario, and what is done to a plan before its simulation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _LEAST: Final = 200
 
 
 class Confirmation(NamedTuple):
-    """How a plan is tried that is to be told.
+    """How long a plan is simulated before it is returned.
 
-    At ``load`` times the rates that are asked for, with ``longer`` times ``enough`` requests and
-    for ``least_s`` of its own time, whichever is more: bursts are rare and long.
+    At ``load`` times the rates asked, with ``longer`` times ``enough`` requests, for at least
+    ``least_s`` of virtual time: bursts are rare and long.
     """
 
     load: float
@@ -48,7 +48,7 @@ AS_ASKED: Final = Confirmation(1.0, 5, 30.0)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlan:
-    """A plan on its accelerators, and what its trial showed."""
+    """A plan on its accelerators, and the result of its simulation."""
 
     plan: Plan
     fleet: Fleet
@@ -56,12 +56,12 @@ class SimulatedPlan:
 
     @property
     def kept(self) -> bool:
-        """True if all is served, and nobody's promise broke."""
+        """Whether all is served and every SLO is kept."""
         return not self.plan.underserved and not self.trial.broken
 
     @property
     def missed(self) -> frozenset[str]:
-        """Models that broke their promise, or that lost more than the trial let them."""
+        """Models that missed their SLO, or lost more requests than the trial allows."""
         return self.trial.short.union(self.trial.broken)
 
     @property
@@ -72,7 +72,7 @@ class SimulatedPlan:
 
 @dataclass(frozen=True)
 class PlanTrials:
-    """Trials of plans for one scenario by one system, on so many cores at once."""
+    """Simulations of plans for one scenario and system, on so many cores at once."""
 
     scenario: Scenario
     system: System
@@ -80,11 +80,11 @@ class PlanTrials:
     _known: dict[Hashable, PlanTrial] = field(default_factory=dict, repr=False)
 
     def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> SimulatedPlan:
-        """The plan after trials from seeds of their own, whatever the limit on accelerators is.
+        """Simulate a plan with new seeds at a higher load than is asked for.
 
-        At more load than is asked for; one that nearly keeps its promises there, for longer at what
-        is asked. One that is kept is tried again for longer if the bursts of a model are rarer,
-        and a last time from a seed that no choice between plans has seen: that trial is told.
+        A plan that nearly keeps its SLOs there is simulated for longer at the load asked. A plan
+        that keeps them is simulated again for longer if bursts are rarer, and a last time with a
+        seed that no choice between plans depends on; that result is returned.
         """
         there = _in_use(plan, fleet)
         found = self._confirmed(plan, there, how or WITH_SPARE)
@@ -114,7 +114,7 @@ class PlanTrials:
         return SimulatedPlan(plan, there, self._known[asked])
 
     def tried(self, plan: Plan, fleet: Fleet) -> SimulatedPlan:
-        """The plan after a trial that ends once a promise is clearly broken."""
+        """Simulate a plan until an SLO is clearly missed."""
         there = _in_use(plan, fleet)
         trial = try_plan(plan, there, self.scenario, self.system, cores=self.cores)
         return SimulatedPlan(plan, there, trial)
@@ -122,11 +122,10 @@ class PlanTrials:
     def tried_again(
         self, before: SimulatedPlan, plan: Plan, models: Collection[str], fresh: bool
     ) -> SimulatedPlan:
-        """The parts of a plan that host those models tried as if alone.
+        """Simulate again the parts of a plan that host these models.
 
-        ``before`` is what is known of the same models' plan; as many requests as one trial takes go
-        to those parts, with ``fresh`` as many to parts that were not tried yet. Of the rest the
-        trial stays.
+        ``before`` is the result for the same plan; it stays for the other parts. With ``fresh``, as
+        many parts that were not simulated yet are simulated, too.
         """
         parts = tried_apart(plan, self.scenario)
         changed = [one for one in parts if not _models([one]).isdisjoint(models)]
@@ -149,17 +148,17 @@ class PlanTrials:
         return uniform_fleet(self.scenario.gpu, self.scenario.limit)
 
     def complete(self, plan: Plan) -> bool:
-        """True if all is served that can be."""
+        """Whether everything that can be served is served."""
         return plan.underserved <= self.hopeless
 
     def spread(self, plan: Plan, fleet: Fleet) -> Plan:
-        """The plan with nothing left idle: wider partitions, and guests."""
+        """Use what the plan leaves idle: wider partitions, and guests."""
         profiles = self.scenario.busy_profiles
         wide = widened(plan, fleet, profiles)
         return self.as_asked(with_guests(wide, self.scenario.demand, fleet, profiles))
 
     def as_asked(self, plan: Plan) -> Plan:
-        """The plan with the rates that are asked for, in the proportions of its own."""
+        """Scale the plan's rates to those asked for."""
         planned: dict[str, float] = {}
         for slot in (s for p in plan.partitions for s in p.slots):
             planned[slot.model] = planned.get(slot.model, 0.0) + slot.rows_per_s
@@ -179,7 +178,7 @@ class PlanTrials:
 
     @cached_property
     def hopeless(self) -> frozenset[str]:
-        """Models that are late even alone on a whole accelerator, or that nothing is known of."""
+        """Models without a profile, or late even alone on a whole accelerator."""
         known = self.scenario.busy_profiles
         return frozenset(
             one.model
@@ -191,7 +190,7 @@ class PlanTrials:
 
 
 def _bursts_s(asked: Demand) -> float:
-    """Until so many independent requests have come as tell something, by the variance of gaps."""
+    """Seconds until enough independent requests have come, by the variance of gaps."""
     bursty = asked.rows_per_s > 0 and asked.cv > 1.0
     return _LEAST * asked.cv**2 / asked.rows_per_s if bursty else 0.0
 
