@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles, drafts, find_models
+from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
@@ -16,7 +18,7 @@ from interlace.perf.cold_start import as_allowed
 from interlace.planning.scenario import Scenario
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore, SignatureStore
-from interlace.repository.draft import Draft
+from interlace.repository.folder import ModelFolder
 
 
 def machine_scenario(
@@ -48,11 +50,55 @@ def machine_scenario(
             raise InputError(f"{models} has no model '{name}'")
     left_out: list[str] = []
     store = ProfileStore(profiles or default_profiles())
-    signatures = SignatureStore(store.folder / "signatures")
-    known: dict[str, tuple[Demand, Model, Profile]] = {}
+    known = _profiled(models, folders, store, gpu, left_out)
+    if not known:
+        raise UserError(f"no model of {models} can be planned for: {'; '.join(left_out)}")
+    alone = {one.model.key: one.profile for one in known.values()}
+    opened = [one.model for one in known.values()]
+    busy = NeighbourSlowdowns(store.folder, gpu.kind).busy(opened, alone)
+    demand = tuple(
+        Demand(
+            name,
+            as_rows_per_s(rates_rps.get(name, one.model.terms.rate_rps or 0.0)),
+            slos_ms.get(name, one.model.terms.slo_ms),
+            one.max_batch,
+        )
+        for name, one in known.items()
+    )
+    return Scenario(
+        demand,
+        gpu,
+        {name: replace(busy[one.model.key], model=name) for name, one in known.items()},
+        limit=1,
+        price_per_hour=(prices_per_hour or {}).get(gpu.kind),
+        as_given=True,
+        left_out=tuple(left_out),
+    )
+
+
+class _ProfiledModel(NamedTuple):
+    """A model with its profile alone on this accelerator."""
+
+    model: Model
+    profile: Profile
+    max_batch: int
+
+
+def _profiled(
+    models: Path,
+    folders: Sequence[ModelFolder],
+    store: ProfileStore,
+    gpu: Gpu,
+    left_out: list[str],
+) -> dict[str, _ProfiledModel]:
+    """The models that have a profile, by name; ``left_out`` gets the others, with the reason."""
+    known: dict[str, _ProfiledModel] = {}
     missing: list[str] = []
+    signatures = SignatureStore(store.folder / "signatures")
     for draft in drafts(models, folders, left_out):
-        model = _signed(draft, signatures)
+        model = draft.provisional()
+        if signed := signatures.find(model):
+            model = replace(model, architecture=signed.architecture)
         stored = store.recall(model, gpu)
         if stored is None:
             missing.append(draft.name)
@@ -62,37 +108,12 @@ def machine_scenario(
         except ValueError as error:
             left_out.append(f"{draft.settings.where('memory.max_mb')}: found {error}")
             continue
-        demand = Demand(
-            draft.name,
-            as_rows_per_s(rates_rps.get(draft.name, model.terms.rate_rps or 0.0)),
-            slos_ms.get(draft.name, model.terms.slo_ms),
-            draft.asked_batch or stored.max_batch,
-        )
-        known[draft.name] = demand, model, allowed
+        batch = draft.asked_batch or stored.max_batch
+        known[draft.name] = _ProfiledModel(model, allowed, batch)
     if missing:
         names = ", ".join(dict.fromkeys(missing))
         left_out.append(
             f"{names}: no profile on this device; `interlace profile {models}` measures it, or "
             "says why it cannot"
         )
-    if not known:
-        raise UserError(f"no model of {models} can be planned for: {'; '.join(left_out)}")
-    alone = {model.key: profile for _, model, profile in known.values()}
-    opened = [model for _, model, _ in known.values()]
-    busy = NeighbourSlowdowns(store.folder, gpu.kind).busy(opened, alone)
-    return Scenario(
-        tuple(demand for demand, _, _ in known.values()),
-        gpu,
-        {name: replace(busy[model.key], model=name) for name, (_, model, _) in known.items()},
-        limit=1,
-        price_per_hour=(prices_per_hour or {}).get(gpu.kind),
-        as_given=True,
-        left_out=tuple(left_out),
-    )
-
-
-def _signed(draft: Draft, signatures: SignatureStore) -> Model:
-    """The model as its files describe it, with the architecture that was read when it was open."""
-    model = draft.provisional()
-    kept = signatures.find(model)
-    return model if kept is None else replace(model, architecture=kept.architecture)
+    return known

@@ -128,7 +128,6 @@ def plan(
     """
     outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
     overrides = _overrides(gpu, (rate, slo, price), memory, target)
-    check_outputs(outputs)
     if target.suffix == ".toml":
         return plan_scenario(target, system_of(system), overrides, outputs)
     machine = _MachineOptions(device, gpus, cores, profiles, measured or ())
@@ -165,6 +164,7 @@ def _plan_folder(
 ) -> None:
     from interlace.assembly.machine_plan import machine_scenario  # scenarios start sooner without
 
+    check_outputs(outputs)
     if root.is_file() and (root.suffix not in MODEL_SUFFIXES or overrides.gpu is None):
         raise InputError(
             f"{root}: expected a scenario (.toml), a folder of models, or with --gpu KIND a model "

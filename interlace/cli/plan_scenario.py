@@ -59,6 +59,7 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
         InputError: the scenario, an option or a profile is not what it should be.
         OSError: a file cannot be written.
     """
+    check_outputs(outputs)
 
     def read(gpu: str | None) -> Scenario:
         found = read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
