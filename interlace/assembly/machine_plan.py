@@ -51,11 +51,9 @@ def machine_scenario(
     left_out: list[str] = []
     store = ProfileStore(profiles or default_profiles())
     known = _profiled(models, folders, store, gpu, left_out)
-    if not known:
-        raise UserError(f"no model of {models} can be planned for: {'; '.join(left_out)}")
     alone = {one.model.key: one.profile for one in known.values()}
-    opened = [one.model for one in known.values()]
-    busy = NeighbourSlowdowns(store.folder, gpu.kind).busy(opened, alone)
+    slowdowns = NeighbourSlowdowns(store.folder, gpu.kind)
+    busy = slowdowns.busy([one.model for one in known.values()], alone)
     demand = tuple(
         Demand(
             name,
@@ -116,4 +114,6 @@ def _profiled(
             f"{names}: no profile on this device; `interlace profile {models}` measures it, or "
             "says why it cannot"
         )
+    if not known:
+        raise UserError(f"no model of {models} can be planned for: {'; '.join(left_out)}")
     return known
