@@ -52,8 +52,7 @@ def machine_scenario(
     store = ProfileStore(profiles or default_profiles())
     known = _profiled(models, folders, store, gpu, left_out)
     alone = {one.model.key: one.profile for one in known.values()}
-    slowdowns = NeighbourSlowdowns(store.folder, gpu.kind)
-    busy = slowdowns.busy([one.model for one in known.values()], alone)
+    busy = NeighbourSlowdowns(store.folder, gpu.kind).busy([m.model for m in known.values()], alone)
     demand = tuple(
         Demand(
             name,
