@@ -7,18 +7,31 @@ A model stands on one kind. Each kind's models are packed as if there were no ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import inf, isfinite
 
+from interlace.core.gpu_kinds import uniform_fleet
+from interlace.core.plan import Demand, Plan
 from interlace.core.user_errors import InputError
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.packing.fluid_pools import FluidPools
 from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.scenario import Scenario
+from interlace.planning.simulated_plan import PlanTrials
 from interlace.policy.base import System
+from interlace.policy.fewest import fewest
 
+#: How many of a kind's models, the least dear elsewhere first, are tried on another kind together.
+_MOST_MOVED = 3
+
+#: Times the bound's accelerators up to which pools are looked for.
+_MOST_POOLED = 2
+
+#: How many accelerators of its kind a scenario takes; infinite where none do.
+_Count = Callable[[Scenario], float]
 #: The kind of each model, as numbers: of models in the order of demand, of kinds as asked.
 _Choice = tuple[int, ...]
 
@@ -94,14 +107,15 @@ def plan_kinds(scenarios: Sequence[Scenario], system: System) -> KindsPlan:
         kind: cost if made.kept and (cost := made.cost_per_hour) is not None else inf
         for kind, made in alone.items()
     }
-    bound_per_hour, _ = _cheapest(scenarios, bounds, whole=False)
-    _, choice = _cheapest(scenarios, bounds, whole=True)
-    choices = {choice, *_by_unit_cost(scenarios, bounds)}
-    made: list[tuple[CapacityPlan, ...]]
-    made = [(alone[kind],) for kind, cost in costs.items() if isfinite(cost)]
-    made += [_parts(scenarios, one, system) for one in sorted(choices) if len(set(one)) > 1]
-    made = made or [_parts(scenarios, choice, system)]
-    plans = [KindsPlan(parts, costs, bound_per_hour) for parts in made]
+    cheapest = min(costs, key=lambda kind: costs[kind])
+    found = KindsPlan((), costs, _bound_per_hour(scenarios, bounds))
+    counts = [_packed(system), _pooled(system)] if system.tried else [_packed(system)]
+    prices = _unit_costs(scenarios, bounds)
+    choices = {_Choices(scenarios, count, prices).best() for count in counts}
+    made = [_parts(scenarios, choice, system) for choice in sorted(choices)]
+    if isfinite(costs[cheapest]):
+        made.insert(0, (alone[cheapest],))
+    plans = [replace(found, parts=parts) for parts in made]
     return min(plans, key=lambda one: (not one.kept, one.cost_per_hour))
 
 
@@ -115,9 +129,40 @@ def _parts(
     )
 
 
+def _packed(system: System) -> _Count:
+    """Accelerators that the system's packer asks for, which may be too careful."""
+
+    def count(one: Scenario) -> float:
+        made, fleet = fewest(system.packer, one.demand, one.gpu, one.limit, one.busy_profiles)
+        return inf if made.underserved else len(fleet.gpus)
+
+    return count
+
+
+def _pooled(system: System) -> _Count:
+    """Accelerators that have time for all rates in pools, which may be too few."""
+    packed = _packed(system)
+
+    def count(one: Scenario) -> float:
+        wanted = [asked for asked in one.demand if asked.rows_per_s > 0]
+        if not wanted or PlanTrials(one, system).hopeless:
+            return packed(one)  # nothing to pool, or what no pool serves
+        least = max(1, _bound(one).gpus)
+        for gpus in range(least, min(_MOST_POOLED * least, one.limit) + 1):
+            pools = FluidPools(wanted, uniform_fleet(one.gpu, gpus), one.busy_profiles, Plan())
+            if pools.plan({asked.model: 1.0 for asked in wanted}) is not None:
+                return gpus
+        return inf
+
+    return count
+
+
 def _tried(scenario: Scenario, models: Sequence[int], system: System) -> CapacityPlan:
-    demand = tuple(scenario.demand[model] for model in models)
-    return plan(replace(scenario, demand=demand), system=system)
+    return plan(replace(scenario, demand=_of(scenario, models)), system=system)
+
+
+def _of(scenario: Scenario, models: Sequence[int]) -> tuple[Demand, ...]:
+    return tuple(scenario.demand[model] for model in models)
 
 
 def _bound(scenario: Scenario) -> LowerBound:
@@ -130,52 +175,98 @@ def _price(scenario: Scenario) -> float:
     return scenario.price_per_hour
 
 
-def _by_unit_cost(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound]) -> Iterator[_Choice]:
-    """For each set of kinds, the kind on which each model's whole rate costs least."""
-    costs = [
-        [_price(one) * bound.configuration.price.get(d.model, inf) for d in one.demand]
+def _unit_costs(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound]) -> list[list[float]]:
+    """The least that each model's whole rate costs an hour, by kind; infinite where it cannot."""
+    return [
+        [
+            _price(one) * bound.configuration.price.get(d.model, inf) * d.rows_per_s
+            if d.rows_per_s > 0 else 0.0
+            for d in one.demand
+        ]
         for one, bound in zip(scenarios, bounds, strict=True)
-    ]
-    kinds = range(len(scenarios))
-    for size in kinds:
-        for some in combinations(kinds, size + 1):
-            models = range(len(scenarios[0].demand))
-            yield tuple(min(some, key=lambda kind: costs[kind][m]) for m in models)
+    ]  # fmt: skip
 
 
-def _cheapest(
-    scenarios: Sequence[Scenario], bounds: Sequence[LowerBound], whole: bool
-) -> tuple[float, _Choice]:
+def _bound_per_hour(scenarios: Sequence[Scenario], bounds: Sequence[LowerBound]) -> float:
     """min sum_k price_k N_k with N_k >= sum_m x_mk rate_m g_mk for whole N and sum_k x_mk = 1.
 
     g_mk are accelerators of kind k per request/s of model m, by area and by layouts: whatever part
-    of each rate a kind serves takes no fewer of it. Models that no kind serves are left out. With
-    ``whole``, x are 0 or 1. Returns a bound on the cost, and the kind of most of each model.
+    of each rate a kind serves takes no fewer of it. Models that no kind serves are left out.
     """
     kinds = range(len(scenarios))
     prices = [_price(one) for one in scenarios]
     cost, integer = list(prices), [True for _ in kinds]
     by_area, by_layouts = ([({kind: 1.0}) for kind in kinds] for _ in range(2))
     rows: list[Constraint] = []
-    columns: list[dict[int, int]] = []  # of each model, by kind
     for one in scenarios[0].demand:
         able = [kind for kind in kinds if one.model in bounds[kind].area.price]
-        columns.append({kind: column for column, kind in enumerate(able, len(cost))})
-        for kind, column in columns[-1].items():
+        for column, kind in enumerate(able, len(cost)):
             bound = bounds[kind]
             by_area[kind][column] = -one.rows_per_s * bound.area.price[one.model]
             by_layouts[kind][column] = -one.rows_per_s * bound.configuration.price[one.model]
         if able:
-            parts = tuple(columns[-1].values())
+            parts = tuple(range(len(cost), len(cost) + len(able)))
             rows.append(Constraint(parts, (1.0,) * len(able), 1.0, 1.0))
         cost += [0.0] * len(able)
-        integer += [whole] * len(able)
+        integer += [False] * len(able)
     for entries in (*by_area, *by_layouts):
         rows.append(Constraint(tuple(entries), tuple(entries.values()), 0.0, inf))
-    upper = [inf if column in kinds else 1.0 for column in range(len(cost))]
-    found = solve(LinearProgram(cost, [0.0] * len(cost), upper, integer, rows))
-    choice = [max(own, key=lambda kind: found.values[own[kind]]) if own else 0 for own in columns]
-    return found.bound, tuple(choice)
+    upper = [inf if whole else 1.0 for whole in integer]
+    return solve(LinearProgram(cost, [0.0] * len(cost), upper, integer, rows)).bound
+
+
+class _Choices:
+    """Kinds for all models, the accelerators of each choice counted."""
+
+    def __init__(
+        self, scenarios: Sequence[Scenario], count: _Count, costs: Sequence[Sequence[float]]
+    ) -> None:
+        self._scenarios = scenarios
+        self._count = count
+        self._costs = costs
+        self._counted: dict[tuple[int, frozenset[int]], float] = {}
+
+    def best(self) -> _Choice:
+        """The cheapest kind for each model out of the best set of kinds, then what moves bring."""
+        kinds = range(len(self._scenarios))
+        sets = [one for size in kinds for one in combinations(kinds, size + 1)]
+        best = min(map(self._cheapest_of, sets), key=self._per_hour)
+        moved = True
+        while moved:
+            moved = False
+            for other in self._moves(best):
+                if self._per_hour(other) < self._per_hour(best):
+                    best, moved = other, True
+                    break
+        return best
+
+    def _cheapest_of(self, kinds: Sequence[int]) -> _Choice:
+        models = range(len(self._scenarios[0].demand))
+        return tuple(min(kinds, key=lambda kind: self._costs[kind][m]) for m in models)
+
+    def _moves(self, choice: _Choice) -> Iterator[_Choice]:
+        """A few of one kind's models on another, those that cost least more there first."""
+        for old, new in product(range(len(self._scenarios)), repeat=2):
+            here = [m for m, kind in enumerate(choice) if kind == old]
+            able = [m for m in here if old != new and isfinite(self._costs[new][m])]
+            able.sort(key=lambda m: self._costs[new][m] - self._costs[old][m])
+            for count in range(1, min(len(able), _MOST_MOVED) + 1):
+                yield tuple(new if m in able[:count] else kind for m, kind in enumerate(choice))
+
+    def _per_hour(self, choice: _Choice) -> float:
+        return sum(
+            self._cost(kind, frozenset(m for m, on in enumerate(choice) if on == kind))
+            for kind in set(choice)
+        )
+
+    def _cost(self, kind: int, models: frozenset[int]) -> float:
+        """What so many accelerators cost an hour; infinite where something is left unserved."""
+        known = self._counted.get((kind, models))
+        if known is None:
+            one = self._scenarios[kind]
+            known = _price(one) * self._count(replace(one, demand=_of(one, sorted(models))))
+            self._counted[kind, models] = known
+        return known
 
 
 def _money(per_hour: float) -> str:
