@@ -43,7 +43,7 @@ def test_plans_serve_all_and_stay_above_the_bound(rates: dict[str, float]) -> No
 
 
 def test_almost_every_plan_keeps_its_promises_before_it_is_tried() -> None:
-    """What a partition is asked for is an estimate: `planning.plan_search` tries it and mends it."""
+    """What a partition is asked for is an estimate: `planning.plan_search` simulates it."""
     random = Random(5)
     there, broken = uniform_fleet(GPU, 24), 0
     for _ in range(20):
