@@ -58,9 +58,7 @@ MARKS = {
 }
 #: Tests by file that only `scripts/test all` runs; shorter ones of the same file check the same.
 LONG = {
-    "bench/test_cold.py": (
-        "test_ours_spares_the_link_and_the_tail",
-    ),
+    "bench/test_cold.py": ("test_ours_spares_the_link_and_the_tail",),
     "bench/test_gpu_comparisons.py": (
         "test_the_simulator_meets_the_device",
         "test_everyone_meets_the_same_loads_and_three_are_halved",
@@ -87,9 +85,7 @@ LONG = {
         "test_figure_11",
         "test_figure_12",
     ),
-    "bench/test_papers_e2bird.py": (
-        "test_figure_14_throughput_rises_from_one_to_the_next",
-    ),
+    "bench/test_papers_e2bird.py": ("test_figure_14_throughput_rises_from_one_to_the_next",),
     "bench/test_papers_gpulet.py": (
         "test_figure_5_cuts_beat_turns_and_the_best_cut_beats_best_fit",
         "test_figure_12_gpulet_beats_bin_packing_and_best_fit",
@@ -98,9 +94,7 @@ LONG = {
         "test_figure_15_the_ideal_serves_what_gpulet_serves_and_more",
         "test_figure_16_gpulet_comes_near_the_ideal",
     ),
-    "bench/test_papers_primitives.py": (
-        "test_table_2_counts_what_fits",
-    ),
+    "bench/test_papers_primitives.py": ("test_table_2_counts_what_fits",),
     "bench/test_promise.py": (
         "test_models_of_one_partition_seldom_get_more_than_is_kept",
         "test_plans_promise_most_of_what_is_kept",

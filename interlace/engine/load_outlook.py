@@ -10,8 +10,7 @@ from interlace.core.loading import DISK, LoadPlan, WeightPath
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.residency import FetchInFlight, GpuWeights, ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
-from interlace.perf.cold_start import read_ms
-from interlace.perf.host_memory import HostMemory
+from interlace.perf.cold_start import HostMemory, read_ms
 from interlace.policy.cold_policy import WaitingLoad
 
 

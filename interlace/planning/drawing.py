@@ -11,8 +11,8 @@ from interlace.core.figure_file import check_figure_path, model_colours, save_fi
 from interlace.core.plan import Partition, Slot
 from interlace.planning.capacity_plan import CapacityPlan
 from interlace.planning.simulation import SimulationResult
+from interlace.sim.drawings import accelerators, against_load, by_model, latency_cdf, tiles
 from interlace.sim.report import Report
-from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, tiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
