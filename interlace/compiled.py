@@ -44,7 +44,7 @@ HOT: Final = (
         "contention", "device", "partition_table", "physics", "running_batches",
     )),
     *(f"device/process/{name}.py" for name in (
-        "batch_frames", "link", "output_arena", "pending",
+        "batch_frames", "link", "output_arena",
     )),
     "device/cpu/device.py",
     *(f"sim/{name}.py" for name in ("observers", "recorder", "run")),

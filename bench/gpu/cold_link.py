@@ -11,11 +11,9 @@ from bench.gpu.bench import Bench
 from bench.gpu.lanes import allocated, mapped, middle, rate_gbs, times_ms
 from bench.gpu.rows import Row, judged, law, seen, skipped
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.driver.api import CopyGroup
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.touched_pages import TouchedPages
-from interlace.device.cuda.memory.weights_memory import PeerPath
+from interlace.device.cuda.memory.weights_memory import PeerPath, TouchedPages
 
 _MIB: Final = 1 << 20
 _COPIES_MIB: Final = (1, 4, 8, 16, 64, 219)

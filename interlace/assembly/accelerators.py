@@ -20,7 +20,7 @@ from interlace.device.base import Device
 from interlace.device.cpu.describe import Describer
 from interlace.device.cpu.device import CpuDevice, cpu_gpu
 from interlace.device.cpu.settings import WORKER, CpuSettings
-from interlace.device.cuda import mig, mps, streams
+from interlace.device.cuda import mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
 from interlace.device.cuda.green_contexts import gpu as green
@@ -267,10 +267,10 @@ def _mechanism(device: str, gpu: DiscoveredGpu) -> str:
 
 def _instances(gpu: DiscoveredGpu, first: int) -> list[CudaSettings]:
     try:
-        made = mig.instances(gpu)
+        made = streams.mig_instances(gpu)
     except ValueError as error:
         raise UserError(f"--device auto: {error}") from None
-    return [mig.mig_settings(one, f"gpu{place}") for place, one in enumerate(made, first)]
+    return [streams.mig_settings(one, f"gpu{place}") for place, one in enumerate(made, first)]
 
 
 def _start(controls: Sequence[mps.MpsControl]) -> None:

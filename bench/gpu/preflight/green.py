@@ -29,7 +29,7 @@ from bench.gpu.rows import Row, judged, seen
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.backend.trials import wait_refusal
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms, best_split
 from interlace.device.cuda.green_contexts.gpu import make_lanes
 from interlace.device.cuda.lanes import Lane as ServedLane

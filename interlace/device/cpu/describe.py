@@ -13,8 +13,7 @@ from interlace.core.messages import Failure
 from interlace.core.model import Description, Format, Model
 from interlace.device.cpu.partition import CpuWorkerLink
 from interlace.device.cpu.settings import CpuSettings
-from interlace.device.process.link import FrameProtocol, WorkerLink
-from interlace.device.process.pending import PendingRequest
+from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
     Failed,

@@ -19,9 +19,8 @@ from interlace.core.messages import (
 from interlace.core.model import Model
 from interlace.device.base import Done
 from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
-from interlace.device.process.link import FrameProtocol, WorkerLink
+from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink, WorkTimeouts
 from interlace.device.process.output_arena import HeldBatches, OutputArena
-from interlace.device.process.pending import PendingRequest, WorkTimeouts
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
     BatchResult,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.model import Format
-from interlace.device.process.pending import WorkTimeouts
+from interlace.device.process.link import WorkTimeouts
 from interlace.device.process.wire import WorkerSetup
 from interlace.shm.arena import Arena
 

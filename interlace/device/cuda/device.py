@@ -25,9 +25,8 @@ from interlace.core.messages import (
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
-from interlace.device.cuda.launcher import ProcessLauncher
 from interlace.device.cuda.process import GpuProcess
-from interlace.device.cuda.processes import GpuProcesses
+from interlace.device.cuda.processes import GpuProcesses, ProcessLauncher
 from interlace.device.cuda.settings import CudaSettings
 from interlace.shm.arena import ArenaMap
 

@@ -10,7 +10,7 @@ from interlace.core.hardware import Gpu, Trait
 from interlace.core.loading import HostLinks
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.cuda.discovery import NvLink
-from interlace.device.process.pending import WorkTimeouts
+from interlace.device.process.link import WorkTimeouts
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
 BACKEND: Final = "interlace.device.cuda.backend.base:make_backend"

@@ -14,12 +14,12 @@ import torch
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.tensors import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.backend.trials import library_threads
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.models.opening import PortableModel, open_portable
-from interlace.device.cuda.models.samples import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
 from interlace.device.cuda.models.weights import DeviceWeights
 from interlace.device.cuda.worker.context import made_backend, stopwatch_of

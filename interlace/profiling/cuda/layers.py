@@ -16,8 +16,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.lanes import Lane
-from interlace.device.cuda.models.cold_layout import is_table
-from interlace.device.cuda.models.module_calls import ModuleCall, module_calls
+from interlace.device.cuda.models.cold_layout import ModuleCall, is_table, module_calls
 from interlace.profiling.cuda.timing import GraphTimer
 
 #: Time outside of all modules: functions such as additions, and attention itself.

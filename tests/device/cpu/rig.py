@@ -28,7 +28,7 @@ from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.device.cpu.device import CpuDevice
 from interlace.device.cpu.inputs import pack_strings, unpack_strings
 from interlace.device.cpu.settings import CpuSettings
-from interlace.device.process.pending import WorkTimeouts
+from interlace.device.process.link import WorkTimeouts
 from interlace.formats.arrays import NUMPY_TYPES
 from interlace.formats.runner import Array
 from interlace.shm.arena import Arena, ArenaMap

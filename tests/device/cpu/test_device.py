@@ -16,8 +16,8 @@ from interlace.core.hardware import Trait
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Work, WorkFinished
 from interlace.core.model import Model, ServiceTerms
 from interlace.core.tensor import Span, Tensor
+from interlace.device.process.link import WorkTimeouts
 from interlace.device.process.memory import process_memory
-from interlace.device.process.pending import WorkTimeouts
 from interlace.shm.arena import Arena
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import GPU, Rig

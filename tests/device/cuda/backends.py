@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph, GraphCapturer
 from tests.device.cuda.fake.backend import lenient, on
 from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer

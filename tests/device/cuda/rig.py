@@ -13,10 +13,9 @@ from interlace.device.base import Device
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
 from interlace.device.cuda.green_contexts.gpu import green_settings
-from interlace.device.cuda.mig import mig_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.streams import streams_settings
+from interlace.device.cuda.streams import mig_settings, streams_settings
 from tests.device.cpu.rig import Rig
 from tests.device.cuda import torch_models
 from tests.device.cuda.backends import clients_sms

@@ -1,6 +1,6 @@
 """With which settings a GPU's process starts."""
 
-from interlace.device.cuda.launcher import BEFORE_CUDA
+from interlace.device.cuda.processes import BEFORE_CUDA
 
 
 def test_kernels_are_loaded_when_they_are_first_launched() -> None:

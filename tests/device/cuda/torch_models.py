@@ -9,7 +9,7 @@ import torch
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.formats import open_torch
 from interlace.formats.opened import OpenedModel
 from interlace.formats.trial import DeclaredSignature

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from bench.gpu.forking import PRELOAD, ForkLauncher
-from interlace.device.cuda.launcher import LaunchSpec, RunningProcess
+from interlace.device.cuda.processes import LaunchSpec, RunningProcess
 
 _PRELOAD: Final = (
     *PRELOAD,

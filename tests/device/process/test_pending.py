@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.messages import Failure
-from interlace.device.process.pending import PendingRequest, PendingRequests
+from interlace.device.process.link import PendingRequest, PendingRequests
 
 LINES = st.sampled_from(["p", "q", "p+"])
 

@@ -12,7 +12,7 @@ from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.lanes import Lane
-from interlace.device.cuda.models.module_calls import module_calls
+from interlace.device.cuda.models.cold_layout import module_calls
 from interlace.profiling.cuda.layers import BETWEEN, measure_layers
 from interlace.profiling.cuda.timing import GraphTimer
 from tests.device.cuda.fake.backend import on

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from interlace.device.cuda.backend.library_threads import CallerThread, LibraryThreads
 from interlace.device.cuda.disk_cache import FOLDER
-from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, Driver
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.graphs.capture import GraphCapturer, TorchCapturer
 
@@ -43,7 +42,7 @@ def make_backend(gpu: str) -> CudaBackend:
     import torch
 
     from interlace.device.cuda.driver.bound import BoundDriver
-    from interlace.device.cuda.driver.nvrtc import image
+    from interlace.device.cuda.driver.kernels import image
 
     driver = BoundDriver()
     try:

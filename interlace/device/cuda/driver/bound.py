@@ -17,6 +17,7 @@ from interlace.device.cuda.completion.flag_poller import c_library
 from interlace.device.cuda.driver.api import (
     Atom,
     CopyGroup,
+    CudaError,
     DeviceMemory,
     DeviceProperties,
     GreenContext,
@@ -24,7 +25,6 @@ from interlace.device.cuda.driver.api import (
     SmSplit,
 )
 from interlace.device.cuda.driver.calls import LaunchHandles, PrimaryContext
-from interlace.device.cuda.driver.errors import CudaError
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)

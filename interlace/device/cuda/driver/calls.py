@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cuda.bindings import driver as cu
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
-from interlace.device.cuda.backend.tensors import TORCH_TYPES
+from interlace.device.cuda.backend.tensors import TORCH_TYPES, sample_inputs
 from interlace.device.cuda.graphs.program import (
     Dims,
     LaneContext,
@@ -19,9 +19,7 @@ from interlace.device.cuda.graphs.program import (
     output_layout,
     slot,
 )
-from interlace.device.cuda.graphs.transfer import TransferKernels
-from interlace.device.cuda.memory.parameters import BatchParameters
-from interlace.device.cuda.models.samples import sample_inputs
+from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels
 
 
 class EagerProgram:

@@ -13,11 +13,9 @@ from interlace.core.tensor import Signature, element_count
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import TORCH_TYPES, tensor_at
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.graphs.capture_stream import CaptureStream
-from interlace.device.cuda.graphs.transfer import TransferKernels
-from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.lanes import CaptureStream, Lane
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.parameters import BatchParameters
+from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels
 from interlace.device.cuda.models.weights import allocate
 
 _ALIGN_BYTES: Final = 256

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Final, Protocol
 
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.graphs.capture_stream import CaptureStream
+from interlace.device.cuda.lanes import CaptureStream
 
 _WARM: Final = 3
 _RUNS: Final = 20

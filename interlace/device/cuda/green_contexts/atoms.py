@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.device.cuda.driver.api import Driver, SmSplit
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, Driver, SmSplit
 
 #: SMs of an atom on sm_90: the smallest group that keeps thread block clusters whole.
 ATOM_SMS: Final = 8

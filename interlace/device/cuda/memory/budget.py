@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Final
 
-from interlace.device.cuda.driver.api import DeviceMemory, Driver
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, DeviceMemory, Driver
 from interlace.device.process.memory import MemoryLimitError
 
 _MIB: Final = 1 << 20

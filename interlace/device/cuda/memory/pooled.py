@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from threading import Lock
 from typing import Any, Final
 
-from interlace.device.cuda.driver.api import DeviceMemory, Driver
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, DeviceMemory, Driver
 from interlace.device.cuda.memory.ranges import RangeAllocator
 
 

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.driver.api import Driver, MappedBlock
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, Driver, MappedBlock
 from interlace.shm.arena import Arena, ArenaMap
 
 

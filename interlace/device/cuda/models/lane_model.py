@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from interlace.device.cuda.driver.api import CopyGroup, Piece
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError, Piece
 from interlace.device.cuda.graphs.eager import keep_up
 from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
 from interlace.device.cuda.lanes import Lane

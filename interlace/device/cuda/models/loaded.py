@@ -11,21 +11,18 @@ from typing import NamedTuple
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.graphs.cache import GraphCache
-from interlace.device.cuda.graphs.capture_stream import CaptureStream
-from interlace.device.cuda.graphs.preparation import GraphPreparation, is_capture_error
+from interlace.device.cuda.backend.tensors import most_rows, sample_dims
+from interlace.device.cuda.graphs.cache import GraphCache, GraphPreparation, is_capture_error
 from interlace.device.cuda.graphs.program import BatchProgram, GraphProgram, LaneContext
 from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.lanes import CaptureStream, Lane
 from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.lane_model import LaneModel, WindowProgram
 from interlace.device.cuda.models.opening import OpenTorch, open_portable
-from interlace.device.cuda.models.precision import VariantResult, first_line
-from interlace.device.cuda.models.samples import most_rows, sample_dims
+from interlace.device.cuda.models.precision import VariantResult, candidate_variants, first_line
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
-from interlace.device.cuda.models.variant import candidate_variants
 from interlace.device.cuda.models.variant_choice import (
     VariantChooser,
     borrow_weights,

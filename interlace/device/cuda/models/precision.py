@@ -8,8 +8,48 @@ from typing import Final, NamedTuple
 
 import torch
 
-from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.models.variant import ModelVariant
+from interlace.core.model import Precision, ServiceTerms
+from interlace.device.cuda.driver.api import CudaError
+
+_TYPES: Final = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+class ModelVariant(NamedTuple):
+    """One of them. ``precision`` is not ``AUTO``; ``channels_last`` is about convolutions' weights.
+
+    Torch's convolutions follow the order of their weights, whatever that of their input is.
+    """
+
+    precision: Precision = Precision.FP32
+    channels_last: bool = False
+    compiled: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What FP32 is converted to; ``None`` if it stays."""
+        return _TYPES.get(self.precision)
+
+    def converted(self, dtype: torch.dtype, exact: bool = False) -> torch.dtype:
+        """The type of a tensor of that type in this variant."""
+        return self.dtype or dtype if dtype == torch.float32 and not exact else dtype
+
+    def __str__(self) -> str:
+        words = [self.precision.value]
+        words += ["channels last"] * self.channels_last + ["compiled"] * self.compiled
+        return " ".join(words)
+
+
+def candidate_variants(terms: ServiceTerms, convolutions: bool) -> Sequence[ModelVariant]:
+    """The variants that the operator allows, the first one as the model came if that is allowed."""
+    precisions = [terms.precision]
+    if terms.precision is Precision.AUTO:
+        precisions = [Precision.FP32, Precision.FP16, Precision.BF16]
+    return [
+        ModelVariant(precision, channels_last, terms.compiled)
+        for precision in precisions
+        for channels_last in ((False, True) if convolutions else (False,))
+    ]
+
 
 #: Largest relative error of an output; docs/repository.md states it.
 TOLERANCE: Final = 0.02

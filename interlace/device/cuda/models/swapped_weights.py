@@ -22,14 +22,13 @@ from torch import nn
 
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import tensor_at
-from interlace.device.cuda.driver.api import CopyGroup, Piece
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError, Piece
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.parameters import BatchParameters
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.cold_layout import cold_layout, joined
 from interlace.device.cuda.models.opening import PortableModel
-from interlace.device.cuda.models.variant import ModelVariant
+from interlace.device.cuda.models.precision import ModelVariant
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 
 _OWN_LINK: Final[Mapping[int, int]] = MappingProxyType({})

@@ -11,23 +11,24 @@ import torch
 
 from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.tensors import sample_dims, sample_inputs
 from interlace.device.cuda.disk_cache import cached_bytes
-from interlace.device.cuda.graphs.capture_stream import CaptureStream
 from interlace.device.cuda.graphs.program import Dims
 from interlace.device.cuda.graphs.stopwatch import Stopwatch
+from interlace.device.cuda.lanes import CaptureStream
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.precision import (
+    ModelVariant,
     Outputs,
     VariantResult,
     VariantTrial,
+    candidate_variants,
     compare_variants,
     fastest,
     is_sticky,
 )
-from interlace.device.cuda.models.samples import sample_dims, sample_inputs
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
-from interlace.device.cuda.models.variant import ModelVariant, candidate_variants
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 
 #: One of each kind of made-up inputs.

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 import torch
 
 from interlace.device.cuda.backend.tensors import tensor_at
-from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.models.variant import ModelVariant
+from interlace.device.cuda.driver.api import CudaError, Driver
+from interlace.device.cuda.models.precision import ModelVariant
 
 _ALIGN_BYTES: Final = 256  #: what cudaMalloc promises, and kernels choose their loads by
 

@@ -6,10 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.in_flight import InFlightBatch, OutputMemoryFull
-from interlace.device.cuda.worker.partition import DEPTH, GpuPartition, RefusedBatch, WaitingBatch
+from interlace.device.cuda.worker.partition import (
+    DEPTH,
+    GpuPartition,
+    InFlightBatch,
+    OutputMemoryFull,
+    RefusedBatch,
+    WaitingBatch,
+)
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest
 from interlace.device.process.error_text import batch_failure
 from interlace.device.process.output_arena import OutputBlocks

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.worker.context import GpuContext, weight_server_models
 from interlace.device.cuda.worker.loader import freeze_heap
 from interlace.device.cuda.worker.weight_server import WeightServer

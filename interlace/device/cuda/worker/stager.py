@@ -8,7 +8,7 @@ from typing import Final
 
 from interlace.core.tensor import Span
 from interlace.device.cuda.completion.flag_poller import FlagPoller
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.staging import DeviceRings, StagedPart
 from interlace.device.cuda.worker.wire import StagedInputs, StageInputs, StageRequest

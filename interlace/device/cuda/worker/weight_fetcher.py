@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from interlace.device.cuda.completion.flag_poller import FlagPoller
-from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, Driver
 from interlace.device.cuda.driver.kernels import Kernels
-from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
+from interlace.device.cuda.memory.parameters import TransferKernels
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.worker.wire import FetchWeights, GpuAnswer, WeightsMoved
 from interlace.device.process.wire import EvictWeights, Failed

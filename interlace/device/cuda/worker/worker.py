@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.worker.batch_runner import BatchRunner
 from interlace.device.cuda.worker.context import GpuContext

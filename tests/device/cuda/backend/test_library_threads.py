@@ -13,7 +13,7 @@ import torch
 
 from interlace.device.cuda.backend.library_threads import ContextThreads
 from interlace.device.cuda.backend.trials import wait_refusal
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.streams import StreamLanes

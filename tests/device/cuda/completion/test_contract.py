@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interlace.device.cuda.completion.flag_poller import FlagPoller
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from interlace.device.cuda.driver import nvrtc
-from interlace.device.cuda.driver.api import Driver, MappedBlock
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, Driver, MappedBlock
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.api import CopyGroup
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError
 from tests.device.cuda.driver.drivers import FAKE, REAL, Rig, missing, real
 
 ABSENT = missing()

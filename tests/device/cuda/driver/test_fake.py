@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.device.cuda.driver.api import MappedBlock
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, MappedBlock
 from tests.device.cuda.driver.drivers import FAKE, Rig
 from tests.device.cuda.fake import FakeCapturer, FakeDriver, Misuse
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlace.device.cuda.driver import nvrtc
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from tests.device.cuda.driver.drivers import compile_by_nvcc
 from tests.device.cuda.fake import IMAGE, FakeDriver

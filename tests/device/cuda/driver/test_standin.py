@@ -41,7 +41,7 @@ print("all of it")
 LAUNCH = """
 import sys
 from tests.device.cuda.driver.drivers import REAL, Rig
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 rig = Rig(REAL)
 driver = rig.driver
 atoms = driver.split(8).atoms
@@ -70,7 +70,7 @@ rig.close()
 PEER = """
 import ctypes, os
 from tests.device.cuda.driver.drivers import real
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.memory import weights_memory
 weights_memory.HALF_BYTES = 1000

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from interlace.device.cuda.driver.api import DeviceProperties
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, DeviceProperties
 from tests.device.cuda.fake.faults import Faults
 from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
 from tests.device.cuda.fake.handles import Libraries

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 from interlace.device.cuda.driver.api import (
     Atom,
     CopyGroup,
+    CudaError,
     DeviceProperties,
     GreenContext,
     MappedBlock,
     SmSplit,
 )
 from interlace.device.cuda.driver.api import DeviceMemory as MemoryInfo
-from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.core import Core, Ran, find, take
 from tests.device.cuda.fake.kernels import Launch
 from tests.device.cuda.fake.misuse import Misuse

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.device.cuda.driver.api import MappedBlock
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, MappedBlock
 from tests.device.cuda.fake import mapping
 
 _ADDRESSES_BYTES: Final = 1 << 38  # never given twice, so that what is freed stays recognisable

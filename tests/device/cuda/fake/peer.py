@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from interlace.device.cuda.driver.api import CopyGroup
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError
 from tests.device.cuda.fake.misuse import Misuse
 
 

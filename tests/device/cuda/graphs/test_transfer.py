@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
-from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
+from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels, row_addresses
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 

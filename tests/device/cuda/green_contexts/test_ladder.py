@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.device.cuda.driver.api import Atom, SmSplit
 from interlace.device.cuda.green_contexts.atoms import Atoms, indices, span
-from interlace.device.cuda.green_contexts.ladder import Occupancy, choose, ladder, reuse
+from interlace.device.cuda.green_contexts.lanes import Occupancy, choose, ladder, reuse
 
 H100 = Atoms(16, 8, 4)
 

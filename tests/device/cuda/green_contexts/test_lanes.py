@@ -7,10 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
-from interlace.device.cuda.green_contexts.ladder import ladder
-from interlace.device.cuda.green_contexts.lanes import GreenLanes
+from interlace.device.cuda.green_contexts.lanes import GreenLanes, ladder
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.streams import OneLane, StreamLanes
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver

@@ -6,11 +6,10 @@ import pytest
 
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.green_contexts.atoms import Atoms, best_split
 from interlace.device.cuda.green_contexts.gpu import green_gpu
-from interlace.device.cuda.green_contexts.ladder import ladder
-from interlace.device.cuda.green_contexts.lanes import GreenLanes
+from interlace.device.cuda.green_contexts.lanes import GreenLanes, ladder
 from interlace.packing.layouts import layouts
 from tests.device.cuda.backends import FIFTEEN, FOURTEEN
 from tests.device.cuda.fake.driver import FakeDriver

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.api import DeviceProperties
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, DeviceProperties
 from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
 from interlace.device.process.memory import MemoryLimitError
 from tests.device.cuda.fake.driver import FakeDriver

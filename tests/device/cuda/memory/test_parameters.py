@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.api import MappedBlock
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError, MappedBlock
 from interlace.device.cuda.driver.kernels import load_kernels
-from interlace.device.cuda.graphs.transfer import TransferKernels
 from interlace.device.cuda.memory import mapped
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
+from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels, row_addresses
 from interlace.device.cuda.memory.pooled import Slabs
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.memory.pooled import PooledDriver
 from interlace.device.cuda.memory.ranges import ALIGN_BYTES, RangeAllocator
 from tests.device.cuda.fake.core import H100
@@ -94,7 +94,7 @@ def test_nothing_of_a_slab_is_shared_by_its_begin() -> None:
 def test_everything_else_is_the_drivers() -> None:
     driver = FakeDriver(SMALL)
     pool = PooledDriver(driver)
-    assert cast(FakeDriver, pool).board == SMALL
+    assert cast("FakeDriver", pool).board == SMALL
     stream = pool.stream()
     assert pool.idle(stream)
     pool.destroy_stream(stream)

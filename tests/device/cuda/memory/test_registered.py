@@ -6,7 +6,7 @@ import os
 import pytest
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.shm.arena import Arena, ArenaMap
 from tests.device.cuda.fake.driver import FakeDriver

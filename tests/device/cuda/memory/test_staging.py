@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.memory.mapped import MappedMemory

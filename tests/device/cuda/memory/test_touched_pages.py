@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from interlace.device.cuda.memory import touched_pages
-from interlace.device.cuda.memory.touched_pages import TouchedPages, available_bytes
+from interlace.device.cuda.memory.weights_memory import TouchedPages, available_bytes
 from tests.device.cuda.fake.driver import FakeDriver
 
 _MIB = 1 << 20

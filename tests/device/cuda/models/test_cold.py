@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.api import CopyGroup
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError
 from interlace.device.cuda.memory import weights_memory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models import cold_layout

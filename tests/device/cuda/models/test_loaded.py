@@ -13,7 +13,7 @@ import torch
 
 from interlace.core.model import Format, Model, SampleValue
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.program import GraphProgram
 from interlace.device.cuda.graphs.stopwatch import graph_ms
 from interlace.device.cuda.memory.budget import DeviceMemoryError

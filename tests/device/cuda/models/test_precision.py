@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.model import Format, Model, Precision, ServiceTerms
-from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.models.precision import (
     TOLERANCE,
+    ModelVariant,
     VariantTrial,
+    candidate_variants,
     compare_variants,
     fastest,
     relative_error,
 )
-from interlace.device.cuda.models.variant import ModelVariant, candidate_variants
 from interlace.formats import open_model
 from tests.device.cuda.models.rig import bench
 from tests.device.cuda.models.test_formats import CONVOLUTIONS, KINDS, case

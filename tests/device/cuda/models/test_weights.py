@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.model import Precision
-from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.models.variant import ModelVariant
+from interlace.device.cuda.driver.api import CudaError
+from interlace.device.cuda.models.precision import ModelVariant
 from interlace.device.cuda.models.weights import DeviceWeights, lay_out
 from tests.device.cuda.fake.driver import FakeDriver
 from tests.device.cuda.models.rig import borrow
