@@ -39,9 +39,9 @@ HOT: Final = (
         "spatiotemporal", "temporal",
     )),
     *(f"runtime/{name}.py" for name in ("clock", "runtime")),
-    *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),
+    *(f"shm/{name}.py" for name in ("arena", "blocks")),
     *(f"device/simulated/{name}.py" for name in (
-        "contention", "device", "partition_table", "physics", "running_batches",
+        "device", "partition_table", "physics", "running_batches",
     )),
     *(f"device/process/{name}.py" for name in (
         "batch_frames", "link", "output_arena",

@@ -21,7 +21,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Reply, Request
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.physics import Physics
-from interlace.device.simulated.weight_links import WeightLinks
+from interlace.device.simulated.weights import WeightLinks
 from interlace.engine.engine import Engine
 from interlace.engine.state import EngineState
 from interlace.policy.base import System

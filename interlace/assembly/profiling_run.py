@@ -21,8 +21,7 @@ from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import corun_path, save_coruns
+from interlace.profiling.corun import CoRun, corun_path, save_coruns
 from interlace.profiling.cpu import task as cores_task
 from interlace.profiling.cpu.task import CoresTask
 from interlace.profiling.cuda import task as gpu_task
@@ -35,10 +34,9 @@ from interlace.profiling.extra_metrics import (
     side_by_side,
     with_parts,
 )
-from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig
-from interlace.profiling.store import ProfileStore
+from interlace.profiling.store import FillResult, ProfileStore, fill
 from interlace.profiling.sweep import THOROUGH
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap

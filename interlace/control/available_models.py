@@ -14,8 +14,8 @@ from interlace.control.registry import VersionEntry, VersionRegistry, VersionSta
 from interlace.core.model import Model
 from interlace.core.node import NodeModel
 from interlace.device.base import Registers
-from interlace.profiling.fill import FillResult
 from interlace.profiling.progress import OnSweepStep
+from interlace.profiling.store import FillResult
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ from interlace.core.profile import Profile
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
 from interlace.profiling.beside import NeighbourSlowdowns
-from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.profile_file import values_text
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import Rig
-from interlace.profiling.store import ProfileStore, SignatureStore
+from interlace.profiling.store import FillResult, ProfileStore, SignatureStore, fill, one_of_each
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests

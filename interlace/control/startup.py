@@ -23,9 +23,10 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.core.tables import counted
 from interlace.device.base import Registers
-from interlace.profiling.fill import FillResult
 from interlace.profiling.progress import OnSweepStep, telling
 from interlace.repository.draft import Draft
+from interlace.profiling.store import FillResult
+from interlace.repository import Draft
 
 _log = logging.getLogger(__name__)
 

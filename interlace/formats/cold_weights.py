@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from interlace.formats.arriving import ArrivingWeights
 from interlace.formats.extents_file import WeightUse
-from interlace.formats.runner import Arrived
+from interlace.formats.runner import Arrived, ArrivingWeights
 from interlace.formats.weights_file import WeightsFile
 
 

@@ -19,11 +19,15 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.formats.architecture import OWN_CODE, architecture, own_code
-from interlace.formats.embedding_bounds import within_tables
-from interlace.formats.opened import ModelCall, OpenedModel, keyword_call, ordered_call
-from interlace.formats.samples import sample_values
+from interlace.formats.opened import (
+    ModelCall,
+    OpenedModel,
+    keyword_call,
+    ordered_call,
+    within_tables,
+)
 from interlace.formats.torch_sharing import module_tensors
-from interlace.formats.torch_values import named_values
+from interlace.formats.torch_values import named_values, sample_values
 from interlace.formats.trial import DeclaredSignature
 
 #: Largest difference accepted, as a part of the largest value: folding rounds differently.

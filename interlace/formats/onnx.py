@@ -14,7 +14,7 @@ from interlace.core.errors import RepositoryError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
 from interlace.formats.arrays import client_outputs, model_inputs
-from interlace.formats.memory import release_free_memory
+from interlace.formats.machine import release_free_memory
 from interlace.formats.onnx_sharing import (
     OptimisedModel,
     open_optimised,

@@ -16,10 +16,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from interlace.formats.arriving import ArrivingWeights
 from interlace.formats.extents_file import Extent
-from interlace.formats.onnx_weights_file import OnnxWeightsFile
-from interlace.formats.runner import Arrived
+from interlace.formats.onnx_layout import OnnxWeightsFile
+from interlace.formats.runner import Arrived, ArrivingWeights
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = _LIBC.mremap.restype = ctypes.c_void_p

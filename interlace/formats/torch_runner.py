@@ -15,7 +15,6 @@ from interlace.formats.arrays import client_outputs, model_inputs
 from interlace.formats.cold_weights import ColdWeights
 from interlace.formats.opened import ModelCall, OpenedModel
 from interlace.formats.runner import Array
-from interlace.formats.samples import sample_values
 from interlace.formats.torch_sharing import (
     SharedWeights,
     share_weights,
@@ -26,6 +25,7 @@ from interlace.formats.torch_values import (
     accept_read_only_arrays,
     named_values,
     pick,
+    sample_values,
     to_numpy,
     to_torch,
 )

@@ -11,8 +11,13 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.formats.samples import ROWS, sample_shapes, sample_values
-from interlace.formats.torch_values import named_values, value_datatype
+from interlace.formats.torch_values import (
+    ROWS,
+    named_values,
+    sample_shapes,
+    sample_values,
+    value_datatype,
+)
 
 RunModel = Callable[[Mapping[str, Any]], Any]
 ValuesByName = dict[str, Any]

@@ -29,15 +29,17 @@ from interlace.planning.scenario_file import (
     rate_parts,
 )
 from interlace.profiling.beside import learned_interference
-from interlace.profiling.corun_file import read_coruns
+from interlace.profiling.corun import read_coruns
 from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import (
+    SUFFIXES,
+    TOOL,
     ProfileTable,
     ProfileTableError,
     read_profiles,
+    read_tool_output,
     stored_profile,
 )
-from interlace.profiling.tool_outputs import SUFFIXES, TOOL, read_tool_output
 
 
 @dataclass(frozen=True, slots=True)

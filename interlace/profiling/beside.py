@@ -13,6 +13,9 @@ from interlace.perf.interference import slowed_profile
 from interlace.perf.slowdown import LearnedInterference, fit_learned, from_profiles
 from interlace.profiling.corun import CoRun, observations
 from interlace.profiling.corun_file import corun_path, read_coruns
+from interlace.perf.slowdown.learned import LearnedInterference, fit_learned
+from interlace.perf.slowdown.observation import from_profiles
+from interlace.profiling.corun import CoRun, corun_path, observations, read_coruns
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
 from interlace.device.simulated.device import SimulatedDevice
-from interlace.device.simulated.weight_links import WeightLinks
+from interlace.device.simulated.weights import WeightLinks
 from interlace.engine.engine import Engine
 from interlace.perf.cold_start import HostMemory
 from interlace.policy.base import System

@@ -19,8 +19,7 @@ from interlace.device.cpu.settings import CpuSettings
 from interlace.device.cuda import streams
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import corun_path, read_coruns
+from interlace.profiling.corun import CoRun, corun_path, read_coruns
 from interlace.profiling.cuda.nvml import NvmlError
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.rig import Rig

@@ -8,7 +8,7 @@ from bench.harness import Row
 from bench.papers.primitives import changing, figures, recognition
 from bench.papers.primitives.running import FirstCome, time_sliced
 from bench.papers.primitives.v100 import MODELS, MORE_INSTANCES, at, logs, profile, t4
-from interlace.device.simulated.contention import RunningBatch
+from interlace.device.simulated.physics import RunningBatch
 from interlace.perf.latency import surface
 from tests.bench.conftest import Drawn
 

@@ -7,8 +7,7 @@ import pytest
 
 from interlace.cli import main as entry
 from interlace.perf.interference import CoRunner
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import save_coruns
+from interlace.profiling.corun import CoRun, save_coruns
 from tests.cli.planning import SCENARIO, Question
 
 

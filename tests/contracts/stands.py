@@ -15,10 +15,9 @@ from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Device
-from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter
+from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter, WallTimer
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.physics import MECHANISMS, HostCost, HostLink, Physics, Transfer
-from interlace.device.simulated.wall_timer import WallTimer
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
 from interlace.shm.arena import Arena, ArenaMap

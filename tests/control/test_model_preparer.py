@@ -12,6 +12,8 @@ from interlace.core.model import TrustedModels
 from interlace.core.profile import LayerProfile
 from interlace.profiling.fill import FillResult
 from interlace.profiling.store import ProfileStore
+from interlace.core.trust import TrustedModels
+from interlace.profiling.store import FillResult, ProfileStore
 from tests.builders import line_profile
 
 

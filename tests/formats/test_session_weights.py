@@ -13,8 +13,8 @@ from interlace.core.model import Format
 from interlace.device.process.memory import process_memory
 from interlace.formats import onnx_sharing, open_model
 from interlace.formats.onnx import OnnxRunner
+from interlace.formats.onnx_layout import GRAPH
 from interlace.formats.onnx_sharing import open_optimised
-from interlace.formats.onnx_weights_file import GRAPH
 from interlace.formats.page_cache import map_file
 from interlace.formats.runner import Arrived
 from interlace.formats.session_weights import SessionWeights, mapped_pieces

@@ -17,8 +17,7 @@ from interlace.perf.interference import CoRunner
 from interlace.planning.plan_file import load_fleet_plan, save_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import workloads
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import save_coruns
+from interlace.profiling.corun import CoRun, save_coruns
 from tests.cli.planning import rows
 
 GPU = GPU_KINDS["2080ti"]

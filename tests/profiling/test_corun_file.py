@@ -12,8 +12,7 @@ from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.tables import TableError
 from interlace.perf.interference import CoRunner
 from interlace.profiling.beside import NeighbourSlowdowns
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import corun_path, read_coruns, save_coruns
+from interlace.profiling.corun import CoRun, corun_path, read_coruns, save_coruns
 from tests.profiling.fakes import make_model
 
 runners = st.builds(CoRunner, st.sampled_from("abc"), st.integers(1, 64), st.integers(1, 100))

@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from interlace.core.messages import Failure, Load, Run, Work
-from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.rig import Rig
-from interlace.profiling.store import ProfileStore
+from interlace.profiling.store import FillResult, ProfileStore, fill
 from interlace.profiling.sweep import SweepSettings
 from interlace.runtime.clock import SimClock
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_model

@@ -11,8 +11,7 @@ from interlace.core.user_errors import InputError
 from interlace.device.cuda.discovery import kind_of
 from interlace.perf.interference import CoRunner
 from interlace.planning.scenario import read_scenario
-from interlace.profiling.corun import CoRun
-from interlace.profiling.corun_file import corun_path, save_coruns
+from interlace.profiling.corun import CoRun, corun_path, save_coruns
 from interlace.profiling.packaged import FOLDER, NotMeasuredError, packaged, packaged_kinds
 from interlace.profiling.profile_file import read_record
 from interlace.profiling.store import ProfileStore

@@ -7,8 +7,7 @@ import pytest
 from interlace.core.profile import LatencyPoint
 from interlace.core.user_errors import InputError
 from interlace.planning.scenario import read_scenario
-from interlace.profiling.profile_csv import ProfileTableError
-from interlace.profiling.tool_outputs import read_tool_output
+from interlace.profiling.profile_csv import ProfileTableError, read_tool_output
 
 PERF = """*** Measurement Settings ***
   Batch size: 8

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.shm.buddy_allocator import MIN_ORDER, QUICK_BLOCKS, BuddyAllocator
+from interlace.shm.arena import MIN_ORDER, QUICK_BLOCKS, BuddyAllocator
 
 SIZE = 1 << 16
 #: A positive number allocates that many bytes; a negative one frees the block of that place.

@@ -11,7 +11,7 @@ from bench.harness import COLOURS, Report, Row, bars, curves, each, highest
 from bench.papers.e2bird import contest, titan
 from bench.papers.e2bird.memory import throughput_gain
 from interlace.core.plan import ElasticBatching, Partition, Plan, Slot
-from interlace.device.simulated.contention import RunningBatch, equal_rows
+from interlace.device.simulated.physics import RunningBatch, equal_rows
 from interlace.perf.latency import Surface, surface
 from interlace.perf.worker_sizes import MOST_SINGLES, Configuration, configurations
 from interlace.policy.catalog import resolve

@@ -23,9 +23,8 @@ import numpy as np
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.profile import LatencyPoint, Profile, Profiles
-from interlace.device.simulated.contention import RunningBatch
 from interlace.device.simulated.device import SimulatedDevice
-from interlace.device.simulated.physics import HostLink, Physics, Transfer
+from interlace.device.simulated.physics import HostLink, Physics, RunningBatch, Transfer
 from interlace.device.simulated.running_batches import Timer
 from interlace.perf.latency import Surface
 from interlace.perf.worker_sizes import Configuration, Measure

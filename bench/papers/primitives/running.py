@@ -15,8 +15,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated.contention import RunningBatch
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import Physics, RunningBatch
 from interlace.perf.latency import Surface
 from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import resolve

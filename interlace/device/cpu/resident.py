@@ -11,7 +11,7 @@ from interlace.core.tensor import Signature
 from interlace.device.process.memory import MemoryLimitError, process_memory
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_inputs
-from interlace.formats.memory import release_free_memory
+from interlace.formats.machine import release_free_memory
 from interlace.formats.runner import WARM_RUNS, ModelRunner, TakesTurns
 
 OpenModel = Callable[[Model, int, str | None], ModelRunner]

@@ -11,8 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from interlace.device.cpu.execution import execute
-from interlace.device.cpu.inputs import BatchInputs
+from interlace.device.cpu.execution import BatchInputs, execute
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.entry import function_named
 from interlace.device.process.error_text import batch_failure, error_text

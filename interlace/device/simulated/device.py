@@ -24,14 +24,13 @@ from interlace.core.messages import (
 from interlace.core.model import Model
 from interlace.core.profile import Profiles
 from interlace.device.base import Done
-from interlace.device.simulated.contention import RunningBatch
 from interlace.device.simulated.partition_table import (
     PartitionTable,
     QueuedWork,
     duration_ms,
     result_of,
 )
-from interlace.device.simulated.physics import Jitter, MechanismCosts, Physics
+from interlace.device.simulated.physics import Jitter, MechanismCosts, Physics, RunningBatch
 from interlace.device.simulated.running_batches import (
     CopyEngines,
     RunningBatches,

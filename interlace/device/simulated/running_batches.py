@@ -7,8 +7,7 @@ from math import inf
 from typing import Protocol
 
 from interlace.core.messages import CopyInputs, Run
-from interlace.device.simulated.contention import Contention, RunningBatch
-from interlace.device.simulated.physics import FifoResource, Physics
+from interlace.device.simulated.physics import Contention, FifoResource, Physics, RunningBatch
 from interlace.perf.interference import CoRunner, Interference
 
 

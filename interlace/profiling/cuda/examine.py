@@ -25,10 +25,9 @@ from interlace.device.cuda.models.weights import DeviceWeights
 from interlace.device.cuda.worker.context import made_backend, stopwatch_of
 from interlace.device.process.entry import function_named
 from interlace.formats.runner import WARM_RUNS
-from interlace.profiling.cuda.layers import measure_layers
+from interlace.profiling.cuda.layers import GraphTimer, measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
 from interlace.profiling.cuda.task import GpuTask, ReaderPlacement
-from interlace.profiling.cuda.timing import GraphTimer
 from interlace.profiling.findings import BatchStrains, PartFindings
 
 Execute = Callable[[], object]

@@ -26,7 +26,7 @@ from interlace.core.model import Model
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.device.cpu.device import CpuDevice
-from interlace.device.cpu.inputs import pack_strings, unpack_strings
+from interlace.device.cpu.execution import pack_strings, unpack_strings
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.link import WorkTimeouts
 from interlace.formats.arrays import NUMPY_TYPES

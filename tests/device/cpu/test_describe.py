@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Description, Model
-from interlace.device.cpu.cores import CoreAllocator, cpu_kind
+from interlace.device.cpu.device import CoreAllocator, cpu_kind
 from interlace.device.process.spawner import ForkServerSpawner
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import Rig

@@ -12,7 +12,7 @@ from interlace.core.errors import ServeError
 from interlace.core.messages import Run, WorkFinished
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import Span, TensorSpec
-from interlace.device.cpu.inputs import pack_strings, unpack_strings
+from interlace.device.cpu.execution import pack_strings, unpack_strings
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import GPU, WAIT_S, Rig
 from tests.device.models import model, tensor

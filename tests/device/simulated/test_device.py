@@ -21,9 +21,16 @@ from interlace.core.messages import (
 )
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Request
-from interlace.device.simulated.contention import RunningBatch, equal_rows
 from interlace.device.simulated.device import SimulatedDevice
-from interlace.device.simulated.physics import HostCost, HostLink, Jitter, Physics, Transfer
+from interlace.device.simulated.physics import (
+    HostCost,
+    HostLink,
+    Jitter,
+    Physics,
+    RunningBatch,
+    Transfer,
+    equal_rows,
+)
 from interlace.perf.interference import ConstantFactor
 from interlace.perf.latency import surface
 from interlace.runtime.clock import SimClock

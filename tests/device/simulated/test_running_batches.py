@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.simulated.contention import RunningBatch, equal_rows
+from interlace.device.simulated.physics import RunningBatch, equal_rows
 from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.interference import CoRunner
 from interlace.perf.latency import surface

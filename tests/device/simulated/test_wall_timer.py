@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from interlace.device.simulated.wall_timer import WallTimer
+from interlace.device.simulated.answers import WallTimer
 
 
 def play(script: Callable[[WallTimer], None], done: Callable[[], bool]) -> None:

@@ -13,8 +13,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.cold_layout import module_calls
-from interlace.profiling.cuda.layers import BETWEEN, measure_layers
-from interlace.profiling.cuda.timing import GraphTimer
+from interlace.profiling.cuda.layers import BETWEEN, GraphTimer, measure_layers
 from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.driver import FakeDriver
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from interlace.device.cuda.backend.library_threads import CallerThread, LibraryThreads
-from interlace.device.cuda.disk_cache import FOLDER
 from interlace.device.cuda.driver.api import CudaError, Driver
-from interlace.device.cuda.driver.kernels import Kernels, load_kernels
+from interlace.device.cuda.driver.kernels import FOLDER, Kernels, load_kernels
 from interlace.device.cuda.graphs.capture import GraphCapturer, TorchCapturer
 
 

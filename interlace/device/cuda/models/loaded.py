@@ -31,7 +31,7 @@ from interlace.device.cuda.models.variant_choice import (
 )
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 from interlace.formats import open_torch
-from interlace.formats.memory import release_free_memory
+from interlace.formats.machine import release_free_memory
 from interlace.perf.buckets import choose_buckets
 
 

@@ -12,7 +12,7 @@ import torch
 from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import sample_dims, sample_inputs
-from interlace.device.cuda.disk_cache import cached_bytes
+from interlace.device.cuda.driver.kernels import cached_bytes
 from interlace.device.cuda.graphs.program import Dims
 from interlace.device.cuda.graphs.stopwatch import Stopwatch
 from interlace.device.cuda.lanes import CaptureStream

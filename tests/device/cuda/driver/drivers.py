@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from interlace.device.cuda.driver import nvrtc
+from interlace.device.cuda.driver import kernels
 from interlace.device.cuda.driver.api import CudaError, Driver, MappedBlock
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -78,13 +78,13 @@ def missing() -> str:
 def cubin(capability: tuple[int, int]) -> bytes:
     """Our kernels by NVRTC, or by nvcc where that is what is there."""
     try:
-        return nvrtc.image(capability, None)
+        return kernels.image(capability, None)
     except CudaError:
         if shutil.which("nvcc") is None:
             raise
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "kernels.cubin"
-        compile_by_nvcc(nvrtc.source(), made, f"sm_{capability[0]}{capability[1]}")
+        compile_by_nvcc(kernels.source(), made, f"sm_{capability[0]}{capability[1]}")
         return made.read_bytes()
 
 

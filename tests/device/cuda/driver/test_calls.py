@@ -9,7 +9,7 @@ import pytest
 import interlace.device.cuda.driver as room
 
 ROOT = Path(room.__file__).parent
-FILES = ("bound.py", "calls.py", "nvrtc.py")
+FILES = ("bound.py", "calls.py", "kernels.py")
 #: What bindings of one version do not show, though others do: never to be used.
 NOT_EVERYWHERE = re.compile(r"CUdevSmResourceSplit\w*_flags|\.reserved")
 

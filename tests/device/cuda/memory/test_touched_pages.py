@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlace.device.cuda.memory import touched_pages
+from interlace.device.cuda.memory import weights_memory
 from interlace.device.cuda.memory.weights_memory import TouchedPages, available_bytes
 from tests.device.cuda.fake.driver import FakeDriver
 
@@ -14,9 +14,9 @@ _MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(touched_pages, "_PART_BYTES", _MIB)
-    monkeypatch.setattr(touched_pages, "_GROWS_S", 0.2)
-    monkeypatch.setattr(touched_pages, "_LOOK_S", 0.01)
+    monkeypatch.setattr(weights_memory, "_PART_BYTES", _MIB)
+    monkeypatch.setattr(weights_memory, "_GROWS_S", 0.2)
+    monkeypatch.setattr(weights_memory, "_LOOK_S", 0.01)
 
 
 def test_all_of_it_is_zero_and_given_back(driver: FakeDriver) -> None:

@@ -4,7 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from interlace.device.cuda.driver import nvrtc
+from interlace.device.cuda.driver import kernels
 
 HERE = Path(__file__).parent
 #: Instructions of the GPU, and what they are in C++.
@@ -22,7 +22,7 @@ _PLAIN = (
 
 def host_source() -> str:
     """Our kernels with each instruction of the GPU in C++."""
-    text = _LOAD.sub(r"part = *\1;", nvrtc.source())
+    text = _LOAD.sub(r"part = *\1;", kernels.source())
     for gpu, host in _PLAIN:
         assert gpu in text, gpu
         text = text.replace(gpu, host)
