@@ -273,7 +273,7 @@ def test_later_parts_use_what_was_chosen(
     assert not lacking(made, "mps") and not lacking(made, "streams")
     with made.backend() as backend:
         used = type(backend.threads).__name__
-    assert used == ("ContextThreads" if context == "green" else "CallerThread")
+    assert used == ("ContextThreads" if context == "green" else "LibraryThreads")
     assert maker(made, "green") is not None
 
 

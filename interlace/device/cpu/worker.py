@@ -9,11 +9,11 @@ import socket
 import time
 from collections import deque
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Final
 
 from interlace.device.cpu.execution import BatchInputs, execute
 from interlace.device.cpu.resident import OpenModel, ResidentModel
-from interlace.device.process.entry import function_named
 from interlace.device.process.error_text import batch_failure, error_text
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.sandbox import confine
@@ -100,7 +100,7 @@ class CpuWorker:
         self._arenas = arenas
         self._blocks = OutputBlocks(arena, self._wait_for_memory)
         self._intake = BatchInputs(arenas, self._blocks)
-        self._open: OpenModel = function_named(setup.opener)
+        self._open: OpenModel = resolve_name(setup.opener)
         self._memory = memoryview(b"")
         if setup.weights_arena:
             weights = Arena.adopt(setup.owner_pid, setup.weights_arena)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import CudaError, Driver, GreenContext
@@ -98,20 +98,29 @@ class Lane:
         self.capture_stream = None
 
 
-class Lanes(Protocol):
-    """The lanes of one process."""
+class Lanes(ABC):
+    """The lanes of one process, and which partition has which."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lanes: dict[int, Lane] = {}
+        self._aside: Lane | None = None
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """All that exist, idle ones too, without the staging lane."""
+        return tuple(self._lanes.values())
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Into how many blocks of how many SMs the GPU is cut; (0, 0) if it is not."""
+        return 0, 0
 
+    @abstractmethod
     def aside(self) -> Lane:
         """The staging lane: for work that belongs to no partition, such as copying inputs."""
 
+    @abstractmethod
     def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
         """A lane for a partition. It may overlap partitions that are ``leaving``.
 
@@ -121,11 +130,16 @@ class Lanes(Protocol):
         """
 
     def release(self, name: str) -> None:
-        """The partition is gone and nothing runs on its lane, which is idle now.
+        """Have the lane of a partition idle: nothing runs on it.
 
         Raises:
             ValueError: no such partition.
         """
+        for lane in self.lanes:
+            if lane.name == name:
+                lane.name = None
+                return
+        raise ValueError(f"no partition '{name}'")
 
     def retire(self, lane: Lane) -> None:
         """Destroy an idle lane; what was captured on it is destroyed before.
@@ -134,35 +148,6 @@ class Lanes(Protocol):
             ValueError: it is in use, or destroyed already.
             CudaError: the driver refused; the lane is forgotten all the same.
         """
-
-    def close(self) -> None:
-        """Destroy all lanes: first the streams, then what they belong to. Nothing runs any more.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
-
-
-class LaneTable:
-    """What all ``Lanes`` have in common: which lanes there are, and which partition has which."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._lanes: dict[int, Lane] = {}
-        self._aside: Lane | None = None
-
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return tuple(self._lanes.values())
-
-    def release(self, name: str) -> None:
-        for lane in self.lanes:
-            if lane.name == name:
-                lane.name = None
-                return
-        raise ValueError(f"no partition '{name}'")
-
-    def retire(self, lane: Lane) -> None:
         if self._lanes.get(lane.index) is not lane:
             raise ValueError(f"lane {lane.index} does not exist any more")
         if lane.name is not None:
@@ -171,6 +156,11 @@ class LaneTable:
         self._driver.destroy_stream(lane.stream)
 
     def close(self) -> None:
+        """Destroy all lanes: first the streams, then what they belong to. Nothing runs any more.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
         aside, self._aside = self._aside, None
         lanes = [*self.lanes, *([aside] if aside else [])]
         self._lanes.clear()

@@ -8,7 +8,7 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.lanes import Lane, LaneTable
+from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.settings import (
     AHEAD_MS,
     BASE_TRAITS,
@@ -50,7 +50,7 @@ def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
     return CudaSettings(gpu, found.uuid, LANES, environment=environment, nvlinks=links)
 
 
-class StreamLanes(LaneTable):
+class StreamLanes(Lanes):
     """As many plain streams as there are partitions; a share limits nothing.
 
     At most ``most`` partitions stand at a time (``None``: any number).
@@ -59,10 +59,6 @@ class StreamLanes(LaneTable):
     def __init__(self, driver: Driver, most: int | None = None) -> None:
         super().__init__(driver)
         self._most = most
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        return 0, 0
 
     def aside(self) -> Lane:
         if self._aside is None:

@@ -13,11 +13,11 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import NoReturn
 
 import msgspec
 
-from interlace.device.process.entry import function_named
 from interlace.device.process.wire import (
     Exited,
     Forked,
@@ -45,7 +45,7 @@ def main(descriptor: int, entry: str) -> None:
     # Workers have a folder of their own: other users' and the operator's files lie in /tmp.
     with tempfile.TemporaryDirectory(prefix="interlace-workers-") as folder:
         tempfile.tempdir = folder
-        _ForkServer(sock, function_named(entry)).serve()
+        _ForkServer(sock, resolve_name(entry)).serve()
 
 
 class _ForkServer:

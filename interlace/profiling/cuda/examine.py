@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 
 import msgspec
 import torch
@@ -23,7 +24,6 @@ from interlace.device.cuda.models.opening import PortableModel, open_portable
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
 from interlace.device.cuda.models.weights import DeviceWeights
 from interlace.device.cuda.worker.context import made_backend, stopwatch_of
-from interlace.device.process.entry import function_named
 from interlace.formats.runner import WARM_RUNS
 from interlace.profiling.cuda.layers import GraphTimer, measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
@@ -192,7 +192,7 @@ def main(task_file: str, findings_file: str) -> None:
     task = msgspec.json.decode(Path(task_file).read_bytes(), type=GpuTask)
     with ExitStack() as steps:
         backend = made_backend(task.backend, task.gpu, steps)
-        lanes: Lanes = function_named(task.lanes)(backend.driver)
+        lanes: Lanes = resolve_name(task.lanes)(backend.driver)
         steps.callback(lanes.close)
         threads = library_threads(task.handle_context, backend, lanes, print)
         steps.callback(threads.close)

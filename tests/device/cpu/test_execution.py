@@ -288,16 +288,3 @@ def test_any_bytes_unpack_or_are_refused(data: bytes) -> None:
         assert "BYTES input 'x'" in str(error)
     else:
         assert array.shape == (1,)
-
-
-def test_the_form_is_that_of_the_protocol() -> None:
-    assert pack_strings(np.array([b"ab", ""], object)) == b"\2\0\0\0ab\0\0\0\0"
-
-
-def test_text_is_sent_as_utf_8() -> None:
-    assert pack_strings(np.array(["ü"])) == b"\2\0\0\0\xc3\xbc"
-
-
-def test_too_few_elements_are_named() -> None:
-    with pytest.raises(ServeError, match=r"has 0 elements, its shape \[2\] needs 2"):
-        unpack_strings([memoryview(b"")], (2,), "x")

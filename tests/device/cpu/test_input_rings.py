@@ -55,20 +55,6 @@ def test_a_batch_is_a_window_of_the_ring_without_a_copy(here: Rig) -> None:
     assert rig.values(gathered)[0][0][0] != inode, "without a window rows are gathered elsewhere"
 
 
-def test_what_is_computed_is_what_was_staged(here: Rig) -> None:
-    rig = here
-    rig.serve(DOUBLE)
-    one, two = rig.floats(DOUBLE, [1.0, 2.0]), rig.floats(DOUBLE, [3.0, 4.0], [5.0, 6.0])
-    staged(rig, one, 5)
-    staged(rig, two, 6)
-    for request in (one, two):  # the callers' memory is used again: the ring has its own
-        rig.arenas.view(request.inputs[0].span)[:] = b"\xff" * request.inputs[0].span.nbytes
-    assert rig.values(rig.end_of(window((one, two), 5, 901))) == [
-        [[2.0, 4.0]],
-        [[6.0, 8.0], [10.0, 12.0]],
-    ]
-
-
 def test_an_output_that_is_its_input_leaves_the_ring(here: Rig) -> None:
     rig = here
     known = rig.serve(model("identity"))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from interlace.assembly import accelerators
-from interlace.assembly.accelerators import Accelerators
 from interlace.core.user_errors import UserError
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.cuda.discovery import NoGpuError, discover, kind_of, visible
@@ -191,12 +190,6 @@ def test_a_driver_that_is_not_there_says_nothing() -> None:
     assert ask_atoms(["GPU-of-no-machine"]) == ()
 
 
-def test_mps_clients_are_held_to_their_share() -> None:
-    (one,) = choose("mps", CPU, nvml=FakeNvml(FakeGpu())).settings
-    assert one.private
-    assert one.gpu.kind == "h100-sxm5-80gb-mps"
-
-
 def test_a_daemon_of_our_own_is_started_and_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,9 +256,3 @@ def test_nothing_of_torch_or_cuda_is_imported_to_choose() -> None:
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
-
-
-def test_cores_are_made_of_what_was_asked_for() -> None:
-    chosen = choose("cpu", CPU)
-    assert chosen == Accelerators(CPU)
-    assert chosen.gpus[0].units == 1

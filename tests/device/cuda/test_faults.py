@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from interlace.core.messages import Run, WorkFinished
-from interlace.core.model import ServiceTerms
 from tests.device.cpu.rig import Rig
 from tests.device.cuda.rig import cuda_rig
 from tests.device.cuda.torch_models import REAL
@@ -193,37 +192,6 @@ def test_a_fault_under_mps_takes_all_clients_along(make_rig: MakeRig) -> None:
     serving(rig, ("p", STICKY), ("q", SLOW))
 
 
-def test_a_model_that_does_not_load_disturbs_nobody(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    serving(rig, ("p", DOUBLE))
-    failure = rig.load(model("broken")).failure
-    assert failure is not None and not failure.fatal
-    assert "model.bin: found nonsense" in failure.detail
-    assert rig.run(rig.floats(DOUBLE, ROW)).failure is None
-    assert rig.load(model("broken")).failure is not None  # nothing of it stayed behind
-
-
-def test_loading_goes_on_beside_serving_in_the_same_partition(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    serving(rig, ("p", DOUBLE))
-    late = model("late")
-    rig.device.register(late)
-    before = len(rig.finished)
-    rig.do(_load(rig, late.key))
-    served = 0
-    while not any(getattr(one.work, "model", "") == late.key for one in rig.finished[before:]):
-        assert rig.run(rig.floats(DOUBLE, ROW)).failure is None
-        served += 1
-    assert served > 3
-    assert rig.run(rig.floats(late, ROW)).failure is None
-
-
-def _load(rig: Rig, key: str) -> object:
-    from interlace.core.messages import Load
-
-    return Load(rig.gpu, "p", key)
-
-
 def test_memory_that_is_not_there_is_told_with_what_was_needed(make_rig: MakeRig) -> None:
     rig = make_rig(backend="tests.device.cuda.backends:small")
     serving(rig, ("p", DOUBLE))
@@ -232,15 +200,6 @@ def test_memory_that_is_not_there_is_told_with_what_was_needed(make_rig: MakeRig
         assert failure is not None and not failure.fatal
         assert "on the GPU" in failure.detail and "of 16.0 MiB" in failure.detail
     assert rig.run(rig.floats(DOUBLE, ROW)).failure is None
-
-
-def test_a_models_own_limit_is_kept(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    serving(rig, ("p", DOUBLE))
-    tight = model("heavy", terms=ServiceTerms(100.0, memory_limit_bytes=1 << 20))
-    failure = rig.load(tight).failure
-    assert failure is not None and not failure.fatal
-    assert "its memory limit is 1.0 MiB" in failure.detail
 
 
 def test_no_gpu_fails_the_carve_and_is_no_loss(make_rig: MakeRig) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,27 +60,6 @@ def two(rig: Rig) -> None:
         assert rig.load(DOUBLE, name).failure is None
 
 
-def test_batches_given_at_once_run_in_order_and_each_gets_its_own(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    two(rig)
-    works = [
-        rig.batch(*[rig.floats(DOUBLE, *[[n, place, 2, 3]] * (1 + n % 4)) for place in range(3)])
-        for n in range(30)
-    ]
-    for work in works:
-        rig.do(work)
-    rig.wait(lambda: ended(rig, works[-1]))
-    done = [one for one in rig.finished if isinstance(one.work, Run)]
-    assert [one.work for one in done] == works
-    for n, one in enumerate(done):
-        rows = 1 + n % 4
-        assert rig.values(one) == [[[2.0 * n, 2.0 * place, 4, 6]] * rows for place in range(3)]
-        rig.free(one)
-    times_ns = [(one.timing.began_ns, one.timing.ended_ns) for one in done]
-    assert all(0 < began_ns < ended_ns for began_ns, ended_ns in times_ns)
-    assert all(before[1] <= after[0] for before, after in pairwise(times_ns))
-
-
 def test_shapes_without_a_graph_run_behind_each_other_too(make_rig: MakeRig) -> None:
     rig = make_rig()
     two(rig)
@@ -92,13 +70,6 @@ def test_shapes_without_a_graph_run_behind_each_other_too(make_rig: MakeRig) -> 
     done = [one for one in rig.finished if isinstance(one.work, Run)]
     wanted = [[[[2.0 * n, 2, 0][: 2 + n % 2]] * 2] for n in range(8)]
     assert [rig.values(one) for one in done] == wanted
-
-
-def test_other_shapes_than_the_sample_run_too(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    two(rig)
-    finished = rig.run(rig.floats(DOUBLE, [1, 2], [3, 4]), rig.floats(DOUBLE, [5, 6]))
-    assert rig.values(finished) == [[[2, 4], [6, 8]], [[10, 12]]]
 
 
 def test_a_batch_waits_for_output_memory_and_then_goes_on(make_rig: MakeRig) -> None:
@@ -126,14 +97,6 @@ def test_a_batch_that_finds_no_memory_in_time_fails_alone(make_rig: MakeRig) -> 
     assert "4096 of 4096 bytes hold replies that are not delivered" in failure.detail
     rig.free(held[0])
     assert rig.end_of(full_batch(rig)).failure is None
-
-
-def test_a_batch_that_can_never_fit_fails_at_once(make_rig: MakeRig) -> None:
-    rig = make_rig(arena_bytes=PAGE, patience_s=WAIT_S)
-    two(rig)
-    wide = [0.0] * 2048
-    failure = rig.run(rig.floats(DOUBLE, wide)).failure
-    assert failure is not None and "does not fit the worker's arena" in failure.detail
 
 
 def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at_once(
@@ -187,22 +150,6 @@ def test_arenas_that_the_server_forgot_are_unlocked_and_unmapped(make_rig: MakeR
         rig.free(rig.run(rig.floats(DOUBLE, ROW), name="p"))  # answered after what it was told
         counts.append(sum("interlace-arena" in link for link in open_files(pid)))
     assert counts == counts[:1] * 8
-
-
-def test_staged_rows_are_read_where_they_lie(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    two(rig)
-    requests = [rig.floats(DOUBLE, [n, 1, 2, 3]) for n in range(4)]
-    for slot, request in enumerate(requests):
-        assert rig.end_of(CopyInputs(rig.gpu, request, slot + 2, 8)).failure is None
-    for request in requests:  # what is read is the copy
-        rig.arena.view(request.inputs[0].span.offset, 16)[:] = bytes(16)
-    batch = Batch(900, DOUBLE.key, tuple(requests), 4, slot=2)
-    finished = rig.end_of(Run(rig.gpu, "q", batch))
-    assert rig.values(finished) == [[[2.0 * n, 2, 4, 6]] for n in range(4)]
-    elsewhere = Batch(901, DOUBLE.key, tuple(requests), 4, slot=6)
-    failure = rig.end_of(Run(rig.gpu, "q", elsewhere)).failure
-    assert failure is not None and not failure.fatal
 
 
 def test_what_is_staged_in_one_turn_of_the_loop_goes_in_one_frame(make_rig: MakeRig) -> None:

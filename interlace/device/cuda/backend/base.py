@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interlace.device.cuda.backend.library_threads import CallerThread, LibraryThreads
+from interlace.device.cuda.backend.library_threads import LibraryThreads
 from interlace.device.cuda.driver.api import CudaError, Driver
 from interlace.device.cuda.driver.kernels import FOLDER, Kernels, load_kernels
 from interlace.device.cuda.graphs.capture import GraphCapturer, TorchCapturer
@@ -27,7 +27,7 @@ class CudaBackend(NamedTuple):
     kernels: Kernels
     torch_stream: Callable[[int], AbstractContextManager[object]]
     convolve: Callable[[], object]
-    threads: LibraryThreads = CallerThread()
+    threads: LibraryThreads = LibraryThreads()
 
 
 def make_backend(gpu: str) -> CudaBackend:

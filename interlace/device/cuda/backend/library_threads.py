@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from interlace.device.cuda.driver.api import Driver, GreenContext
 
@@ -21,8 +21,8 @@ LibraryChoice = Literal["auto", "primary", "green"]
 T = TypeVar("T")
 
 
-class LibraryThreads(Protocol):
-    """Where work of torch on the streams of a green context is done."""
+class LibraryThreads:
+    """Torch works on the thread that asks for it: handles are of the primary context."""
 
     def run(self, green: GreenContext | None, job: Callable[[], T]) -> T:
         """What the job returns; the caller waits. ``None`` stands for streams on all SMs.
@@ -31,22 +31,13 @@ class LibraryThreads(Protocol):
             CudaError: the context cannot be made current.
             BaseException: whatever the job raises.
         """
-
-    def close(self) -> None:
-        """End them; nothing of torch runs on the GPU afterwards."""
-
-
-class CallerThread:
-    """Work is done where it is asked for: handles are of the primary context."""
-
-    def run(self, green: GreenContext | None, job: Callable[[], T]) -> T:
         return job()
 
     def close(self) -> None:
-        return
+        """End the threads; nothing of torch runs on the GPU afterwards."""
 
 
-class ContextThreads:
+class ContextThreads(LibraryThreads):
     """A thread for each pair of a caller and a green context, which is current on it: handles are
     of that context. Each caller has threads of its own, so that loading does not delay serving.
 
@@ -86,4 +77,4 @@ class ContextThreads:
 
 def threads_for(context: LibraryContext, driver: Driver) -> LibraryThreads:
     """The threads that have libraries make their handles there."""
-    return ContextThreads(driver) if context == "green" else CallerThread()
+    return ContextThreads(driver) if context == "green" else LibraryThreads()

@@ -10,7 +10,6 @@ import torch
 
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.library_threads import (
-    CallerThread,
     ContextThreads,
     LibraryChoice,
     LibraryThreads,
@@ -74,36 +73,28 @@ def library_threads(
     Raises:
         CudaError: the GPU failed, or has no lane.
     """
-    if choice != "auto":
-        return threads_for(choice, backend.driver)
     count, sms = lanes.blocks
-    if not count:
-        return CallerThread()
+    if choice != "auto" or not count:
+        return threads_for("green" if choice == "green" else "primary", backend.driver)
     lane = lanes.carve(_TRIAL, 100 * sms // backend.driver.board.sms)
     try:
-        return _accepted(backend, lane, note)
+        plain, own = LibraryThreads(), ContextThreads(backend.driver)
+        refusal = _refusal(backend, plain, lane)
+        if refusal and not _refusal(backend, own, lane):
+            note(
+                f"partitions have library handles and threads of their own: with one handle for "
+                f"all of them, a convolution fails ({refusal})"
+            )
+            return own
+        own.close()
+        if refusal:
+            note(
+                f"convolutions fail in partitions of this GPU ({refusal}): models that have some "
+                f"are served with --device streams or mps"
+            )
+        return plain
     finally:
         lanes.release(_TRIAL)
-
-
-def _accepted(backend: CudaBackend, lane: Lane, note: Callable[[str], None]) -> LibraryThreads:
-    plain = CallerThread()
-    refusal = _refusal(backend, plain, lane)
-    if not refusal:
-        return plain
-    own = ContextThreads(backend.driver)
-    if not _refusal(backend, own, lane):
-        note(
-            f"partitions have library handles and threads of their own: with one handle for all "
-            f"of them, a convolution fails ({refusal})"
-        )
-        return own
-    own.close()
-    note(
-        f"convolutions fail in partitions of this GPU ({refusal}): models that have some are "
-        f"served with --device streams or mps"
-    )
-    return plain
 
 
 def _refusal(backend: CudaBackend, threads: LibraryThreads, lane: Lane) -> str:

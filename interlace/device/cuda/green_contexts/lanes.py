@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from interlace.device.cuda.driver.api import Atom, CudaError, Driver, GreenContext
 from interlace.device.cuda.green_contexts.atoms import Atoms, best_split, indices, span
-from interlace.device.cuda.lanes import Lane, LaneTable
+from interlace.device.cuda.lanes import Lane, Lanes
 
 
 class Rung(NamedTuple):
@@ -182,7 +182,7 @@ _LANES_MAX: Final = 96
 _LANES_APART: Final = 15
 
 
-class GreenLanes(LaneTable):
+class GreenLanes(Lanes):
     """Each lane is one stream of one green context; the lane of all SMs is a plain stream.
 
     The SMs are split once. Contexts are unions of atoms, so they may overlap, and the bookkeeping

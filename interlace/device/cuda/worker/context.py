@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Final, cast
 
 from interlace.device.cuda.backend.base import CudaBackend
@@ -29,7 +30,6 @@ from interlace.device.cuda.worker.stager import InputStager
 from interlace.device.cuda.worker.weight_fetcher import WeightFetcher
 from interlace.device.cuda.worker.weight_server import WeightBorrower
 from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
-from interlace.device.process.entry import function_named
 from interlace.shm.arena import Arena, ArenaMap
 
 #: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
@@ -64,7 +64,7 @@ class GpuContext:
             backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
-            self.lanes: Lanes = function_named(setup.lanes)(driver)
+            self.lanes: Lanes = resolve_name(setup.lanes)(driver)
             steps.callback(self.lanes.close)
             laps.end("lanes")
             threads = library_threads(setup.handle_context, backend, self.lanes, note)
@@ -161,7 +161,7 @@ def weight_server_models(
     backend = made_backend(setup.backend, setup.gpu, steps)
     mapped = MappedMemory(backend.driver)
     steps.callback(mapped.close)
-    lanes: Lanes = function_named(setup.lanes)(backend.driver)
+    lanes: Lanes = resolve_name(setup.lanes)(backend.driver)
     steps.callback(lanes.close)
     lane = lanes.carve("weights", 100)
     flags = LaneFlags(backend.driver, lane.index + 1)
@@ -187,7 +187,7 @@ def _load_context(
         lambda lane: flag(lane).device,
         note,
         stopwatch_of(backend),
-        function_named(setup.opener),
+        resolve_name(setup.opener),
         choices=Path(setup.choices) if setup.choices else None,
     )
 
@@ -198,7 +198,7 @@ def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:
     Raises:
         CudaError: the GPU or its driver refused.
     """
-    backend: CudaBackend = function_named(maker)(gpu)
+    backend: CudaBackend = resolve_name(maker)(gpu)
     steps.callback(backend.driver.close)
     steps.callback(backend.driver.unload_kernels, backend.kernels.module)
     return backend

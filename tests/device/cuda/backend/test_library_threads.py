@@ -16,7 +16,6 @@ from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.loaded import LoadedModel
-from interlace.device.cuda.streams import StreamLanes
 from tests.device.cuda.fake.driver import FakeDriver
 from tests.device.cuda.fake.handles import convolution
 from tests.device.cuda.models.cold_rig import ALL, stand
@@ -55,43 +54,6 @@ def test_handles_of_the_lanes_context_serve_graphs_and_eager_runs(pace: str) -> 
             assert all(
                 np.allclose(one, other, atol=1e-5) for one, other in zip(found, wanted, strict=True)
             )
-
-
-def test_handles_of_the_primary_context_are_refused_on_green_streams() -> None:
-    with bench(open_model=opened_as(convolves)) as gpu:
-        lane = gpu.carve("a")
-        loaded = gpu.load(model(), lane)
-        assert REFUSED in loaded.eager_because
-        with pytest.raises(RuntimeError, match=REFUSED):
-            gpu.run(loaded, lane, batch(2))
-        loaded.close()
-
-
-def test_streams_of_all_sms_take_what_green_ones_refuse() -> None:
-    with bench(handle_context="green", open_model=opened_as(convolves)) as gpu:
-        gpu.driver.libraries.refuse_green = True
-        green = gpu.carve("a")
-        loaded = gpu.load(model(), green)
-        assert REFUSED in loaded.eager_because
-        loaded.close()
-        streams = StreamLanes(gpu.driver)
-        lane = streams.carve("a", 50)
-        lane.index = 9  # flags are by number, which the green one has
-        assert len(two_ways(gpu, lane)) == 2
-        streams.close()
-
-
-def test_a_context_made_later_gets_threads_and_handles_of_its_own() -> None:
-    with bench(handle_context="green", open_model=opened_as(convolves)) as gpu:
-        found = []
-        for share_pct in (24, 48, 24):
-            lane = gpu.carve("a", share_pct)
-            found.append(two_ways(gpu, lane))
-            gpu.lanes.release("a")
-            gpu.lanes.retire(lane)
-    for again in found[1:]:
-        for one, other in zip(found[0], again, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_loading_on_a_lane_does_not_hold_up_what_runs_there_eagerly() -> None:
@@ -218,12 +180,6 @@ def test_a_driver_that_has_graphs_wait_is_taken_at_its_word() -> None:
     with gpu() as one:
         one.driver.cost_s = lambda name, arguments, sms: arguments[0] / 1e9 * (name == "spin")
         assert wait_refusal(one.backend, one.memory) == ""
-
-
-def test_a_wait_that_a_capture_refuses_is_said() -> None:
-    with gpu() as one:
-        one.driver.fail("wait", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
-        assert "CAPTURE_UNSUPPORTED" in wait_refusal(one.backend, one.memory)
 
 
 def test_a_graph_that_does_not_wait_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

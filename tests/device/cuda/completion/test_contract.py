@@ -81,15 +81,6 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-def test_flags_are_words_of_their_own(bench: Bench) -> None:
-    flags = [bench.completions.flag(lane) for lane in range(LANES)]
-    assert len({flag.device for flag in flags}) == LANES
-    assert all(flag.device % 8 == 0 and flag.nbytes == 8 for flag in flags)
-    assert [ctypes.c_uint64.from_address(flag.host).value for flag in flags] == [0] * LANES
-    with pytest.raises(IndexError, match="lane 3"):
-        bench.completions.flag(LANES)
-
-
 def test_nothing_before_its_end(bench: Bench) -> None:
     bench.submit(0, 1)
     bench.submit(1, 1)
@@ -103,30 +94,6 @@ def test_nothing_before_its_end(bench: Bench) -> None:
     assert bench.drained(1) == [(0, 1)]
 
 
-def test_lanes_end_in_any_order_and_each_in_its_own(bench: Bench) -> None:
-    for sequence in (3, 7, 8):
-        for lane in range(LANES):
-            bench.submit(lane, sequence + lane)
-    for lane in (2, 0, 2, 1, 2, 0, 1, 1, 0):
-        bench.step(lane)
-    found = bench.drained(9)
-    assert sorted(found) == sorted((lane, s + lane) for lane in range(LANES) for s in (3, 7, 8))
-    for lane in range(LANES):
-        assert [s for one, s in found if one == lane] == bench.submitted[lane]
-
-
-def test_quiet_when_nothing_is_in_flight(bench: Bench) -> None:
-    bench.submit(0, 5)
-    bench.step(0)
-    assert bench.drained(1) == [(0, 5)]
-    time.sleep(0.005)
-    bench.completions.drain()
-    assert not bench.readable(0.02)
-    bench.submit(0, 6)
-    bench.step(0)
-    assert bench.drained(1) == [(0, 6)]
-
-
 def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench) -> None:
     assert not bench.completions.look(0.0)
     bench.submit(1, 4)
@@ -138,25 +105,6 @@ def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench) -> None:
     assert not bench.completions.look(0.0)
     bench.step(1)
     assert bench.drained(1) == [(1, 5)]
-
-
-def test_only_lanes_in_flight_are_looked_at() -> None:
-    driver = FakeDriver(pace="held")
-    made = FlagPoller(driver, 128)
-    assert made.drain() == []
-    stream = driver.stream()
-    for lane in (5, 77):
-        made.submitted(lane, 1, stream)
-    waiting = made._awaited.lanes
-    assert list(waiting) == [5, 77]
-    driver.run(stream)
-    for lane in (5, 77):
-        ctypes.c_uint64.from_address(made.flag(lane).host).value = 1
-    while waiting and select.select([made.fileno()], [], [], WAIT_S)[0]:
-        made.drain()
-        waiting = made._awaited.lanes
-    assert list(waiting) == []
-    made.close()
 
 
 def test_a_failure_is_found_by_the_slow_check(bench: Bench) -> None:

@@ -68,40 +68,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return FakeCuda(monkeypatch)
 
 
-def test_a_capture_from_begin_to_end(cuda: FakeCuda) -> None:
-    made = TorchCapturer(0).capture(5, None, lambda: cuda.log.append("body"))
-    clear = ("clearCublasWorkspaces",)
-    assert cuda.log == [
-        ("device", 0),
-        ("stream", 5),
-        clear,
-        ("begin", (0, 7), "thread_local"),
-        "body",
-        "end",
-        "instantiate",
-        clear,
-    ]
-    assert (made.executable, made.pool) == (99, (0, 7))
-    made.close()
-    assert cuda.log[-1] == "reset"
-
-
-def test_a_rehearsal_may_load_kernels_and_keeps_nothing(cuda: FakeCuda) -> None:
-    TorchCapturer(0).rehearse(5, lambda: cuda.log.append("body"))
-    clear = ("clearCublasWorkspaces",)
-    begin = ("begin", (0, 7), "relaxed")
-    assert cuda.log[2:] == [clear, begin, "body", "end", clear, "reset"]
-    with pytest.raises(ValueError, match="own"):
-        TorchCapturer(0).rehearse(5, fail)
-    assert cuda.log[-2:] == ["end", "reset"]
-
-
-def test_the_pool_is_used_again(cuda: FakeCuda) -> None:
-    one = TorchCapturer(0)
-    one.capture(5, (0, 3), lambda: None)
-    assert ("begin", (0, 3), "thread_local") in cuda.log
-
-
 def fail() -> None:
     raise ValueError("the model's own")
 

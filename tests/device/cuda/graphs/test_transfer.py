@@ -131,20 +131,3 @@ def test_a_refused_launch_takes_no_turn(bench: Bench) -> None:
     assert ctypes.string_at(bench.replies.host, 6) == b"right!"
     assert ctypes.c_uint64.from_address(bench.flag.host).value == 2
     captured.close()
-
-
-def test_grids_are_small_whatever_the_size() -> None:
-    for row_bytes, grids in ((6, [1, 1, 1]), (100_000, [13, 4, 1]), (1_000_000, [16, 4, 1])):
-        bench = Bench(row_bytes, 4)
-        bench.write(1, [])
-        bench.body()
-        assert [ran.grid[0] for ran in bench.driver.trace] == [1, *grids]
-        bench.close()
-
-
-def test_a_refused_launch_is_said(bench: Bench) -> None:
-    for skip in range(4):
-        bench.driver.fail("launch", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", skip=skip)
-        bench.write(1, [])
-        with pytest.raises(CudaError, match="OUT_OF_RESOURCES"):
-            bench.body()

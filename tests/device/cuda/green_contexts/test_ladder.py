@@ -158,12 +158,6 @@ def test_the_second_of_a_pair_takes_the_ready_rung_at_the_other_end(size: int) -
     assert other == span(0, 16) & ~one
 
 
-def test_a_partition_stands_where_the_largest_rung_stays_free() -> None:
-    right = span(12, 4)
-    assert choose(H100, 24, Occupancy([right])) == span(8, 4)  # and the first 8 atoms are one rung
-    assert choose(H100, 48, Occupancy([right, span(8, 4)])) == span(0, 8)
-
-
 def test_of_equals_one_that_is_carved_already_is_taken() -> None:
     scattered = 1 << 3 | 1 << 9
     assert choose(H100, 12, Occupancy([1], (), [scattered])) == scattered
@@ -171,13 +165,6 @@ def test_of_equals_one_that_is_carved_already_is_taken() -> None:
         choose(H100, 12, Occupancy([1 << 3], (), [scattered])) != scattered
     )  # but not at any price
     assert choose(H100, 12, Occupancy((), [1 << 3], [scattered])) != scattered
-
-
-def test_equal_partitions_pile_up_evenly() -> None:
-    masks: list[int] = []
-    for _ in range(4):  # workers of half a GPU each, two on every SM
-        masks.append(choose(H100, 48, Occupancy(masks)))
-    assert H100.holders(masks) == (*[2] * 16, 0)
 
 
 @given(crowds())
@@ -198,8 +185,3 @@ def test_what_is_ready_is_reused_with_the_least_overlap(
     if share < 100:
         pairs = [(overlap(atoms, one, staying), overlap(atoms, one, leaving)) for one in fitting]
         assert cost == min(pairs)
-
-
-def test_an_unknown_share_is_refused_with_the_legal_ones() -> None:
-    with pytest.raises(ValueError, match="a share of 5 %: expected one of \\[6, 12, 18"):
-        choose(H100, 5, Occupancy())

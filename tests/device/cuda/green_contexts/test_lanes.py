@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from interlace.device.cuda.driver.api import CudaError
-from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.lanes import GreenLanes, ladder
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.streams import OneLane, StreamLanes
-from tests.device.cuda.fake.driver import IMAGE, FakeDriver
+from tests.device.cuda.fake.driver import FakeDriver
 
 REFUSED = "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
 BROKEN = "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -32,23 +31,6 @@ def green(driver: FakeDriver) -> Iterator[GreenLanes]:
     lanes = GreenLanes(driver)
     yield lanes
     lanes.close()
-
-
-# ------------------------------------------------------------------------------ green contexts
-def test_partitions_have_the_sms_of_their_share_and_no_others(
-    driver: FakeDriver, green: GreenLanes
-) -> None:
-    small, large = green.carve("a", 24), green.carve("b", 72)
-    assert (small.sms, large.sms) == (32, 96)
-    kernels = load_kernels(driver, IMAGE)
-    buffer = driver.allocate(8 * 132)
-    for lane in (small, large):
-        driver.launch(kernels.smid, (132, 1, 1), (32, 1, 1), lane.stream, (buffer, 0))
-    one, other = (ran.sms for ran in driver.trace)
-    assert (len(one), len(other)) == (32, 96)
-    assert not one & other
-    driver.free(buffer)
-    driver.unload_kernels(kernels.module)
 
 
 def test_the_whole_gpu_is_a_plain_stream_with_the_rest(
@@ -75,13 +57,6 @@ def test_new_partitions_avoid_those_that_stay_not_those_that_leave(green: GreenL
     new = [green.carve(name, 24, leaving={"leaves"}) for name in ("x", "y")]
     assert new[0].mask | new[1].mask == leaves.mask
     assert not (new[0].mask | new[1].mask) & stays.mask
-
-
-def test_one_rung_can_be_had_twice_by_two_streams(driver: FakeDriver, green: GreenLanes) -> None:
-    one, other = green.carve("a", 96), green.carve("b", 96)
-    assert one.mask == other.mask
-    assert one.stream != other.stream
-    assert driver.sms_of(one.stream) == driver.sms_of(other.stream)
 
 
 def test_a_prepared_ladder_makes_carving_a_matter_of_choice(
@@ -162,20 +137,6 @@ def test_no_more_lanes_than_allowed_are_made(driver: FakeDriver) -> None:
     green.close()
 
 
-def test_if_no_lane_can_be_made_an_idle_one_is_shared(driver: FakeDriver) -> None:
-    green = GreenLanes(driver)
-    first, everything = green.carve("a", 6), green.carve("b", 96)
-    everything.capture_stream = first.capture_stream = object()
-    green.release("b")
-    driver.fail("green", REFUSED, times=9)
-    driver.fail("stream", REFUSED, times=9)
-    assert green.carve("b", 96) is everything  # all atoms, one of which is taken
-    with pytest.raises(CudaError, match="cuGreenCtxCreate"):
-        green.carve("c", 48)
-    assert set(green.lanes) == {everything, first}
-    green.close()
-
-
 def test_a_refused_partition_leaves_nothing_behind(driver: FakeDriver, green: GreenLanes) -> None:
     driver.fail("green", REFUSED)
     with pytest.raises(CudaError, match="cuGreenCtxCreate"):
@@ -240,24 +201,6 @@ def test_impossible_wishes_are_refused_in_words(green: GreenLanes) -> None:
     with pytest.raises(ValueError, match="does not exist any more"):
         green.retire(lane)
     assert green.lanes == ()
-
-
-def test_closing_tries_everything_and_tells_of_the_failure(driver: FakeDriver) -> None:
-    green = GreenLanes(driver)
-    green.aside()
-    green.prepare()
-    driver.fail("destroy_green", "CUDA_ERROR_INVALID_VALUE", skip=3)
-    with pytest.raises(CudaError, match="INVALID_VALUE"):
-        green.close()
-    assert driver.leftovers() == ["1 green context(s)"]
-    driver.destroy_green(_only_green(driver))
-
-
-def _only_green(driver: FakeDriver):  # type: ignore[no-untyped-def]
-    from interlace.device.cuda.driver.api import GreenContext
-
-    (handle,) = driver._greens
-    return GreenContext(handle, 0)
 
 
 class Changes(RuleBasedStateMachine):
@@ -350,21 +293,6 @@ def test_streams_share_all_sms_and_are_used_again(driver: FakeDriver) -> None:
     lanes.retire(other)
     assert lanes.lanes == (one,)
     lanes.close()
-
-
-def test_a_stream_that_is_refused_leaves_the_others(driver: FakeDriver) -> None:
-    lanes = StreamLanes(driver)
-    lanes.carve("a", 50)
-    driver.fail("stream", "CUDA_ERROR_OUT_OF_MEMORY")
-    with pytest.raises(CudaError):
-        lanes.carve("b", 50)
-    assert [lane.name for lane in lanes.lanes] == ["a"]
-    lanes.carve("c", 50)
-    driver.fail("destroy_stream", "CUDA_ERROR_INVALID_VALUE")
-    with pytest.raises(CudaError):
-        lanes.close()
-    assert driver.leftovers() == ["1 stream(s)"]
-    driver.destroy_stream(driver._streams.all()[0].handle)
 
 
 def test_a_process_that_is_a_partition_has_one_lane(driver: FakeDriver) -> None:

@@ -14,7 +14,7 @@ from interlace.device.cuda.driver.api import CudaError, MappedBlock
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.memory import mapped
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels, row_addresses
+from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels
 from interlace.device.cuda.memory.pooled import Slabs
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
@@ -189,19 +189,6 @@ def test_words_do_not_overlap_and_lie_in_the_block(
     driver.close()
 
 
-def test_a_block_begins_with_zeroes_also_where_another_was(
-    driver: FakeDriver, mapped: MappedMemory
-) -> None:
-    block = BatchParameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
-    block.write(9, 1, [], [8])
-    begins = block.begins
-    block.close()
-    again = BatchParameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
-    assert again.begins[:3] == begins[:3]
-    assert [word(begins[0] + 8 * at) for at in range(2 * begins[1] + 1)] == [0] * 11
-    again.close()
-
-
 def test_without_memory_nothing_is_left(driver: FakeDriver, mapped: MappedMemory) -> None:
     for call in ("allocate", "allocate_mapped"):
         driver.fail(call, NO_MEMORY)
@@ -227,13 +214,6 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     block.begin()
     assert block.found == (1, [[10, 0]], [20])
     block.close()
-
-
-@given(st.integers(0, 1 << 48), st.integers(0, 64), st.integers(0, 4096))
-def test_rows_follow_each_other(first: int, rows: int, row_bytes: int) -> None:
-    assert list(row_addresses(first, rows, row_bytes)) == [
-        first + row * row_bytes for row in range(rows)
-    ]
 
 
 def test_more_page_locked_memory_is_no_second_slab_as_large_as_the_first(

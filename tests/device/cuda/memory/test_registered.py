@@ -96,33 +96,6 @@ def test_a_broken_gpu_is_not_asked_again(driver: FakeDriver, arena: Arena) -> No
     assert driver.calls["register"] == 1
 
 
-def test_an_arena_of_ones_own_is_written_by_the_gpu(
-    driver: FakeDriver, arenas: RegisteredArenas
-) -> None:
-    own = Arena.create(4096)
-    arenas.add(own)
-    source, stream = driver.allocate(8), driver.stream()
-    ctypes.memset(source, 7, 8)
-    driver.copy(arenas.address(Span(own.number, 64, 8)), source, 8, stream)
-    assert bytes(own.view(64, 8)) == b"\7" * 8
-    driver.destroy_stream(stream)
-    driver.free(source)
-    arenas.forget(own.number)
-    own.close()
-
-
-def test_an_own_arena_that_is_refused_is_not_known(
-    driver: FakeDriver, arenas: RegisteredArenas
-) -> None:
-    own = Arena.create(4096)
-    driver.fail("register", NO_MEMORY)
-    with pytest.raises(CudaError, match=NO_MEMORY):
-        arenas.add(own)
-    own.close()
-    with pytest.raises(ValueError, match="is gone"):
-        arenas.arenas.memory(own.number)
-
-
 def test_closing_unregisters_everything_and_stays_mapped_where_it_cannot(
     driver: FakeDriver, arena: Arena
 ) -> None:

@@ -291,15 +291,6 @@ def test_a_warm_run_copies_nothing() -> None:
         assert one.runs() and one.driver.calls["copy_groups"] == calls
 
 
-def test_another_lane_has_a_window_of_its_own() -> None:
-    with stand() as one:
-        one.load(1, "p", "q").fetch(tuple(ALL))
-        both = one.start(1, "p"), one.start(1, "q", rows=2)
-        assert all(right() for right in both)
-        assert one.models[1].leave_lanes({"p"})() is None  # type: ignore[misc]
-        assert one.runs(1, "p")
-
-
 MOVES = st.lists(
     st.tuples(
         st.sampled_from(["fetch", "evict", "run", "run"]),

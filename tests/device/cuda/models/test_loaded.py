@@ -15,7 +15,6 @@ from interlace.core.model import Format, Model, SampleValue
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.program import GraphProgram
-from interlace.device.cuda.graphs.stopwatch import graph_ms
 from interlace.device.cuda.memory.budget import DeviceMemoryError
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.process.memory import MemoryLimitError
@@ -69,43 +68,6 @@ def test_answers_are_the_same_on_every_lane_of_a_size() -> None:
         for other in found[1:]:
             assert all(np.allclose(found[0][name], other[name], atol=1e-5) for name in other)
         assert loaded.weights_bytes == WIDTH * WIDTH * 4  # once for all
-        loaded.close()
-
-
-def test_graphs_run_on_the_lanes_sms_and_nothing_outside_lanes() -> None:
-    with gpu_with() as gpu:
-        lane = gpu.carve("a")
-        loaded = gpu.load(model(), lane)
-        gpu.driver.trace.clear()
-        gpu.run(loaded, lane, batch(2))
-        ran = [one.kernel for one in gpu.driver.trace]
-        assert ran == ["begin", "gather_rows", "publish", "publish", "finish"]
-        assert {one.sms for one in gpu.driver.trace} == {gpu.driver.sms_of(lane.stream)}
-        assert len(gpu.driver.trace[0].sms) == lane.sms < 132
-        loaded.close()
-
-
-def test_the_largest_graph_is_captured_first_and_pools_belong_to_lanes() -> None:
-    with gpu_with() as gpu:
-        order: list[tuple[int, object]] = []
-        capturer = gpu.backend.capturer
-        whole = capturer.capture
-
-        def capture(stream: int, pool: object | None, body: Callable[[], None]) -> Any:
-            captured = whole(stream, pool, body)
-            order.append((stream, captured.pool))
-            return captured
-
-        capturer.capture = capture
-        a, b = gpu.carve("a"), gpu.carve("b")
-        loaded = gpu.load(model(), a, b, batches=(1, 8, 4))
-        assert loaded._caches[a].buckets == (1, 4, 8)
-        first, second = {pool for _, pool in order[:3]}, {pool for _, pool in order[3:]}
-        assert len(first) == len(second) == 1  # one pool for all graphs of a lane
-        assert first != second  # never one for two lanes
-        assert not {a.stream, b.stream} & {stream for stream, _ in order}
-        rows = [program.rows for program in loaded._caches[a].graphs]
-        assert rows == [1, 4, 8]
         loaded.close()
 
 
@@ -222,28 +184,6 @@ def test_a_kernel_that_a_capture_meets_first_costs_a_second_one(where: str) -> N
         loaded.close()
 
 
-def test_a_new_lane_runs_a_model_once_before_it_captures_it() -> None:
-    gpus: list[Bench] = []
-    warmed: list[int] = []
-
-    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
-        if gpus[0].driver._recordings.current is None:
-            warmed.append(len(x))
-        return plain(x, weight)
-
-    with gpu_with(forward) as gpu:
-        gpus.append(gpu)
-        a, b = gpu.carve("a"), gpu.carve("b")
-        loaded = gpu.load(model(), a, batches=(1, 8))
-        assert warmed == [8, 8, 8, 1, 1, 1]
-        warmed.clear()
-        loaded.prepare(b, (1, 8))
-        assert warmed == [8, 1]
-        loaded.prepare(b, (1, 8))
-        assert warmed == [8, 1]
-        loaded.close()
-
-
 def test_other_shapes_run_eagerly_beside_graphs() -> None:
     with gpu_with() as gpu:
         lane = gpu.carve("a")
@@ -353,11 +293,6 @@ def test_a_second_process_borrows_the_weights() -> None:
         loaded.close()
 
 
-def test_there_is_nothing_to_share_before_it_is_loaded() -> None:
-    with gpu_with() as gpu, pytest.raises(ValueError, match="not on the GPU"):
-        LoadedModel(gpu.context, model()).share()
-
-
 CALLS = ("allocate", "stream", "launch", "synchronize", "allocate_mapped")
 
 
@@ -409,25 +344,6 @@ def test_more_batch_sizes_are_added_to_those_that_serve() -> None:
         program = loaded.program(lane, 5, {"x": (5, WIDTH)})
         assert isinstance(program, GraphProgram)
         assert program.rows == 8
-        loaded.close()
-
-
-def test_a_graph_is_timed_by_its_replays() -> None:
-    calls = []
-
-    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
-        calls.append(len(x))
-        return plain(x, weight)
-
-    with gpu_with(forward) as gpu:
-        lane = gpu.carve("a")
-        loaded = gpu.load(model(), lane, batches=(4,))
-        calls.clear()
-        side = next(iter(loaded._capture_streams))
-        x = {"x": torch.ones(4, WIDTH)}
-        run_ms = graph_ms(gpu.backend, side, lambda: loaded._portable.outputs(x))
-        assert run_ms > 0
-        assert len(calls) == 1 + 3 + 20  # captured, warmed up, timed
         loaded.close()
 
 
