@@ -24,7 +24,7 @@ from interlace.device.cuda.settings import CudaSettings, only_gpu
 
 KINDS: Final = ("green", "mps", "streams")
 #: The backend of a dry run: streams run beside each other, as they do on a GPU.
-FAKE_BACKEND: Final = "tests.device.cuda.fake.backend:on_threads"
+FAKE_BACKEND: Final = "tests.device.cuda.fake.capture:on_threads"
 _FAKE: Final = DiscoveredGpu(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
 
 

@@ -32,7 +32,7 @@ from tests.profiling.test_extra_metrics import FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
 GPU = Gpu("gpu0", "h100-sxm5-80gb", 132, 80 << 30, (24, 48, 72, 100))
-SETTINGS = CudaSettings(GPU, "", gpu.LANES, "tests.device.cuda.fake.backend:at_once")
+SETTINGS = CudaSettings(GPU, "", gpu.LANES, "tests.device.cuda.fake.capture:at_once")
 
 
 @dataclass

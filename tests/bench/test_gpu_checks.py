@@ -12,7 +12,7 @@ from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio,
 from bench.gpu.rows import Verdict
 from interlace.device.cuda.backend.base import CudaBackend
 from tests.device.cuda.fake import FakeDriver
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.capture import on
 
 
 def bench(out: Path, driver: FakeDriver | None = None) -> Bench:

@@ -45,7 +45,7 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import SweepSettings
 from tests.builders import line_profile
-from tests.device.cuda.fake.backend import at_once
+from tests.device.cuda.fake.capture import at_once
 
 GPU = Gpu("g0", "test", 2, 10**9, (50, 100))
 PROFILES = {m: line_profile(m, 2.0, 1.0, max_batch=8) for m in ("a", "b")}

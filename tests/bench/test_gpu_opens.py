@@ -22,7 +22,7 @@ from interlace.device.cuda.green_contexts.gpu import green_settings
 from interlace.profiling.packaged import packaged_kinds
 from interlace.profiling.sweep import SweepSettings, batch_sizes
 from tests.device.cuda.backends import NOTES
-from tests.device.cuda.fake.backend import at_once
+from tests.device.cuda.fake.capture import at_once
 from tests.device.cuda.rig import FOUND
 from tests.device.cuda.warm import WarmLauncher
 

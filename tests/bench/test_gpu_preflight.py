@@ -28,7 +28,7 @@ from interlace.device.cuda.backend.library_threads import LibraryContext
 from interlace.device.cuda.discovery import NoGpuError
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from tests.device.cuda.fake import FakeDriver
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.capture import on
 from tests.device.cuda.fake.handles import HERE, convolution
 
 Said = dict[str, Row]

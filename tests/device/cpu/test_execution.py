@@ -1,6 +1,8 @@
 """What a batch goes through: bytes in place, gathered, cut and put where replies find them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ from msgspec.structs import replace
 
 from interlace.core.errors import ServeError
 from interlace.core.messages import Run, WorkFinished
+from interlace.core.model import Format
 from interlace.core.request import Batch, Request
-from interlace.core.tensor import Span, TensorSpec
+from interlace.core.tensor import Signature, Span, TensorSpec
 from interlace.device.cpu.execution import pack_strings, unpack_strings
+from interlace.device.cpu.resident import ResidentModel
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import GPU, WAIT_S, Rig
 from tests.device.models import model, tensor
+from tests.formats.making import a_model
 
 NAMES = ("double", "identity", "reverse", "both", "upper", "tail", "fail", "leave", "one-row")
 STRINGS = (TensorSpec("x", "BYTES", (-1,)),)
@@ -288,3 +293,29 @@ def test_any_bytes_unpack_or_are_refused(data: bytes) -> None:
         assert "BYTES input 'x'" in str(error)
     else:
         assert array.shape == (1,)
+
+
+SPEC = TensorSpec("x", "FP32", (2,))
+
+
+class Runner:
+    def __init__(self, broken: bool) -> None:
+        self.broken, self.ran = broken, 0
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        self.ran += 1
+        if self.broken:
+            raise RuntimeError("it never runs")
+        return dict(inputs)
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_model_that_no_request_ran_is_tried_once(broken: bool) -> None:
+    """So that a bad first request is its client's fault where the model is well."""
+    signature = Signature((SPEC,), (SPEC,), True, 4)
+    model, runner = a_model(Format.ONNX, Path("none"), signature), Runner(broken)
+    resident = ResidentModel(model, runner, signature, 0)  # type: ignore[arg-type]
+    assert [resident.runs(), resident.runs()] == [not broken] * 2
+    assert runner.ran == 1
+    resident.answered = True  # by a client's request
+    assert resident.runs()

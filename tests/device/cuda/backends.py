@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph, GraphCapturer
-from tests.device.cuda.fake.backend import lenient, on
-from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer
+from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer, lenient, on
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 

@@ -19,8 +19,7 @@ from interlace.device.cuda.discovery import NoGpuError, discover, kind_of, visib
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.green_contexts.query import ask_atoms
 from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
-from tests.device.cuda.mps_control import control_program
-from tests.device.cuda.nvml import FakeGpu, FakeNvml
+from tests.device.cuda.stand_ins import FakeGpu, FakeNvml, control_program
 
 CPU = CpuSettings((0,), 1 << 30)
 #: No driver is asked how it cuts a GPU, unless a test says so.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.attack.repository import write_model
-from tests.device.cuda.mps_control import control_program
+from tests.device.cuda.stand_ins import control_program
 from tests.serve.server import Server, Traffic
 
 #: A process with torch may take long to start where others do, too.
@@ -20,7 +20,7 @@ RESTART_S = 120.0
 
 
 class GpuServer(Server):
-    code = "from tests.device.cuda.fakeserve import run; run()"
+    code = "from tests.device.cuda.stand_ins import run; run()"
     answer_s = RESTART_S + 30.0
 
     def gpu_processes(self) -> list[int]:

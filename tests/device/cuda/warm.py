@@ -8,7 +8,7 @@ from interlace.device.cuda.processes import LaunchSpec, RunningProcess
 
 _PRELOAD: Final = (
     *PRELOAD,
-    "tests.device.cuda.fake.backend",
+    "tests.device.cuda.fake.capture",
     "tests.device.cuda.torch_models",
 )
 

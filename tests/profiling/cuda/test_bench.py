@@ -27,7 +27,7 @@ def create_model():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 """
 LANES = "interlace.device.cuda.green_contexts.gpu:make_lanes"
-BACKEND = "tests.device.cuda.fake.backend:at_once"
+BACKEND = "tests.device.cuda.fake.capture:at_once"
 
 
 def model(folder: Path, name: str, code: str = CODE) -> Model:

@@ -14,7 +14,7 @@ from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.cold_layout import module_calls
 from interlace.profiling.cuda.layers import BETWEEN, GraphTimer, measure_layers
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.capture import on
 from tests.device.cuda.fake.driver import FakeDriver
 
 

@@ -19,7 +19,7 @@ from interlace.profiling.cuda.readers import (
     strain,
     strains,
 )
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.capture import on
 from tests.device.cuda.fake.driver import FakeDriver
 from tests.device.cuda.fake.kernels import Launch
 

@@ -8,14 +8,20 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from interlace.device.cuda.driver.api import CudaError, DeviceProperties
-from tests.device.cuda.fake.faults import Faults
-from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
+from tests.device.cuda.fake.faults import Faults, Misuse
 from tests.device.cuda.fake.handles import Libraries
 from tests.device.cuda.fake.kernels import OURS, Emulated
 from tests.device.cuda.fake.memory import Memory
-from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.peer import PeerGpus
-from tests.device.cuda.fake.streams import Event, Operation, Streams
+from tests.device.cuda.fake.streams import (
+    Event,
+    Graph,
+    Operation,
+    Recording,
+    Recordings,
+    Streams,
+    node,
+)
 
 Cost = Callable[[str, Sequence[int], int], float]
 H100: Final = DeviceProperties("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)

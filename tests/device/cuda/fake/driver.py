@@ -16,8 +16,8 @@ from interlace.device.cuda.driver.api import (
 )
 from interlace.device.cuda.driver.api import DeviceMemory as MemoryInfo
 from tests.device.cuda.fake.core import Core, Ran, find, take
+from tests.device.cuda.fake.faults import Misuse
 from tests.device.cuda.fake.kernels import Launch
-from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.peer import FakePeer
 from tests.device.cuda.fake.streams import Event, Stream
 

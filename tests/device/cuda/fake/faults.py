@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from interlace.device.cuda.driver.api import CudaError
-from tests.device.cuda.fake.misuse import Misuse
+
+
+class Misuse(AssertionError):
+    """A wrong use of the driver that CUDA itself might not report."""
+
 
 #: What the driver calls it.
 CALLS: Final = {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tests.device.cuda.fake.misuse import Misuse
+from tests.device.cuda.fake.faults import Misuse
 
 
 class Gpu(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from interlace.device.cuda.driver.api import CopyGroup, CudaError
-from tests.device.cuda.fake.misuse import Misuse
+from tests.device.cuda.fake.faults import Misuse
 
 
 class Owner(Protocol):

@@ -21,7 +21,7 @@ from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.models.loaded import LoadContext, LoadedModel
 from interlace.device.cuda.models.weights import WeightsHandle
 from interlace.formats.arrays import NUMPY_TYPES
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.capture import on
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 

@@ -1,5 +1,6 @@
 """Batches on a GPU that ends them when told: what is launched when, and what is answered."""
 
+import gc
 import os
 import select
 from collections.abc import Iterator
@@ -9,13 +10,15 @@ import pytest
 
 from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.worker import loader
 from interlace.device.cuda.worker.batch_runner import BatchRunner
 from interlace.device.cuda.worker.context import GpuContext
+from interlace.device.cuda.worker.loader import LoaderThread
 from interlace.device.cuda.worker.partition import GpuPartition, WaitingBatch
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest, GpuSetup
 from interlace.device.process.wire import BatchResult, Column, Failed, RunBatch
 from interlace.shm.arena import Arena
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.capture import on
 from tests.device.cuda.fake.driver import FakeDriver
 from tests.device.cuda.torch_models import OPENER
 from tests.device.models import model
@@ -165,3 +168,63 @@ def test_times_are_those_of_the_gpu(gpu: Gpu) -> None:
     for (_, one), (began_ns, ended_ns) in zip(gpu.answers, times_ns, strict=True):
         assert isinstance(one, BatchResult)
         assert one.infer_ms == pytest.approx((ended_ns - began_ns) / 1e6)
+
+
+@pytest.fixture
+def made() -> Iterator[LoaderThread]:
+    gc.unfreeze()
+    made = LoaderThread()
+    yield made
+    made.close()
+    gc.unfreeze()
+
+
+def result_of(made: LoaderThread, job: object) -> object:
+    heard: list[object] = []
+    made.submit(job, heard.append)  # type: ignore[arg-type]
+    assert not made.idle
+    assert select.select([made.fileno()], [], [], WAIT_S)[0]
+    made.drain()
+    assert made.idle
+    (result,) = heard
+    return result
+
+
+def test_what_a_job_returns_or_raises_is_heard(made: LoaderThread) -> None:
+    assert result_of(made, lambda: 7) == 7
+
+    def fail() -> None:
+        raise SystemExit("no")
+
+    assert isinstance(result_of(made, fail), SystemExit)
+
+
+def test_what_was_loaded_is_not_searched_again(made: LoaderThread) -> None:
+    kept = result_of(made, lambda: [[one] for one in range(10_000)])
+    assert isinstance(kept, list)
+    # Others' frozen objects come and go with what runs beside: these are looked for themselves.
+    assert not any(one is kept[5] for one in gc.get_objects())
+
+
+def test_what_was_left_behind_is_found_in_the_end(
+    made: LoaderThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_THAW", 3)
+
+    class Node:
+        alive = 0
+
+        def __init__(self) -> None:
+            self.own = self
+            Node.alive += 1
+
+        def __del__(self) -> None:
+            Node.alive -= 1
+
+    kept = [result_of(made, Node)]
+    kept.clear()
+    gc.collect()
+    assert Node.alive == 1  # a cycle, set aside
+    for _ in range(2):
+        result_of(made, lambda: None)
+    assert Node.alive == 0

@@ -1,10 +1,18 @@
-"""A stand-in for ``pynvml``: the calls that discovery makes, on GPUs that a test describes."""
+"""Stand-ins for what lies outside of a server: ``pynvml``, the daemon of MPS, a GPU."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
+
+from interlace.assembly import accelerators, server
+from interlace.assembly.accelerators import Accelerators
+from interlace.cli import main, profile
+from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cuda.green_contexts.atoms import Atoms
 
 
 @dataclass
@@ -108,3 +116,61 @@ class FakeNvml:
 
     def nvmlDeviceGetAttributes_v2(self, gpu: FakeGpu) -> SimpleNamespace:
         return SimpleNamespace(multiprocessorCount=gpu.sms)
+
+
+_CODE = """#!{python}
+import os, pathlib, sys, time
+pipe = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+assert pipe.is_dir() and pathlib.Path(os.environ["CUDA_MPS_LOG_DIRECTORY"]).is_dir()
+said = sys.argv[1] if len(sys.argv) > 1 else sys.stdin.read().strip()
+with open({log!r}, "a") as log:
+    print(said, os.environ.get("CUDA_VISIBLE_DEVICES", "-"), file=log)
+if said == "-d" and {stays_s}:
+    child = os.fork()
+    if child:
+        pathlib.Path({daemon!r}).write_text(str(child))
+        sys.exit({code})
+    time.sleep({stays_s})
+sys.exit({code})
+"""
+
+
+def control_program(folder: Path, code: int = 0, stays_s: float = 0.0) -> tuple[str, Path]:
+    """The program, which ends with ``code``, and the file it writes to.
+
+    It leaves a process behind for ``stays_s``, as the real one does, with its number in ``daemon``.
+    """
+    program, log = folder / "nvidia-cuda-mps-control", folder / "told"
+    told = {"log": str(log), "code": code, "stays_s": stays_s, "daemon": str(folder / "daemon")}
+    program.write_text(_CODE.format(python=sys.executable, **told))
+    program.chmod(0o755)
+    return str(program), log
+
+
+SMS = 16
+SHARES_PCT = (50, 100)  #: so that profiles take no time
+
+
+def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
+    nvml = FakeNvml(FakeGpu(sms=SMS))
+    chosen = accelerators.choose_accelerators(
+        device, cpu, gpus, nvml, lambda uuids: [Atoms(SMS // 8, 8)]
+    )
+    made = [
+        replace(
+            one,
+            gpu=replace(one.gpu, shares_pct=SHARES_PCT),
+            backend="tests.device.cuda.backends:few_sms",
+            arena_bytes=1 << 24,
+        )
+        for one in chosen.settings
+    ]
+    return replace(chosen, settings=tuple(made))
+
+
+def run() -> None:
+    """The command line, with another GPU."""
+    for module in (server, profile):
+        assert hasattr(module, "choose_accelerators")
+        module.choose_accelerators = _choose  # type: ignore[attr-defined]
+    main.main()
