@@ -3,48 +3,75 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+def rounded(nbytes: int, granule_bytes: int) -> int:
+    """What a run of ``nbytes`` takes of granules: one at least."""
+    return max(1, -(-nbytes // granule_bytes)) * granule_bytes
 
 
 class Extents:
-    """Free runs by offset, merged with their neighbours. Offsets only: it touches no memory."""
+    """Free runs by offset, merged with their neighbours. Offsets only: it touches no memory.
 
-    def __init__(self, size_bytes: int) -> None:
-        self.free_bytes = size_bytes
-        self._begins = [0] if size_bytes else []
-        self._lengths = [size_bytes] if size_bytes else []
+    Runs are of whole granules; ``size_bytes`` is rounded down to them.
+    """
+
+    def __init__(self, size_bytes: int, granule_bytes: int = 1) -> None:
+        self._granule_bytes = granule_bytes
+        self.size_bytes = self.free_bytes = size_bytes // granule_bytes * granule_bytes
+        self._begins = [0] if self.size_bytes else []
+        self._lengths = [self.size_bytes] if self.size_bytes else []
+        self._taken: dict[int, int] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it is given out."""
+        return not self._taken
 
     def take(self, nbytes: int, alignment: int = 1) -> int | None:
         """Offset of ``nbytes`` in the smallest free run that has them; ``None`` if none does.
 
         The offset is a multiple of ``alignment``.
         """
+        size = rounded(nbytes, self._granule_bytes)
         fitting = [
             place
             for place, (begin, length) in enumerate(zip(self._begins, self._lengths, strict=True))
-            if length >= nbytes + -begin % alignment
+            if length >= size + -begin % alignment
         ]
-        if nbytes <= 0 or not fitting:
+        if not fitting:
             return None
         place = min(fitting, key=self._lengths.__getitem__)
         begin, length = self._begins[place], self._lengths[place]
         offset = begin + -begin % alignment
-        left = [(begin, offset - begin), (offset + nbytes, begin + length - offset - nbytes)]
-        self._begins[place : place + 1] = [at for at, size in left if size]
-        self._lengths[place : place + 1] = [size for _, size in left if size]
-        self.free_bytes -= nbytes
+        left = [(begin, offset - begin), (offset + size, begin + length - offset - size)]
+        self._begins[place : place + 1] = [at for at, rest in left if rest]
+        self._lengths[place : place + 1] = [rest for _, rest in left if rest]
+        self.free_bytes -= size
+        self._taken[offset] = size
         return offset
 
-    def give(self, offset: int, nbytes: int) -> None:
-        """Take a run back, or a part of one.
+    def split(self, offset: int, sizes: Sequence[int]) -> list[int]:
+        """Make a run that was taken several, one behind the other, each given back by itself.
 
-        Raises:
-            ValueError: some of it is free.
+        ``sizes`` are of whole granules, and together what was taken.
         """
+        assert sum(sizes) == self._taken.pop(offset), "the parts are not the whole"
+        begins = list(accumulate(sizes[:-1], initial=offset))
+        self._taken.update(zip(begins, sizes, strict=True))
+        return begins
+
+    def give_back(self, offset: int) -> None:
+        """
+        Raises:
+            ValueError: no run was taken at that offset.
+        """
+        nbytes = self._taken.pop(offset, None)
+        if nbytes is None:
+            raise ValueError(f"offset {offset} is given back twice, or was never taken")
         place = bisect_left(self._begins, offset)
-        after = place < len(self._begins) and self._begins[place] < offset + nbytes
-        end = self._begins[place - 1] + self._lengths[place - 1] if place else 0
-        if after or end > offset:
-            raise ValueError(f"{nbytes} bytes at {offset} were not given out, or only in part")
         self._begins.insert(place, offset)
         self._lengths.insert(place, nbytes)
         self.free_bytes += nbytes

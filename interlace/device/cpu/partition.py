@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from interlace.core.messages import (
@@ -18,12 +17,11 @@ from interlace.core.messages import (
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
-from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
+from interlace.device.process.batch_frames import failure_of, finish, finish_run, run_frame
 from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink, WorkTimeouts
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
-    BatchResult,
     Column,
     Copied,
     CopyWeights,
@@ -99,7 +97,7 @@ class CpuPartition:
         self.link.ask(LoadModel(model, work.batches, work.cold), question)
 
     def unload(self, work: Unload, done: Done) -> None:
-        answer = partial(_ended, work, done)
+        answer = partial(finish, work, done)
         question = PendingRequest(answer, self._limits.load_s, f"unload {work.model}")
         self.link.ask(UnloadModel(work.model), question)
 
@@ -113,7 +111,9 @@ class CpuPartition:
         for number in {one for column in frame.columns for one in column.arenas} - self._given:
             self._give_arena(number)
         what = f"batch {work.batch.id} of {work.batch.model}"
-        answer = partial(self._ran, work, done)
+        # Killed from outside while it ran a batch: once that is chance, twice it is not.
+        spared = work.batch.attempt == 1
+        answer = partial(finish_run, work, self.outputs, "", done, spared)
         if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
             self.outputs.told()
 
@@ -177,19 +177,8 @@ class CpuPartition:
         return None
 
     def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
-        failure = _failure(answer)
+        failure = failure_of(answer)
         done(WorkFinished(work, failure=failure, units=() if failure else self.cores))
-
-    def _ran(self, work: Run, done: Done, answer: WorkerAnswer | Failure) -> None:
-        self.outputs.feed("")
-        batch = work.batch
-        if not isinstance(answer, BatchResult):
-            # Killed from outside while it ran a batch: once that is chance, twice it is not.
-            done(WorkFinished(work, failure=_failure(answer, spared=batch.attempt == 1)))
-            return
-        if answer.held:
-            self.outputs.hold(batch.id)
-        done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
 
 
 def _copies(model: str) -> str:
@@ -209,17 +198,4 @@ def _loaded(
             weighed(answer)
         done(WorkFinished(work, resident_bytes=answer.resident_bytes))
     else:
-        done(WorkFinished(work, failure=_failure(answer, spared)))
-
-
-def _ended(work: Unload, done: Done, answer: WorkerAnswer | Failure) -> None:
-    done(WorkFinished(work, failure=_failure(answer)))
-
-
-def _failure(answer: WorkerAnswer | Failure, spared: bool = False) -> Failure | None:
-    """``spared``: a worker killed from outside is not blamed on what it ran."""
-    if isinstance(answer, Failure):
-        return answer if spared else replace(answer, innocent=False)
-    detail = getattr(answer, "detail", None)
-    bad_input = getattr(answer, "bad_input", False)
-    return None if detail is None else Failure(detail, bad_input=bad_input)
+        done(WorkFinished(work, failure=failure_of(answer, spared)))

@@ -132,7 +132,7 @@ class BudgetedWeights:
             return
         del self._models[model]
         self._page_cache.forget(model)
-        self._give(held.layer_bytes, held.offsets)
+        self._give(held.offsets)
 
     def lost(self, partition: str) -> None:
         """A partition is gone."""
@@ -199,7 +199,7 @@ class BudgetedWeights:
             return
 
         def left() -> None:
-            self._give(held.layer_bytes, going)
+            self._give(going)
             done(WorkFinished(work))
 
         hosts = [
@@ -249,7 +249,7 @@ class BudgetedWeights:
             done(WorkFinished(work))
             return
         if isinstance(answer, Failure):
-            self._loop.call_later(_DYING_S, self._give, held.layer_bytes, offsets)
+            self._loop.call_later(_DYING_S, self._give, offsets)
             done(WorkFinished(work, failure=replace(answer, innocent=True)))
             return
         detail = answer.failure if isinstance(answer, Copied) else ""
@@ -265,7 +265,7 @@ class BudgetedWeights:
         detail: str,
     ) -> None:
         """The fetch did not come to its end, and nobody reads what it was to fill."""
-        self._give(held.layer_bytes, offsets)
+        self._give(offsets)
         failure = Failure(
             f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}",
             innocent=not detail or detail == CANCELLED,
@@ -296,22 +296,24 @@ class BudgetedWeights:
         """Places for as many of these layers as find one, those that follow each other together."""
         offsets: dict[int, int] = {}
         for run in _runs([layer for layer in layers if layer_bytes[layer]]):
-            offset = self._place(sum(layer_bytes[layer] for layer in run))
+            sizes = [layer_bytes[layer] for layer in run]
+            whole = self._place(sum(sizes))
+            if whole is not None:
+                offsets.update(zip(run, self._extents.split(whole, sizes), strict=True))
+                continue
             for layer in run:
-                one = self._place(layer_bytes[layer]) if offset is None else offset
-                if one is not None:
-                    offsets[layer] = one
+                offset = self._place(layer_bytes[layer])
                 if offset is not None:
-                    offset += layer_bytes[layer]
+                    offsets[layer] = offset
         return offsets
 
     def _place(self, nbytes: int) -> int | None:
         """Whole pages begin at a page, so that they can be exchanged for a file's."""
         return self._extents.take(nbytes, 1 if nbytes % mmap.PAGESIZE else mmap.PAGESIZE)
 
-    def _give(self, layer_bytes: tuple[int, ...], offsets: Mapping[int, int]) -> None:
-        for layer, offset in offsets.items():
-            self._extents.give(offset, layer_bytes[layer])
+    def _give(self, offsets: Mapping[int, int]) -> None:
+        for offset in offsets.values():
+            self._extents.give_back(offset)
 
 
 def _runs(layers: list[int]) -> Iterable[list[int]]:

@@ -84,11 +84,7 @@ class Lane:
     units: tuple[int, ...] = ()
 
     def captures_on(self, backend: CudaBackend) -> CaptureStream:
-        """The stream that its graphs are captured on, made if there is none.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """The stream that its graphs are captured on, made if there is none."""
         if self.capture_stream is None:
             made = CaptureStream(backend, self.green, self._capture_ended)
             self.capture_stream = made

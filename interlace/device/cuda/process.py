@@ -28,7 +28,6 @@ from interlace.core.request import Batch
 from interlace.device.base import Done
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.worker.wire import (
-    BatchStarved,
     Carved,
     CarveLane,
     DropFetch,
@@ -48,20 +47,18 @@ from interlace.device.cuda.worker.wire import (
     StageInputs,
     StageRequest,
     ToGpu,
-    WeightServerSetup,
     decode_from_gpu,
 )
-from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
+from interlace.device.process.batch_frames import failure_of, finish, finish_run, run_frame
 from interlace.device.process.link import FrameProtocol, PendingRequest, ProcessSpawner, WorkerLink
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.wire import (
-    BatchResult,
     Column,
     EvictWeights,
-    Failed,
     Loaded,
     LoadModel,
     RunBatch,
+    Starved,
     UnloadModel,
 )
 from interlace.shm.arena import Arena
@@ -143,7 +140,7 @@ class GpuProcess:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        setup: GpuSetup | WeightServerSetup,
+        setup: GpuSetup,
         arena: Arena | None,
         held: HeldBatches,
         settings: CudaSettings,
@@ -157,7 +154,7 @@ class GpuProcess:
         self.faults = FaultLog()
         self._worn = False
         self._setup = setup
-        self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
+        self.rest_us = setup.rest_us
         self._settings = settings
         self._on_started: OnStarted = lambda failure: None
         self._releases: list[Callable[[], None]] = []
@@ -189,7 +186,7 @@ class GpuProcess:
         self._change(work, what, partial(finish_load, work, done))
 
     def unload(self, work: Unload, done: Done) -> None:
-        self._change(work, UnloadModel(work.model), partial(finish_move, work, done))
+        self._change(work, UnloadModel(work.model), partial(finish, work, done))
 
     def run(self, work: Run, done: Done) -> None:
         """Execute a batch, from its model's ring if its rows are staged there.
@@ -204,7 +201,8 @@ class GpuProcess:
         what = f"batch {batch.id} of {batch.model}"
         name = work.partition
         asked = GpuRequest(name, name, frame, slot, alone=batch.attempt > 1)
-        if self._ask(asked, partial(self._ran, work, done), work.limit_ms / 1000.0, what):
+        finished = partial(finish_run, work, self.outputs, name, done, True)
+        if self._ask(asked, finished, work.limit_ms / 1000.0, what):
             self.outputs.told()
 
     def stage(self, work: CopyInputs, done: Done) -> None:
@@ -221,7 +219,7 @@ class GpuProcess:
             asked = GpuRequest(what, work.partition, frame)
         else:
             asked = GpuRequest(what, "", EvictWeights(work.model, work.layers))
-        moved = partial(finish_move, work, done)
+        moved = partial(finish, work, done)
         self._ask(asked, moved, self._settings.limits.load_s, what)
 
     def cancel_fetch(self, model: str) -> None:
@@ -289,7 +287,7 @@ class GpuProcess:
                 _log.info("%s: %s", self._settings.gpu.id, text)
             case RestartWanted():
                 self._worn = True
-            case BatchStarved(line=line):
+            case Starved(line=line):
                 # That replies are not delivered is not the GPU's fault: its batch gets more time.
                 self.link.extend(line, self._settings.patience_s)
                 if self.outputs is not None:
@@ -351,17 +349,6 @@ class GpuProcess:
         self.partitions.discard(partition)
         self.releasing.discard(partition)
 
-    def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
-        assert self.outputs is not None
-        self.outputs.feed(work.partition)
-        if not isinstance(answer, BatchResult):
-            done(WorkFinished(work, failure=failure_of(answer)))
-            return
-        batch = work.batch
-        if answer.held:
-            self.outputs.hold(batch.id)
-        done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
-
 
 def _start_words(ready: GpuReady) -> str:
     steps = ", ".join(f"{name} {took_s:.1f}" for name, took_s in ready.took_s)
@@ -385,17 +372,6 @@ def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
         Column(tensor.name, tensor.datatype, tensor.shape, (), (), ())
         for tensor in batch.requests[0].inputs
     )
-
-
-def finish_move(work: Unload | Fetch | Evict, done: Done, answer: GpuAnswer | Failure) -> None:
-    """Work whose answer says no more than that it is done."""
-    done(WorkFinished(work, failure=failure_of(answer)))
-
-
-def failure_of(answer: GpuAnswer | Failure) -> Failure | None:
-    if isinstance(answer, Failure):
-        return answer
-    return Failure(answer.detail) if isinstance(answer, Failed) else None
 
 
 #: Requests in a frame at most, which has a limit in bytes.

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from interlace.core.messages import Failure
 from interlace.device.cuda.process import GpuProcess, OnStarted
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.device.cuda.worker.wire import GpuSetup
 from interlace.device.process.link import ProcessSpawner
 from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.spawner import SpawnCallbacks
@@ -271,9 +271,16 @@ class GpuProcesses:
         if self._weight_server is None:
             settings = self._settings
             Path(path).unlink(missing_ok=True)
-            names = (settings.backend, settings.lanes, settings.opener)
-            kept = (settings.keep_bytes, settings.choices)
-            setup = WeightServerSetup(settings.uuid, *names, path, *kept)
+            setup = GpuSetup(
+                settings.uuid,
+                settings.backend,
+                settings.lanes,
+                settings.opener,
+                os.getpid(),
+                keep_bytes=settings.keep_bytes,
+                choices=settings.choices,
+                lends=path,
+            )
             self._weight_server = GpuProcess(
                 self._loop, setup, None, self._held, settings, self._dead
             )

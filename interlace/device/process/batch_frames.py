@@ -1,12 +1,16 @@
-"""Batches as frames: requests to columns of references, outputs to tensors of each request."""
+"""Work as frames and answers as ends of work: requests to columns, outputs to tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from interlace.core.messages import Failure, Run, Work, WorkFinished
 from interlace.core.request import Batch, Request, Timing
 from interlace.core.tensor import Span, Tensor
-from interlace.device.process.wire import BatchOutput, BatchResult, Column, RunBatch
+from interlace.device.base import Done
+from interlace.device.process.output_arena import OutputArena
+from interlace.device.process.wire import BatchOutput, BatchResult, Column, Failed, RunBatch
 
 
 def run_frame(
@@ -52,7 +56,38 @@ def request_outputs(batch: Batch, ran: BatchResult) -> tuple[tuple[Tensor, ...],
     )
 
 
-def batch_timing(batch: Batch, ran: BatchResult) -> Timing:
+def failure_of(answer: object, spared: bool = True) -> Failure | None:
+    """Why work failed; ``None`` if it did not.
+
+    A worker killed from outside is blamed on what it ran unless that is ``spared``.
+    """
+    if isinstance(answer, Failure):
+        return answer if spared else replace(answer, innocent=False)
+    if isinstance(answer, Failed):
+        return Failure(answer.detail, bad_input=answer.bad_input)
+    return None
+
+
+def finish(work: Work, done: Done, answer: object) -> None:
+    """End work whose answer says no more than whether it is done."""
+    done(WorkFinished(work, failure=failure_of(answer)))
+
+
+def finish_run(
+    work: Run, outputs: OutputArena, line: str, done: Done, spared: bool, answer: object
+) -> None:
+    """End a batch of a line, whose ``outputs`` are kept until they are freed."""
+    outputs.feed(line)
+    if not isinstance(answer, BatchResult):
+        done(WorkFinished(work, failure=failure_of(answer, spared)))
+        return
+    batch = work.batch
+    if answer.held:
+        outputs.hold(batch.id)
+    done(WorkFinished(work, request_outputs(batch, answer), None, _timing(batch, answer)))
+
+
+def _timing(batch: Batch, ran: BatchResult) -> Timing:
     """The worker's phases; the queue time is not the worker's to know."""
     times_ms = 0.0, ran.input_ms, ran.infer_ms, ran.output_ms
     return Timing(*times_ms, batch.rows, ran.began_ns, ran.ended_ns, ran.executed_rows)

@@ -234,7 +234,9 @@ class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """A batch waits for output memory: free what is delivered. Not an answer."""
+    """The batch of a line waits for output memory: free what is delivered. Not an answer."""
+
+    line: str = ""
 
 
 class Copied(msgspec.Struct, array_like=True, tag=20, frozen=True):

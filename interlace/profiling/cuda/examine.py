@@ -54,7 +54,6 @@ def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> 
     """Everything the task asks of one model.
 
     Raises:
-        CudaError: the GPU failed.
         Exception: the model does not open or run.
     """
     layers: tuple[LayerProfile, ...] = ()

@@ -140,9 +140,6 @@ def strains(
 
     ``model`` runs one execution and returns its ms; ``peaks`` are the rates of readers alone on
     all SMs. A model too slow to end once beside a reader says nothing.
-
-    Raises:
-        CudaError: the GPU failed.
     """
     found: list[MemoryContention] = []
     for reader in readers.kinds:

@@ -167,7 +167,7 @@ def test_layers_that_find_no_place_are_read_in_the_file(rig: WeightsRig) -> None
     assert rig.free_bytes <= 8192  # less than a layer
     assert rig.answers("p") == rig.answers("q") == rig.warm
     evict(rig)
-    rig.weights._extents.give(taken, rig.weights.arena.size_bytes - rig.free_bytes)
+    rig.weights._extents.give_back(taken)
 
 
 def test_a_cancelled_fetch_ends_once_and_its_memory_returns(rig: WeightsRig) -> None:

@@ -25,11 +25,7 @@ _ONE: Final = (1, 1, 1)
 
 
 def wait_refusal(backend: CudaBackend, mapped: MappedMemory) -> str:
-    """Why a graph does not wait for an event that another stream records late; empty if it does.
-
-    Raises:
-        CudaError: the GPU failed.
-    """
+    """Why a graph does not wait for an event that another stream records late; empty if it does."""
     driver, spin = backend.driver, backend.kernels.spin
     with ExitStack() as steps:
         own, other = driver.stream(), driver.stream()

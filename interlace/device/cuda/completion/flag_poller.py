@@ -94,9 +94,6 @@ class InFlightSequences:
 
         An event of our own would not do: one that was never recorded has ended, which the driver
         says without a look at the GPU.
-
-        Raises:
-            CudaError: the GPU failed.
         """
         for stream in self._streams.values():
             driver.idle(stream)

@@ -240,6 +240,7 @@ _ADVICE: Final = {
 class CudaError(ReadableError):
     """A driver call failed.
 
+    Whatever works on a GPU may raise it; docstrings name it where there is more to say.
     ``name`` is the driver's name of the error. ``sticky``: the process must be started anew.
     """
 

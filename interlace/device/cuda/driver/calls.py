@@ -57,11 +57,7 @@ class PrimaryContext:
         return call(function, *arguments)
 
     def enter_once(self) -> None:
-        """Have a context current on this thread, for calls past ``call``.
-
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """Have a context current on this thread, for calls past ``call``."""
         # Frameworks use the same primary context, so nobody else makes another one current.
         if not getattr(self._threads, "current", False):
             self.enter(None)
@@ -77,11 +73,7 @@ class PrimaryContext:
 
     @contextmanager
     def pushed(self) -> Iterator[Any]:
-        """The context, current on this thread meanwhile; then that which was before.
-
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """The context, current on this thread meanwhile; then that which was before."""
         call(cu.cuCtxPushCurrent, self._context)
         self._threads.current = True
         try:

@@ -125,7 +125,6 @@ class StaticInputs:
         """
         Raises:
             MemoryError: what is needed and what there is.
-            CudaError: the GPU failed.
         """
         self.slots = tuple(slots)
         self._driver = driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.lanes import CaptureStream
@@ -13,20 +13,14 @@ _WARM: Final = 3
 _RUNS: Final = 20
 
 
-class Stopwatch(Protocol):
-    def __call__(
-        self, backend: CudaBackend, stream: CaptureStream, run: Callable[[], object]
-    ) -> float:
-        """Time of one execution, in ms."""
+#: The ms that one execution on a stream takes.
+Stopwatch = Callable[[CudaBackend, CaptureStream, Callable[[], object]], float]
 
 
 def graph_ms(backend: CudaBackend, stream: CaptureStream, run: Callable[[], object]) -> float:
     """The mean over replays one after the other, between two events.
 
     The lane need not be idle, but is timed with what runs on it.
-
-    Raises:
-        CudaError: the GPU failed.
     """
     driver = backend.driver
     kept: list[object] = []

@@ -119,11 +119,7 @@ class GreenContexts:
         return self._made.keys()
 
     def prepare(self, masks: Iterable[int]) -> None:
-        """Make contexts for masks, until one is refused.
-
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """Make contexts for masks, until one is refused."""
         try:
             for mask in masks:
                 if mask not in self._made:
@@ -133,11 +129,7 @@ class GreenContexts:
                 raise
 
     def of(self, mask: int, held: Collection[int]) -> GreenContext:
-        """The context of a mask. One that is not ``held`` makes room for it, best an unused one.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """The context of a mask. One that is not ``held`` makes room for it, best an unused one."""
         if mask not in self._made:
             try:
                 self._made[mask] = self._make(mask)
@@ -208,9 +200,6 @@ class GreenLanes(Lanes):
 
         How many fit is not documented, so a refusal only ends it; ``carve`` makes what is missing.
         Returns how many contexts there are.
-
-        Raises:
-            CudaError: the GPU failed.
         """
         wanted = ladder(self.atoms) if rungs is None else rungs
         self.contexts.prepare(rung.mask for rung in wanted if rung.mask != self.atoms.whole)

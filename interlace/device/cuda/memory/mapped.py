@@ -9,8 +9,8 @@ from threading import Lock
 from typing import Final, Protocol
 
 from interlace.device.cuda.driver.api import MappedBlock
-from interlace.device.cuda.memory.pooled import Slabs
-from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.device.cuda.memory.pooled import GRANULE_BYTES, Slabs
+from interlace.shm.extents import rounded
 
 #: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
 _SLAB_BYTES: Final = 1 << 22
@@ -57,7 +57,7 @@ class MappedMemory:
             if found is None:
                 # The first slab is what was asked for at the start, maybe most of the memory.
                 grown = min(self._slab_bytes, _GROWN_BYTES) if self._blocks else self._slab_bytes
-                size = max(grown, RangeAllocator.rounded(nbytes))
+                size = max(grown, rounded(nbytes, GRANULE_BYTES))
                 block = self._source.allocate_mapped(size)
                 self._blocks[block.host] = block
                 self._slabs.add(block.host, size)

@@ -8,14 +8,16 @@ from threading import Lock
 from typing import Any, Final
 
 from interlace.device.cuda.driver.api import CudaError, DeviceMemory, Driver
-from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.shm.extents import Extents, rounded
+
+GRANULE_BYTES: Final = 512  #: as the driver's own allocations
 
 
 class Slabs:
     """Which addresses of which slabs are taken; it touches no memory, and has no lock."""
 
     def __init__(self) -> None:
-        self._slabs: dict[int, RangeAllocator] = {}  # by first address
+        self._slabs: dict[int, Extents] = {}  # by first address
         self._owners: dict[int, int] = {}  # the slab of each address that is taken
 
     @property
@@ -35,7 +37,7 @@ class Slabs:
 
     def add(self, begin: int, nbytes: int) -> None:
         """A slab of so many bytes at that address."""
-        self._slabs[begin] = RangeAllocator(nbytes)
+        self._slabs[begin] = Extents(nbytes, GRANULE_BYTES)
 
     def remove(self, begin: int) -> None:
         """A slab of which nothing is taken is given back."""
@@ -136,11 +138,7 @@ class PooledDriver:
                 steps.callback(self._driver.free, begin)
 
     def trim(self) -> None:
-        """Give slabs of which nothing is taken back to the driver; what runs may wait for it.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """Give slabs of which nothing is taken back to the driver; what runs may wait for it."""
         with self._lock:
             for begin in self._slabs.unused:
                 self._slabs.remove(begin)
@@ -148,7 +146,7 @@ class PooledDriver:
 
     def _more(self, nbytes: int) -> None:
         """A slab with room for so much, with some to spare if there is memory for it."""
-        needed = RangeAllocator.rounded(nbytes)
+        needed = rounded(nbytes, GRANULE_BYTES)
         try:
             self._add(max(needed, _part(self._driver, _MORE_BYTES)))
         except CudaError as error:

@@ -107,11 +107,7 @@ class DeviceRing:
             self._readers[one] -= 1
 
     def close(self) -> None:
-        """Give the memory back; the ring is idle.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """Give the memory back; the ring is idle."""
         with ExitStack() as steps:  # every step is tried
             steps.callback(self._driver.free, self._memory)
             steps.callback(self._words.close)
@@ -244,7 +240,6 @@ class DeviceRings:
 
         Raises:
             ValueError: something of it is on its way or runs.
-            CudaError: the driver refused.
         """
         ring = self._rings.get(model)
         if ring is None:

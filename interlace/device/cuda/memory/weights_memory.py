@@ -15,7 +15,8 @@ from typing import Final
 from interlace.device.cuda.driver.api import CopyGroup, CudaError, Driver, MappedBlock, Piece
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.device.cuda.memory.pooled import GRANULE_BYTES
+from interlace.shm.extents import Extents, rounded
 
 #: The driver's own allocation touches with one thread: 16 GiB took 7.9 s, so 1.6 (cuDF #23457).
 _THREADS: Final = 8
@@ -246,7 +247,7 @@ class WeightsMemory:
         with ExitStack() as undo:
             self._slab = driver.allocate(nbytes)
             undo.callback(driver.free, self._slab)
-            self._ranges = RangeAllocator(nbytes)
+            self._ranges = Extents(nbytes, GRANULE_BYTES)
             self.paths = self._found(peers, note, undo)  # before the host's memory is page-locked
             self.host = MappedMemory(TouchedPages(driver), host_bytes)
             undo.callback(self.host.close)
@@ -272,30 +273,23 @@ class WeightsMemory:
         """A stream of no copies: behind what it has, all is there that was sent until now.
 
         What was sent earlier is there earlier, so two ends are told in order.
-
-        Raises:
-            CudaError: the driver refused.
         """
         self._after_all((self._arrived,))
         return self._arrived
 
     def line_up(self) -> None:
-        """What is sent from now on, over whichever link, comes behind all that was sent.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """What is sent from now on, over whichever link, comes behind all that was sent."""
         if self.paths:
             self._after_all(self.incoming)
 
     def take(self, sizes: Sequence[int]) -> list[int | None]:
         """A place for each size, side by side if there is room for that; ``None`` where is none."""
-        rounded = [RangeAllocator.rounded(size) for size in sizes]
+        whole_sizes = [rounded(size, GRANULE_BYTES) for size in sizes]
         with self._lock:
-            whole = self._ranges.take(sum(rounded)) if sizes else None
+            whole = self._ranges.take(sum(whole_sizes)) if sizes else None
             if whole is not None:
-                return [self._slab + begin for begin in self._ranges.split(whole, rounded)]
-            found = [self._ranges.take(size) for size in rounded]
+                return [self._slab + begin for begin in self._ranges.split(whole, whole_sizes)]
+            found = [self._ranges.take(size) for size in whole_sizes]
         return [None if begin is None else self._slab + begin for begin in found]
 
     def give_back(self, address: int) -> None:

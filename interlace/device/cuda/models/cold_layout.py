@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from interlace.device.cuda.driver.api import Piece
-from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.device.cuda.memory.pooled import GRANULE_BYTES
 from interlace.device.cuda.models.weights import TensorPlacement
+from interlace.shm.extents import rounded
 
 
 class ModuleCall(NamedTuple):
@@ -160,7 +161,7 @@ def cold_layout(tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) 
             if names:
                 end += -(-tensor.nbytes // _ALIGN_BYTES) * _ALIGN_BYTES
         if end > begin:  # as places are cut, so that a group is one copy
-            end = begin + RangeAllocator.rounded(end - begin)
+            end = begin + rounded(end - begin, GRANULE_BYTES)
         layers[index] = ColdLayer(calls[index].module, begin, end - begin, tables[index])
         window_bytes = window_bytes if tables[index] else end
     ordered = [layers[index] for index in range(len(calls))]

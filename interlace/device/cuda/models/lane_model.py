@@ -69,11 +69,7 @@ class LaneModel:
             keep_up(self._weights.backend, stream)
 
     def fill(self) -> list[int]:
-        """Send what the window lacks after it; where each table's rows are read.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """Send what the window lacks after it; where each table's rows are read."""
         weights, window, groups = self._weights, self.window, list[CopyGroup]()
         if window.holder is not weights:
             window.holder, window.filled = weights, set()
@@ -95,19 +91,11 @@ class LaneModel:
         return [weights.address(index) for index in weights.tables]
 
     def launched(self) -> None:
-        """A batch is behind what was sent: the window is its own until it ends.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """A batch is behind what was sent: the window is its own until it ends."""
         self._driver.record(self.window.done, self._lane.stream)
 
     def left(self, layers: Collection[int]) -> None:
-        """Those layers leave the GPU's memory; what is in the window stays.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """Those layers leave the GPU's memory; what is in the window stays."""
         if self.window.holder is self._weights:
             for stream in self._weights.memory.incoming:
                 self._driver.wait(stream, self.window.done)

@@ -132,7 +132,6 @@ class LoadedModel:
         Raises:
             MemoryLimitError: it takes more than its operator allows.
             MemoryError, DeviceMemoryError: the GPU has no room.
-            CudaError: the GPU failed.
             Exception: the model fails in the only variant that is allowed.
         """
         job = partial(self._prepare, lane, batches)

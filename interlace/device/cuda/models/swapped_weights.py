@@ -176,11 +176,7 @@ class SwappedWeights:
         return self._ready[group]
 
     def evict(self, layers: Collection[int]) -> None:
-        """Give the places of these layers back, for what is copied after their last use.
-
-        Raises:
-            CudaError: the driver refused.
-        """
+        """Give the places of these layers back, for what is copied after their last use."""
         for lane in list(self.lanes.values()):  # the loader may add one meanwhile
             lane.left(layers)
         groups = {self._group_of[index] for index in layers if index in self.held}

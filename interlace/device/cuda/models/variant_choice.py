@@ -42,7 +42,6 @@ def place_weights(
 
     Raises:
         MemoryError: what is needed and what there is.
-        CudaError: the GPU failed.
     """
     weights = DeviceWeights.allocate(backend.driver, lay_out(model.originals, variant, model.exact))
     try:

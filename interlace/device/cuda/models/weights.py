@@ -73,7 +73,6 @@ class DeviceWeights:
         """
         Raises:
             MemoryError: what is needed and what there is.
-            CudaError: the GPU failed.
         """
         return cls(driver, layout, allocate(driver, max(1, layout.nbytes), "its weights"), False)
 
@@ -130,7 +129,6 @@ def allocate(driver: Driver, nbytes: int, what: str) -> int:
 
     Raises:
         MemoryError: what is needed and what there is.
-        CudaError: the GPU failed.
     """
     try:
         return driver.allocate(nbytes)

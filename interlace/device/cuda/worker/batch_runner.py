@@ -120,11 +120,7 @@ class BatchRunner:
                 self.advance(partition)
 
     def advance(self, partition: GpuPartition) -> None:
-        """Launch the batches that wait, as far as the partition has room for them.
-
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """Launch the batches that wait, as far as the partition has room for them."""
         while len(partition.flights) < DEPTH and partition.batches:
             waiting = partition.batches[0]
             if self._lonely and not self._may_begin(waiting.asked):

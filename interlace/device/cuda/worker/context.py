@@ -29,7 +29,7 @@ from interlace.device.cuda.worker.model_cache import ModelCache
 from interlace.device.cuda.worker.stager import InputStager
 from interlace.device.cuda.worker.weight_fetcher import WeightFetcher
 from interlace.device.cuda.worker.weight_server import WeightBorrower
-from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.device.cuda.worker.wire import GpuSetup
 from interlace.shm.arena import Arena, ArenaMap
 
 #: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
@@ -151,13 +151,9 @@ class StartTimes:
 
 
 def weight_server_models(
-    setup: WeightServerSetup, note: Callable[[str], None], steps: ExitStack
+    setup: GpuSetup, note: Callable[[str], None], steps: ExitStack
 ) -> tuple[ModelCache, Lane]:
-    """The models of a process that only lends weights, and the lane that they are tried on.
-
-    Raises:
-        CudaError: the GPU or its driver refused.
-    """
+    """The models of a process that only lends weights, and the lane that they are tried on."""
     backend = made_backend(setup.backend, setup.gpu, steps)
     mapped = MappedMemory(backend.driver)
     steps.callback(mapped.close)
@@ -173,7 +169,7 @@ def weight_server_models(
 
 
 def _load_context(
-    setup: GpuSetup | WeightServerSetup,
+    setup: GpuSetup,
     backend: CudaBackend,
     memory: MappedMemory,
     flag: Callable[[int], MappedBlock],
@@ -193,11 +189,7 @@ def _load_context(
 
 
 def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:
-    """The backend that ``module:function`` makes; ``steps`` close it.
-
-    Raises:
-        CudaError: the GPU or its driver refused.
-    """
+    """The backend that ``module:function`` makes; ``steps`` close it."""
     backend: CudaBackend = resolve_name(maker)(gpu)
     steps.callback(backend.driver.close)
     steps.callback(backend.driver.unload_kernels, backend.kernels.module)

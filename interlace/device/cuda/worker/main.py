@@ -25,7 +25,6 @@ from interlace.device.cuda.worker.wire import (
     GpuSetup,
     Notice,
     ToGpu,
-    WeightServerSetup,
     decode_to_gpu,
 )
 from interlace.device.cuda.worker.worker import GpuWorker
@@ -73,10 +72,10 @@ def _serve(frames: BlockingFrameSocket[FromGpu, ToGpu]) -> int:
             frames.send(Notice(text))
 
     try:
-        if isinstance(setup, WeightServerSetup):
-            return _keep(setup, frames, note)
         if not isinstance(setup, GpuSetup):
             raise ValueError(f"a {type(setup).__name__} frame is not expected here")
+        if setup.lends:
+            return _keep(setup, frames, note)
         context = GpuContext(setup, note)
     except Exception as error:
         frames.send(GpuReply("", Failed(error_text("the GPU's process could not start", error))))
@@ -94,10 +93,10 @@ def _serve(frames: BlockingFrameSocket[FromGpu, ToGpu]) -> int:
     return 0
 
 
-def _keep(setup: WeightServerSetup, frames: BlockingFrameSocket[FromGpu, ToGpu], note: Note) -> int:
+def _keep(setup: GpuSetup, frames: BlockingFrameSocket[FromGpu, ToGpu], note: Note) -> int:
     with ExitStack() as steps:
         server = WeightServer(
-            setup.path, frames.fileno(), *weight_server_models(setup, note, steps)
+            setup.lends, frames.fileno(), *weight_server_models(setup, note, steps)
         )
         frames.send(GpuReply("", Ready()))
         server.serve()

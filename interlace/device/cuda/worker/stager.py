@@ -40,9 +40,6 @@ class InputStager:
 
         Requests whose slots follow each other are copied together. Returns the answer if nothing
         of it is on its way.
-
-        Raises:
-            CudaError: the GPU failed.
         """
         failures = [""] * len(stage.requests)
         for group in _groups(stage.requests):

@@ -53,11 +53,7 @@ class WeightFetcher:
         return (line for _, line in self._begun)
 
     def fetch(self, line: str, weights: SwappedWeights | None, asked: FetchWeights) -> Answers:
-        """Begin now or later; ``ended`` gives the answer, if it is not here already.
-
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """Begin now or later; ``ended`` gives the answer, if it is not here already."""
         refusal = _refusal(weights, asked.layers, asked.count)
         if weights is None or refusal:
             return [(line, Failed(f"model {asked.model}: {refusal}"))]
@@ -71,11 +67,7 @@ class WeightFetcher:
         return [(one.line, Failed(f"fetch of {model}: cancelled")) for one in given_up]
 
     def ended(self, sequence: int) -> Answers:
-        """The link has come so far.
-
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """The link has come so far."""
         answers: list[tuple[str, GpuAnswer]] = []
         while self._begun and self._begun[0][0] <= sequence:
             answers.append((self._begun.popleft()[1], WeightsMoved()))

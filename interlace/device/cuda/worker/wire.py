@@ -20,6 +20,7 @@ from interlace.device.process.wire import (
     LoadModel,
     Ready,
     RunBatch,
+    Starved,
     Unloaded,
     UnloadModel,
 )
@@ -30,6 +31,7 @@ from interlace.device.process.wire import (
 class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     """The first frame: which GPU, how it is partitioned, where outputs go.
 
+    One that ``lends`` only keeps weights, which others read through a socket at that path.
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     The thread that polls for ends of batches rests ``rest_us`` between looks, or takes a core of
@@ -42,9 +44,9 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     lanes: str
     opener: str
     owner_pid: int
-    arena: int  #: where outputs are published, made by the main process
-    arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
-    patience_s: float  #: how long a batch waits for output memory
+    arena: int = 0  #: where outputs are published, made by the main process
+    arenas: tuple[int, ...] = ()  #: where inputs will lie, registered before anything is served
+    patience_s: float = 0.0  #: how long a batch waits for output memory
     lender: str = ""  #: socket of the process that lends weights; empty: weights of its own
     handle_context: LibraryChoice = "auto"
     keep_bytes: int = 0  #: as in ``CudaSettings``
@@ -52,21 +54,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     rest_us: int = 0
     weights_bytes: int = 0  #: as in ``Gpu``
     peers: int = 0  #: as in ``HostLinks``: the GPUs that the process sees behind its own
-
-
-class WeightServerSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
-    """The first frame of a process that keeps weights and lends them through a socket at ``path``.
-
-    The rest as in ``GpuSetup``.
-    """
-
-    gpu: str
-    backend: str
-    lanes: str
-    opener: str
-    path: str
-    keep_bytes: int = 0
-    choices: str = ""
+    lends: str = ""
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
@@ -141,9 +129,7 @@ class DropFetch(msgspec.Struct, array_like=True, tag=24, frozen=True):
     model: str
 
 
-ToGpu = (
-    GpuSetup | WeightServerSetup | GpuRequest | FreeBatches | ForgetInputs | ForgetArena | DropFetch
-)
+ToGpu = GpuSetup | GpuRequest | FreeBatches | ForgetInputs | ForgetArena | DropFetch
 
 # ---------------------------------------------------------------------------- GPU to main process
 
@@ -204,12 +190,6 @@ class GpuFailed(msgspec.Struct, array_like=True, tag=14, frozen=True):
     lines: tuple[str, ...]
 
 
-class BatchStarved(msgspec.Struct, array_like=True, tag=18, frozen=True):
-    """The batch of this line waits for output memory: free what is delivered. Not an answer."""
-
-    line: str
-
-
 class Notice(msgspec.Struct, array_like=True, tag=15, frozen=True):
     """Something an operator should read. Not an answer."""
 
@@ -220,7 +200,7 @@ class RestartWanted(msgspec.Struct, array_like=True, tag=21, frozen=True):
     """The process serves well, and is to be started anew when it has no partitions. No answer."""
 
 
-FromGpu = GpuReply | BatchStarved | GpuFailed | Notice | RestartWanted
+FromGpu = GpuReply | Starved | GpuFailed | Notice | RestartWanted
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode

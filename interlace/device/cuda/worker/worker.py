@@ -19,7 +19,6 @@ from interlace.device.cuda.worker.partition import (
 )
 from interlace.device.cuda.worker.weight_fetcher import Answers
 from interlace.device.cuda.worker.wire import (
-    BatchStarved,
     Carved,
     CarveLane,
     DropFetch,
@@ -42,6 +41,7 @@ from interlace.device.process.wire import (
     FreeBatches,
     LoadModel,
     RunBatch,
+    Starved,
     UnloadModel,
 )
 from interlace.shm.frame_socket import BlockingFrameSocket
@@ -70,7 +70,7 @@ class GpuWorker:
             self._partitions,
             patience_s,
             self._answer,
-            lambda line: frames.send(BatchStarved(line)),
+            lambda line: frames.send(Starved(line)),
             self._changes.begin,
         )
         self._checked_s = time.monotonic()

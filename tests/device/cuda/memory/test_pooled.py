@@ -4,48 +4,16 @@ import ctypes
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.memory import weights_memory
 from interlace.device.cuda.memory.pooled import PooledDriver
-from interlace.device.cuda.memory.ranges import ALIGN_BYTES, RangeAllocator
 from interlace.device.cuda.memory.weights_memory import TouchedPages, available_bytes
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 
 MIB = 1 << 20
 SMALL = H100._replace(memory_bytes=64 * MIB)
-
-
-@given(
-    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5000)), max_size=60),
-    size=st.integers(0, 40 * ALIGN_BYTES),
-)
-def test_ranges_never_overlap_and_come_together_again(
-    steps: list[tuple[bool, int]], size: int
-) -> None:
-    ranges, taken = RangeAllocator(size), dict[int, int]()
-    for take, number in steps:
-        if take:
-            begin = ranges.take(number)
-            if begin is None:
-                continue
-            assert begin % ALIGN_BYTES == 0 and begin + number <= size
-            end = begin + RangeAllocator.rounded(number)
-            assert all(end <= one or one + there <= begin for one, there in taken.items())
-            taken[begin] = end - begin
-        elif taken:
-            begin = sorted(taken)[number % len(taken)]
-            del taken[begin]
-            ranges.give_back(begin)
-        assert ranges.free_bytes == ranges.size_bytes - sum(taken.values())
-    for begin in taken:
-        ranges.give_back(begin)
-    assert ranges.empty
-    if ranges.size_bytes:
-        assert ranges.take(ranges.size_bytes) == 0  # one piece again
 
 
 def test_models_come_and_go_without_the_driver() -> None:

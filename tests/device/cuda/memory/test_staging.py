@@ -14,7 +14,7 @@ from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.ranges import ALIGN_BYTES
+from interlace.device.cuda.memory.pooled import GRANULE_BYTES
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.memory.staging import DeviceRings, StagedPart
 from interlace.shm.arena import Arena, ArenaMap
@@ -188,7 +188,7 @@ def test_closing_tries_all_rings(pool: Pool) -> None:
     left = [one.begin for one in pool.driver._memory._ranges if one.live and one.kind == "device"]
     assert len(left) == 1
     pool.driver.free(left[0])
-    assert pool.memory.used_bytes == ALIGN_BYTES  # the flag
+    assert pool.memory.used_bytes == GRANULE_BYTES  # the flag
 
 
 @given(
