@@ -22,8 +22,8 @@ from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.memory.budget import MemoryBudget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
-from interlace.device.cuda.models.lane_model import LaneModel
 from interlace.device.cuda.models.loaded import LoadContext, LoadedModel
+from interlace.device.cuda.models.swapped_weights import LaneModel
 from interlace.device.cuda.streams import StreamLanes
 from interlace.device.cuda.worker.context import stopwatch_of
 from interlace.formats import open_torch

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from interlace.assembly.accelerators import Accelerators, WeightsFolder
 from interlace.assembly.machine import drafts, find_models
 from interlace.control.model_preparer import ModelPreparer
@@ -27,6 +25,7 @@ from interlace.profiling.cpu.task import CoresTask
 from interlace.profiling.cuda import task as gpu_task
 from interlace.profiling.cuda.nvml import Nvml, NvmlError
 from interlace.profiling.cuda.task import GpuTask
+from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
 from interlace.profiling.extra_metrics import (
     ExtraMetrics,
     count_dram_use,
@@ -34,6 +33,7 @@ from interlace.profiling.extra_metrics import (
     side_by_side,
     with_parts,
 )
+from interlace.profiling.findings import CoresTask, GpuTask, PartsTask
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.store import FillResult, ProfileStore, fill
@@ -43,7 +43,8 @@ from interlace.shm.arena import Arena, ArenaMap
 
 OpenNvml = Callable[[str], Nvml]
 #: The process that takes models apart, what it is asked, its environment.
-PartsTask = tuple[str, msgspec.Struct, Mapping[str, str]]
+#: A task, and the environment of the process that carries it out.
+AskedParts = tuple[PartsTask, Mapping[str, str]]
 
 
 def check(wanted: ExtraMetrics, where: Accelerators) -> None:
@@ -122,7 +123,7 @@ class ExtraProfiling:
             weights.close()
         self._keep(models, profiles, after)
 
-    def _of_gpu(self, models: Sequence[Model]) -> PartsTask:
+    def _of_gpu(self, models: Sequence[Model]) -> AskedParts:
         settings, wanted = self._settings, self._wanted
         task = GpuTask(
             settings.uuid,
@@ -133,12 +134,12 @@ class ExtraProfiling:
             reader_placements(settings.gpu) if wanted.pressure else (),
             handle_context=settings.handle_context,
         )
-        return gpu_task.PROCESS, task, settings.environment(100)
+        return task, settings.environment(100)
 
-    def _of_cores(self, models: Sequence[Model], weights_dir: str | None) -> PartsTask:
+    def _of_cores(self, models: Sequence[Model], weights_dir: str | None) -> AskedParts:
         cpu = self._where.cpu
         task = CoresTask(cpu.cores, tuple(models), weights_dir, models_dir=cpu.models_dir)
-        return cores_task.PROCESS, task, {}
+        return task, {}
 
     @property
     def _settings(self) -> CudaSettings:

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.hardware import Gpu
 from interlace.core.messages import Load, Unload
@@ -17,8 +15,7 @@ from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_
 from interlace.profiling.corun_partitions import keep_busy, measure_coruns
 from interlace.profiling.cuda.nvml import Nvml, NvmlError
 from interlace.profiling.cuda.readers import pressure
-from interlace.profiling.cuda.task import ReaderPlacement
-from interlace.profiling.findings import PartFindings, take_apart
+from interlace.profiling.findings import PartFindings, PartsTask, ReaderPlacement, take_apart
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.samples import SampleInputs
 
@@ -64,8 +61,7 @@ def _points(rig: Rig, profile: Profile) -> dict[int, tuple[int, ...]]:
 
 
 async def with_parts(
-    process: str,
-    task: msgspec.Struct,
+    task: PartsTask,
     environment: Mapping[str, str],
     known: Known,
     counted: Mapping[str, Mapping[tuple[int, int], float]],
@@ -79,7 +75,7 @@ async def with_parts(
         MeasureError: that process did not start or end.
     """
     after: dict[str, Profile] = {}
-    for found in await take_apart(process, task, environment):
+    for found in await take_apart(task, environment):
         if found.error:
             failures.append(f"{DeploymentKey.parse(found.model).name}: {found.error}")
             continue

@@ -1,17 +1,20 @@
-"""What taking a model apart found, and the process of its own in which that is done."""
+"""Models taken apart in a process of their own: what it is asked, and what it finds."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import msgspec
 
+from interlace.core.model import Model
 from interlace.core.profile import LayerProfile, MemoryContention
+from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.profiling.rig import MeasureError
 
 
@@ -33,12 +36,57 @@ class PartFindings(msgspec.Struct, frozen=True):
     cold_ms: float = 0.0
 
 
+class CoresTask(msgspec.Struct, frozen=True):
+    """Models whose layers are measured on these cores, with their weights' files where told.
+
+    The process reads ``models_dir`` and no files of others, if it is given.
+    """
+
+    process: ClassVar[str] = "interlace.profiling.cpu.process_main"
+
+    cores: tuple[int, ...]
+    models: tuple[Model, ...]
+    weights_dir: str | None
+    takes: int = 7
+    models_dir: str = ""
+
+
+class ReaderPlacement(msgspec.Struct, frozen=True):
+    """A model's share of the GPU, and those of readers beside it, one after the other."""
+
+    share_pct: int
+    beside_pct: tuple[int, ...]
+
+
+class GpuTask(msgspec.Struct, frozen=True):
+    """Models to take apart on one GPU.
+
+    ``backend`` and ``lanes`` are ``module:function``, as in ``GpuSetup``; ``gpu`` is a UUID;
+    ``handle_context`` as in ``CudaSettings``. ``flush_bytes`` is more than its L2 holds (50 MiB on
+    an H100).
+    """
+
+    process: ClassVar[str] = "interlace.profiling.cuda.examine"
+
+    gpu: str
+    backend: str
+    lanes: str
+    models: tuple[Model, ...]
+    layers: bool = False
+    places: tuple[ReaderPlacement, ...] = ()  #: where readers are set beside the models
+    flush_bytes: int = 128 << 20
+    handle_context: LibraryChoice = "auto"
+
+
+PartsTask = CoresTask | GpuTask
+
+
 async def take_apart(
-    module: str, task: msgspec.Struct, environment: Mapping[str, str], timeout_s: float = 600.0
+    task: PartsTask, environment: Mapping[str, str], timeout_s: float = 600.0
 ) -> list[PartFindings]:
     """The findings of all models of a task; those after a fault of the device are missing.
 
-    ``module`` runs as a process: it reads the task's file and writes a line a model.
+    The task's ``process`` reads its file and writes a line a model.
 
     Raises:
         MeasureError: the process did not start, or did not end in time.
@@ -50,7 +98,7 @@ async def take_apart(
         # It imports what this process does: nothing that a folder where it was started looks like.
         settings = {"PYTHONPATH": os.pathsep.join(sys.path), **environment}
         words = ["env", *(f"{name}={value}" for name, value in settings.items())]
-        words += [sys.executable, "-P", "-m", module, str(asked), str(answered)]
+        words += [sys.executable, "-P", "-m", task.process, str(asked), str(answered)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*words, stderr=pipe, stdout=pipe)
         try:
@@ -69,3 +117,21 @@ async def take_apart(
 def _read(file: Path) -> list[PartFindings]:
     lines: Iterable[bytes] = file.read_bytes().splitlines() if file.exists() else ()
     return [msgspec.json.decode(line, type=PartFindings) for line in lines]
+
+
+def write_findings(
+    path: str, models: Sequence[Model], measure: Callable[[Model], PartFindings]
+) -> bool:
+    """Measure each model and write its line at once; false if the GPU failed, which ends it."""
+    with Path(path).open("ab", buffering=0) as file:
+        for model in models:
+            lost = False
+            try:
+                found = measure(model)
+            except Exception as error:
+                found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")
+                lost = getattr(error, "sticky", False)
+            file.write(msgspec.json.encode(found) + b"\n")
+            if lost:
+                return False
+    return True

@@ -14,8 +14,7 @@ import msgspec
 from interlace.core.model import Format, Model
 from interlace.device.process.sandbox import confine
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel
-from interlace.profiling.cpu.task import CoresTask
-from interlace.profiling.findings import PartFindings
+from interlace.profiling.findings import CoresTask, PartFindings, write_findings
 
 
 def measure_layers(model: Model, threads: int, weights_dir: str | None, takes: int) -> PartFindings:
@@ -66,15 +65,13 @@ def main(task_file: str, findings_file: str) -> None:
     task = msgspec.json.decode(Path(task_file).read_bytes(), type=CoresTask)
     os.sched_setaffinity(0, task.cores)
     tempfile.tempdir = os.path.dirname(task_file)
-    with Path(findings_file).open("ab", buffering=0) as file:
-        if task.models_dir:
-            confine(Path(task.models_dir), filter(None, (task.weights_dir,)))
-        for model in task.models:
-            try:
-                found = measure_layers(model, len(task.cores), task.weights_dir, task.takes)
-            except Exception as error:
-                found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")
-            file.write(msgspec.json.encode(found) + b"\n")
+    if task.models_dir:
+        confine(Path(task.models_dir), filter(None, (task.weights_dir,)))
+
+    def measure(model: Model) -> PartFindings:
+        return measure_layers(model, len(task.cores), task.weights_dir, task.takes)
+
+    write_findings(findings_file, task.models, measure)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.backend.trials import library_threads
-from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph
+from interlace.device.cuda.graphs.stopwatch import between_events
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.models.opening import PortableModel, open_portable
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
@@ -27,8 +27,13 @@ from interlace.device.cuda.worker.context import made_backend, stopwatch_of
 from interlace.formats.runner import WARM_RUNS
 from interlace.profiling.cuda.layers import GraphTimer, measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
-from interlace.profiling.cuda.task import GpuTask, ReaderPlacement
-from interlace.profiling.findings import BatchStrains, PartFindings
+from interlace.profiling.findings import (
+    BatchStrains,
+    GpuTask,
+    PartFindings,
+    ReaderPlacement,
+    write_findings,
+)
 
 Execute = Callable[[], object]
 
@@ -144,16 +149,10 @@ def executed(one: PlacedModel, rows: int) -> Iterator[Callable[[], float]]:
     with ExitStack() as steps:
         captured = one.backend.threads.run(one.lane.green, recorded)
         steps.callback(captured.close)
-        begin, end = driver.event(timing=True), driver.event(timing=True)
-        steps.callback(driver.destroy_event, begin)
-        steps.callback(driver.destroy_event, end)
+        taken_ms = steps.enter_context(between_events(driver, stream))
 
         def once_ms() -> float:
-            driver.record(begin, stream)
-            driver.launch_graph(captured.executable, stream)
-            driver.record(end, stream)
-            driver.synchronize(stream)
-            return driver.elapsed_ms(begin, end)
+            return taken_ms(lambda: driver.launch_graph(captured.executable, stream))
 
         once_ms()  # the first launch uploads the graph
         yield once_ms
@@ -196,18 +195,11 @@ def main(task_file: str, findings_file: str) -> None:
         threads = library_threads(task.handle_context, backend, lanes, print)
         steps.callback(threads.close)
         backend = backend._replace(threads=threads)
-        lost = False
-        file = steps.enter_context(Path(findings_file).open("ab", buffering=0))
-        for model in task.models:
-            try:
-                found = examine(task, model, backend, lanes)
-            except Exception as error:
-                found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")
-                lost = isinstance(error, CudaError) and error.sticky
-            file.write(msgspec.json.encode(found) + b"\n")
-            if lost:
-                steps.pop_all()  # nothing can be given back to a GPU that failed
-                return
+        whole = write_findings(
+            findings_file, task.models, lambda model: examine(task, model, backend, lanes)
+        )
+        if not whole:
+            steps.pop_all()  # nothing can be given back to a GPU that failed
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
+from interlace.device.cuda.graphs.stopwatch import between_events
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.cold_layout import ModuleCall, is_table, module_calls
 
@@ -93,21 +94,9 @@ class GraphTimer:
             captured.close()
 
     def _median_ms(self, launch: GpuWork) -> float:
-        driver, stream = self.backend.driver, self.lane.stream
-        begin, end = driver.event(timing=True), driver.event(timing=True)
-        taken: list[float] = []
-        try:
-            for take in range(self.takes + 1):
-                driver.record(begin, stream)
-                launch()
-                driver.record(end, stream)
-                driver.synchronize(stream)
-                if take:  # the first one uploads
-                    taken.append(driver.elapsed_ms(begin, end))
-        finally:
-            driver.destroy_event(begin)
-            driver.destroy_event(end)
-        return statistics.median(taken)
+        with between_events(self.backend.driver, self.lane.stream) as taken_ms:
+            taken_ms(launch)  # the first one uploads
+            return statistics.median(taken_ms(launch) for _ in range(self.takes))
 
     def _flush(self) -> None:
         self._scratch.fill_(1.0)

@@ -25,8 +25,7 @@ from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cpu import layer_bench
 from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench, LayeredModel
 from interlace.profiling.cpu.process_main import measure_layers
-from interlace.profiling.cpu.task import PROCESS, CoresTask
-from interlace.profiling.findings import take_apart
+from interlace.profiling.findings import CoresTask, take_apart
 from tests.formats.making import (
     F32,
     a_model,
@@ -128,7 +127,7 @@ def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path:
     good = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
     bare = a_model(Format.ONNX, identity_onnx(tmp_path / "bare", F32, "N", 4), name="bare")
     task = CoresTask((0,), (bare, good), str(tmp_path), takes=1)
-    refused, found = asyncio.run(take_apart(PROCESS, task, {}))
+    refused, found = asyncio.run(take_apart(task, {}))
     assert "it has no weights to share" in refused.error
     assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
 
@@ -145,7 +144,7 @@ def test_the_process_reads_the_models_and_no_other_files(tmp_path: Path) -> None
         a_model(Format.FACTORY, write_factory(tmp_path / "models/thief", thief), name="thief"),
     )
     task = CoresTask((0,), models, str(tmp_path / "weights"), 1, str(tmp_path / "models"))
-    honest, onnx, refused = asyncio.run(take_apart(PROCESS, task, {}))
+    honest, onnx, refused = asyncio.run(take_apart(task, {}))
     assert (honest.error, len(honest.layers)) == ("", 5)
     assert onnx.error == "" and onnx.layers
     assert "PermissionError" in refused.error
@@ -159,7 +158,7 @@ def test_a_folder_that_is_called_as_a_module_is_not_imported(
     monkeypatch.chdir(tmp_path)
     model = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
     task = CoresTask((0,), (model,), str(tmp_path), takes=1)
-    (found,) = asyncio.run(take_apart(PROCESS, task, {}))
+    (found,) = asyncio.run(take_apart(task, {}))
     assert not found.error
 
 

@@ -14,9 +14,14 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.profile import LayerProfile, MemoryContention, Profile
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.profiling.cuda.layers import BETWEEN
-from interlace.profiling.cuda.task import PROCESS, GpuTask, ReaderPlacement
 from interlace.profiling.extra_metrics import reader_placements, with_findings
-from interlace.profiling.findings import BatchStrains, PartFindings, take_apart
+from interlace.profiling.findings import (
+    BatchStrains,
+    GpuTask,
+    PartFindings,
+    ReaderPlacement,
+    take_apart,
+)
 from interlace.profiling.rig import MeasureError
 
 CODE = """
@@ -43,7 +48,7 @@ def model(folder: Path, name: str, code: str = CODE) -> Model:
 def test_layers_come_back_and_a_broken_model_is_named(tmp_path: Path) -> None:
     good, bad = model(tmp_path, "good"), model(tmp_path, "bad", "def create_model(): return 1")
     task = GpuTask("", BACKEND, LANES, (bad, good), layers=True, flush_bytes=4096)
-    broken, found = asyncio.run(take_apart(PROCESS, task, {}))
+    broken, found = asyncio.run(take_apart(task, {}))
     assert (broken.model, broken.layers) == (bad.key, ())
     assert "create_model()" in broken.error
     assert (found.model, found.error) == (good.key, "")
@@ -54,14 +59,14 @@ def test_layers_come_back_and_a_broken_model_is_named(tmp_path: Path) -> None:
 def test_a_process_that_cannot_start_says_why() -> None:
     task = GpuTask("", "tests.nowhere:backend", LANES, ())
     with pytest.raises(MeasureError, match=r"No module named 'tests\.nowhere'"):
-        asyncio.run(take_apart(PROCESS, task, {}))
+        asyncio.run(take_apart(task, {}))
 
 
 def test_a_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     slow = model(tmp_path, "slow", "import time\ntime.sleep(60)\n" + CODE)
     task = GpuTask("", BACKEND, LANES, (slow,), layers=True, flush_bytes=4096)
     with pytest.raises(MeasureError, match="did not end in"):
-        asyncio.run(take_apart(PROCESS, task, {}, timeout_s=0.5))
+        asyncio.run(take_apart(task, {}, timeout_s=0.5))
 
 
 @pytest.mark.parametrize("kind", ["h100", "v100", "a100-mig"])
@@ -98,7 +103,7 @@ def test_the_smallest_and_the_largest_batch_are_set_beside_readers(tmp_path: Pat
     task = GpuTask(
         "", BACKEND, LANES, (model(tmp_path, "m"),), places=(ReaderPlacement(48, (24, 48)),)
     )
-    [found] = asyncio.run(take_apart(PROCESS, task, {}))
+    [found] = asyncio.run(take_apart(task, {}))
     assert found.error == ""
     assert [(at.batch, at.share_pct, at.strains) for at in found.strains] == [
         (1, 48, ()),

@@ -19,10 +19,9 @@ from interlace.device.cuda.lanes import CaptureStream, Lane
 from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
-from interlace.device.cuda.models.lane_model import LaneModel, WindowProgram
 from interlace.device.cuda.models.opening import OpenTorch, open_portable
 from interlace.device.cuda.models.precision import VariantResult, candidate_variants, first_line
-from interlace.device.cuda.models.swapped_weights import SwappedWeights
+from interlace.device.cuda.models.swapped_weights import LaneModel, SwappedWeights, WindowProgram
 from interlace.device.cuda.models.variant_choice import (
     VariantChooser,
     borrow_weights,
