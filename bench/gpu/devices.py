@@ -17,8 +17,7 @@ from interlace.device.cuda.backend.library_threads import LibraryContext
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
 from interlace.device.cuda.green_contexts import gpu as green
-from interlace.device.cuda.green_contexts.atoms import Atoms
-from interlace.device.cuda.green_contexts.query import ask_atoms
+from interlace.device.cuda.green_contexts.atoms import Atoms, ask_atoms
 from interlace.device.cuda.mps import MpsControl
 from interlace.device.cuda.settings import CudaSettings, only_gpu
 

@@ -17,7 +17,7 @@ from interlace.core.model import Description, Model
 from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
 from interlace.device.simulated.answers import AnsweringDevice, AnswerWriter, WallTimer
-from interlace.device.simulated.boards import physics_of
+from interlace.device.simulated.physics import physics_of
 from interlace.device.simulated.weights import WeightLinks
 from interlace.profiling.packaged import SimulatedProfiles
 from interlace.shm.arena import ArenaMap

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from interlace.formats.extents_file import WeightUse
-from interlace.formats.runner import Arrived, ArrivingWeights
+from interlace.formats.runner import Arrived, ArrivingWeights, WeightUse
 from interlace.formats.weights_file import WeightsFile
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from interlace.formats.extents_file import Extent, ExtentsFile, WeightUse
+from interlace.formats.runner import Extent, ExtentsFile, WeightUse
 
 ALIGNMENT_BYTES: Final = mmap.PAGESIZE
 _COPY_BYTES: Final = 1 << 20

@@ -12,10 +12,10 @@ import onnxruntime as ort
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
-from interlace.formats.extents_file import Extent
 from interlace.formats.machine import machine_key
 from interlace.formats.onnx_layout import GRAPH, USES, WEIGHTS, OnnxWeightsFile, lay_out, write_uses
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import open_regular
+from interlace.formats.runner import Extent
 from interlace.formats.session_weights import SessionWeights, mapped_pieces
 from interlace.formats.weights_folder import checksum, discard_broken, publish, tell_damaged
 

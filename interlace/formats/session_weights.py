@@ -16,9 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from interlace.formats.extents_file import Extent
 from interlace.formats.onnx_layout import OnnxWeightsFile
-from interlace.formats.runner import Arrived, ArrivingWeights
+from interlace.formats.runner import Arrived, ArrivingWeights, Extent
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = _LIBC.mremap.restype = ctypes.c_void_p

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from interlace.formats.page_cache import LARGE_PAGE_BYTES
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import LARGE_PAGE_BYTES, open_regular
 from interlace.formats.weights_folder import checksum
 
 ALIGNMENT_BYTES: Final = 64

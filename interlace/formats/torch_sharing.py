@@ -14,9 +14,8 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.formats.cold_weights import ColdWeights, weight_uses
-from interlace.formats.extents_file import WeightUse
 from interlace.formats.machine import machine_key, release_free_memory
-from interlace.formats.runner import WARM_RUNS
+from interlace.formats.runner import WARM_RUNS, WeightUse
 from interlace.formats.tensor_file import is_undamaged, storable
 from interlace.formats.weights_file import WeightsFile, header_of, write_weights
 from interlace.formats.weights_folder import publish, tell_damaged

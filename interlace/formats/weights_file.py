@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from interlace.formats.extents_file import Extent, ExtentsFile, WeightUse
+from interlace.formats.runner import Extent, ExtentsFile, WeightUse
 from interlace.formats.tensor_file import HEADER_LIMIT_BYTES, read_table, view, write_tensors
 
 

@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_pages, map_file
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_pages, map_file, open_regular
 
 _LOG = logging.getLogger(__name__)
 

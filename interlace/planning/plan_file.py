@@ -16,7 +16,7 @@ from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, possible
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.user_errors import InputError
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import open_regular
 from interlace.planning.follower import PlanFollower
 from interlace.policy.base import System
 

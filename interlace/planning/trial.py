@@ -13,9 +13,8 @@ import numpy as np
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan, as_rate_rps
 from interlace.core.quantile import quantile
-from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.physics import Physics, physics_of
 from interlace.perf.interference import NO_INTERFERENCE
 from interlace.planning.connected_components import connected_components
 from interlace.planning.parallel import in_parallel

@@ -14,7 +14,7 @@ import numpy as np
 from interlace.core.errors import RepositoryError
 from interlace.core.model import SampleValue
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import open_regular
 from interlace.repository.model_config import ModelConfig
 from interlace.repository.model_settings import ModelSettings
 

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from interlace.formats.cold_weights import ColdWeights, weight_uses
-from interlace.formats.extents_file import WeightUse
 from interlace.formats.page_cache import cached_part, drop_cached
-from interlace.formats.runner import Arrived, ArrivingWeights
+from interlace.formats.runner import Arrived, ArrivingWeights, WeightUse
 from interlace.formats.tensor_file import ALIGNMENT_BYTES
 from interlace.formats.weights_file import WeightsFile, write_weights
 

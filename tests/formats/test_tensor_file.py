@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load
 
-from interlace.formats.extents_file import map_file
 from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_part, drop_cached
+from interlace.formats.runner import map_file
 from interlace.formats.tensor_file import (
     ALIGNMENT_BYTES,
     _in_pieces,

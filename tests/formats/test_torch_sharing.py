@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from interlace.device.process.memory import process_memory
-from interlace.formats.extents_file import WeightUse
 from interlace.formats.page_cache import cached_pages, cached_part, drop_cached, map_file
+from interlace.formats.runner import WeightUse
 from interlace.formats.weights_file import WeightsFile, header_of, write_weights
 from tests.formats.holder import opened
 from tests.formats.making import layers_onnx, write_factory, write_torchscript

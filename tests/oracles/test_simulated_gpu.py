@@ -6,8 +6,14 @@ import pytest
 
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.device.simulated.boards import BOARDS, physics_of
-from interlace.device.simulated.physics import MECHANISMS, RunningBatch, Transfer, equal_rows
+from interlace.device.simulated.physics import (
+    BOARDS,
+    MECHANISMS,
+    RunningBatch,
+    Transfer,
+    equal_rows,
+    physics_of,
+)
 from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.latency import Surface, surface
 from interlace.runtime.clock import SimClock

@@ -18,8 +18,7 @@ from bench.papers.primitives.v100 import profile
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Trait
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.device.simulated.boards import physics_of
-from interlace.device.simulated.physics import MECHANISMS, Physics, Transfer
+from interlace.device.simulated.physics import MECHANISMS, Physics, Transfer, physics_of
 from interlace.perf.latency import surface
 from interlace.sim.record import RunRecord
 

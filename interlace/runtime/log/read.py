@@ -12,7 +12,7 @@ import msgspec
 from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.profile import Profile
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import open_regular
 
 #: How the file of any version begins, and of the version that is written and read.
 ANY_MAGIC: Final = b"interlace event log "

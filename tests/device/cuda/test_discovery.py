@@ -16,8 +16,7 @@ from interlace.assembly import accelerators
 from interlace.core.user_errors import UserError
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.cuda.discovery import NoGpuError, discover, kind_of, visible
-from interlace.device.cuda.green_contexts.atoms import Atoms
-from interlace.device.cuda.green_contexts.query import ask_atoms
+from interlace.device.cuda.green_contexts.atoms import Atoms, ask_atoms
 from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
 from tests.device.cuda.stand_ins import FakeGpu, FakeNvml, control_program
 

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, element_count
+from interlace.device.cuda.memory.parameters import BatchParameters
 from interlace.formats.arrays import given_array, hinted, sample_shape
 from interlace.formats.torch_values import DATATYPES, to_torch
 
-if TYPE_CHECKING:
-    from interlace.device.cuda.graphs.program import RunnableModel
-
 #: The torch types of the v2 datatypes that have a fixed size.
 TORCH_TYPES: Final = {name: dtype for dtype, name in DATATYPES.items()}
+
+
+class RunnableModel(Protocol):
+    """A model on one lane. It reads rows from so many ``tables``, whose addresses follow those of
+    the outputs at each launch."""
+
+    described: Model
+    signature: Signature
+    device: str
+    defaults: Mapping[str, int]
+    tables: int
+
+    def outputs(self, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run on made-up inputs: to be warmed up, measured, or understood.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+
+    def execute(
+        self, values: Mapping[str, torch.Tensor], stream: int, parameters: BatchParameters
+    ) -> tuple[torch.Tensor, ...]:
+        """Run a batch that ``parameters`` describe on a stream, or record it there.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
 
 
 def tensor_at(

@@ -11,18 +11,18 @@ import torch
 
 from interlace.core.errors import RepositoryError
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
-from interlace.device.cuda.backend.tensors import most_rows, sample_inputs
+from interlace.device.cuda.backend.tensors import RunnableModel, most_rows, sample_inputs
 from interlace.device.cuda.driver.api import CudaError
-from interlace.device.cuda.graphs.eager import EagerProgram, output_slots
 from interlace.device.cuda.graphs.program import (
     BatchProgram,
     DefaultedProgram,
     Dims,
+    EagerProgram,
     GraphProgram,
     LaneContext,
-    RunnableModel,
     StaticInputs,
     input_slots,
+    output_slots,
 )
 from interlace.device.cuda.lanes import CaptureStream, Lane
 from interlace.device.cuda.models.precision import first_line, is_sticky

@@ -14,8 +14,7 @@ from typing import Final
 
 from interlace.device.cuda.driver.api import CopyGroup, CudaError, Driver, MappedBlock, Piece
 from interlace.device.cuda.lanes import Lane
-from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.pooled import GRANULE_BYTES
+from interlace.device.cuda.memory.mapped import GRANULE_BYTES, MappedMemory
 from interlace.shm.extents import Extents, rounded
 
 #: The driver's own allocation touches with one thread: 16 GiB took 7.9 s, so 1.6 (cuDF #23457).

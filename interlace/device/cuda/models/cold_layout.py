@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from interlace.device.cuda.driver.api import Piece
-from interlace.device.cuda.memory.pooled import GRANULE_BYTES
+from interlace.device.cuda.memory.mapped import GRANULE_BYTES
 from interlace.device.cuda.models.weights import TensorPlacement
 from interlace.shm.extents import rounded
 

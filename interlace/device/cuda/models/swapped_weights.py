@@ -23,8 +23,7 @@ from torch import nn
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import CopyGroup, CudaError, Piece
-from interlace.device.cuda.graphs.eager import keep_up
-from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
+from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot, keep_up
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.parameters import BatchParameters
 from interlace.device.cuda.memory.weights_memory import WeightsMemory

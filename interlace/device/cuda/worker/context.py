@@ -18,16 +18,13 @@ from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.memory.budget import MemoryBudget
-from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.pooled import PooledDriver
+from interlace.device.cuda.memory.mapped import MappedMemory, PooledDriver
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.memory.staging import DeviceRings
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.loaded import LoadContext, LoadedModel
-from interlace.device.cuda.worker.loader import LoaderThread
-from interlace.device.cuda.worker.model_cache import ModelCache
-from interlace.device.cuda.worker.stager import InputStager
-from interlace.device.cuda.worker.weight_fetcher import WeightFetcher
+from interlace.device.cuda.worker.model_cache import LoaderThread, ModelCache
+from interlace.device.cuda.worker.weight_fetcher import InputStager, WeightFetcher
 from interlace.device.cuda.worker.weight_server import WeightBorrower
 from interlace.device.cuda.worker.wire import GpuSetup
 from interlace.shm.arena import Arena, ArenaMap

@@ -16,7 +16,7 @@ from typing import Final
 
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.worker.context import GpuContext, weight_server_models
-from interlace.device.cuda.worker.loader import freeze_heap
+from interlace.device.cuda.worker.model_cache import freeze_heap
 from interlace.device.cuda.worker.weight_server import WeightServer
 from interlace.device.cuda.worker.wire import (
     FromGpu,

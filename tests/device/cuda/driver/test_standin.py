@@ -160,7 +160,7 @@ def test_a_driver_is_asked_for_its_atoms_in_another_process(
     environment: dict[str, str], atoms: int, mixes: int, found: tuple[int, int, int]
 ) -> None:
     code = (
-        "from interlace.device.cuda.green_contexts.query import ask_atoms; "
+        "from interlace.device.cuda.green_contexts.atoms import ask_atoms; "
         "(one,) = ask_atoms(['GPU-0']); print(one.count, one.atom_sms, one.rest_sms)"
     )
     board = {"STANDIN_ATOMS": str(atoms), "STANDIN_MIXES": str(mixes)}

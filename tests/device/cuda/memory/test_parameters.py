@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from interlace.device.cuda.driver.api import CudaError, MappedBlock
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.memory import mapped
-from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.mapped import MappedMemory, Slabs
 from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels, row_addresses
-from interlace.device.cuda.memory.pooled import Slabs
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 

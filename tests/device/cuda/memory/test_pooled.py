@@ -7,7 +7,7 @@ import pytest
 
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.memory import weights_memory
-from interlace.device.cuda.memory.pooled import PooledDriver
+from interlace.device.cuda.memory.mapped import PooledDriver
 from interlace.device.cuda.memory.weights_memory import TouchedPages, available_bytes
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver

@@ -13,8 +13,7 @@ from interlace.core.tensor import Span
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
-from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.pooled import GRANULE_BYTES
+from interlace.device.cuda.memory.mapped import GRANULE_BYTES, MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.memory.staging import DeviceRings, StagedPart
 from interlace.shm.arena import Arena, ArenaMap

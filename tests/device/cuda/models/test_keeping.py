@@ -14,7 +14,7 @@ import pytest
 from interlace.core.model import Model, Precision
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
-from interlace.device.cuda.memory.pooled import PooledDriver
+from interlace.device.cuda.memory.mapped import PooledDriver
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.worker.model_cache import ModelCache

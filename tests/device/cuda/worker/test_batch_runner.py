@@ -10,10 +10,10 @@ import pytest
 
 from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.worker import loader
+from interlace.device.cuda.worker import model_cache
 from interlace.device.cuda.worker.batch_runner import BatchRunner
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.loader import LoaderThread
+from interlace.device.cuda.worker.model_cache import LoaderThread
 from interlace.device.cuda.worker.partition import GpuPartition, WaitingBatch
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest, GpuSetup
 from interlace.device.process.wire import BatchResult, Column, Failed, RunBatch
@@ -209,7 +209,7 @@ def test_what_was_loaded_is_not_searched_again(made: LoaderThread) -> None:
 def test_what_was_left_behind_is_found_in_the_end(
     made: LoaderThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "_THAW", 3)
+    monkeypatch.setattr(model_cache, "_THAW", 3)
 
     class Node:
         alive = 0
