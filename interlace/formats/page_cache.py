@@ -1,4 +1,4 @@
-"""What of a file is in the page cache, and what on disk only: the kernel is asked (``mincore``)."""
+"""Files: what of them is in the page cache, and that they are regular ones."""
 
 from __future__ import annotations
 

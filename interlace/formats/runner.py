@@ -1,4 +1,4 @@
-"""The one contract of every model format."""
+"""The one contract of every model format, and weights that come and go from their file."""
 
 from __future__ import annotations
 

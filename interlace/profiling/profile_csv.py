@@ -1,4 +1,4 @@
-"""Profiles from a table of latencies: one CSV row for each batch and share that was measured."""
+"""Profiles from tables of latencies and from the output of other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles kept as JSON files: one per architecture, or model, and kind of device."""
+"""Stored profiles, and the measuring of those that are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process that holds a GPU, as the main process sees it: for one partition or for all."""
+"""One process that holds a GPU, as the main process sees it: work as frames, answers, faults."""
 
 from __future__ import annotations
 

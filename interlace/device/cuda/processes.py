@@ -1,4 +1,4 @@
-"""The processes that hold one GPU: one for all partitions, or one for each and one for weights."""
+"""The processes that hold one GPU: a fresh interpreter each, for all partitions or for one."""
 
 from __future__ import annotations
 

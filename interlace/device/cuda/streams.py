@@ -1,4 +1,4 @@
-"""A GPU without partitions: one process, a plain stream for each, as Triton's instances have."""
+"""A GPU without partitions, whose lanes are plain streams; MIG instances, which have one lane."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from interlace.device.cuda.driver.api import Driver, GreenContext
 
 #: Where libraries make their handles: in the GPU's primary context, or in the lane's green one.
 LibraryContext = Literal["primary", "green"]
-#: The same, or what a trial finds when a process starts (``backend.library_trial``).
+#: The same, or what a trial finds when a process starts (``backend.trials``).
 LibraryChoice = Literal["auto", "primary", "green"]
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Tensors at addresses that the driver gave."""
+"""Tensors at addresses that the driver gave, and made-up ones that models are tried with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of the driver: what the devices ask of CUDA. Handles and addresses are integers."""
+"""The contract of the driver, and how its calls fail. Handles and addresses are integers."""
 
 from __future__ import annotations
 

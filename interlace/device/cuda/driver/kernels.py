@@ -1,4 +1,4 @@
-"""Our kernels by name, and what their arguments are."""
+"""Our kernels: what their arguments are, compiled for one kind of GPU by NVRTC, kept on disk."""
 
 from __future__ import annotations
 

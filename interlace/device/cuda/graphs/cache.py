@@ -1,4 +1,4 @@
-"""The programs of one model on one lane."""
+"""The programs of one model on one lane: warmed, captured, and found by shape."""
 
 from __future__ import annotations
 

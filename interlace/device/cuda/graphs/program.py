@@ -1,4 +1,4 @@
-"""A model as a graph: for up to so many rows of fixed shapes, on one lane."""
+"""A model ready to run batches on one lane: as a graph, or its kernels one by one."""
 
 from __future__ import annotations
 

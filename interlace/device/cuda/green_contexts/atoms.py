@@ -1,4 +1,4 @@
-"""The SMs of a GPU as atoms: a set of them is a bit mask, a share is a number of them."""
+"""The SMs of a GPU as atoms: masks and shares, and how the driver is asked for them."""
 
 from __future__ import annotations
 

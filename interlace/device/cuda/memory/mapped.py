@@ -1,4 +1,4 @@
-"""Small pieces of page-locked mapped memory, cut from slabs: each pinning is slow and page-wide."""
+"""Memory cut from slabs, since making it is slow: device memory, and page-locked memory."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ _WORD_BYTES: Final = 8
 
 
 class PinnedSource(Protocol):
-    """Where slabs come from: the driver, or ``touched_pages.TouchedPages``."""
+    """Where slabs come from: the driver, or ``TouchedPages``."""
 
     def allocate_mapped(self, nbytes: int) -> MappedBlock: ...
     def free_mapped(self, mapped: MappedBlock) -> None: ...

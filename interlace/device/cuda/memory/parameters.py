@@ -1,4 +1,4 @@
-"""What changes from batch to batch, in memory that graphs read; their arguments never change."""
+"""What changes from batch to batch, in memory that graphs read, and the kernels that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's weights in the order in which its layers run, and the groups in which they come."""
+"""A model's modules in the order in which they run, and where their weights lie and come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a model's folder to something that runs on the GPU's memory."""
+"""From a model's folder, of torch or ONNX, to something that runs on the GPU's memory."""
 
 from __future__ import annotations
 

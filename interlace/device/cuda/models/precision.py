@@ -1,4 +1,4 @@
-"""Which variant of a model is served: the fastest one whose results are close to FP32's."""
+"""The ways in which a model can be executed, and how close their results are to FP32."""
 
 from __future__ import annotations
 

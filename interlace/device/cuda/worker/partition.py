@@ -1,4 +1,4 @@
-"""One partition in the process that holds the GPU: its batches in order, its changes in order."""
+"""One partition in the process: its models, its batches on their way, and changes of it."""
 
 from __future__ import annotations
 
