@@ -97,7 +97,7 @@ class CpuPartition:
         self.link.ask(LoadModel(model, work.batches, work.cold), question)
 
     def unload(self, work: Unload, done: Done) -> None:
-        answer = partial(finish, work, done)
+        answer = partial(finish, work, done, spared=False)
         question = PendingRequest(answer, self._limits.load_s, f"unload {work.model}")
         self.link.ask(UnloadModel(work.model), question)
 
@@ -177,7 +177,7 @@ class CpuPartition:
         return None
 
     def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
-        failure = failure_of(answer)
+        failure = failure_of(answer, spared=False)
         done(WorkFinished(work, failure=failure, units=() if failure else self.cores))
 
 

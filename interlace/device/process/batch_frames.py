@@ -68,9 +68,9 @@ def failure_of(answer: object, spared: bool = True) -> Failure | None:
     return None
 
 
-def finish(work: Work, done: Done, answer: object) -> None:
+def finish(work: Work, done: Done, answer: object, spared: bool = True) -> None:
     """End work whose answer says no more than whether it is done."""
-    done(WorkFinished(work, failure=failure_of(answer)))
+    done(WorkFinished(work, failure=failure_of(answer, spared)))
 
 
 def finish_run(

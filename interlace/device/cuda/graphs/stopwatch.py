@@ -21,9 +21,7 @@ Stopwatch = Callable[[CudaBackend, CaptureStream, Callable[[], object]], float]
 
 
 @contextmanager
-def between_events(
-    driver: Driver, stream: int
-) -> Iterator[Callable[[Callable[[], object]], float]]:
+def between_events(driver: Driver, stream: int) -> Iterator[TimeLaunch]:
     """A function that returns the ms from before a launch on a stream to its end."""
     with ExitStack() as steps:
         begin, end = driver.event(timing=True), driver.event(timing=True)
