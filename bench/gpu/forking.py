@@ -18,7 +18,7 @@ from interlace.device.cuda.processes import LaunchSpec, ProcessLauncher, Running
 #: Not onnxruntime, which starts a thread when it is imported.
 PRELOAD: Final = (
     "torch",
-    "interlace.device.cuda.worker.main",
+    "interlace.device.cuda.worker.worker",
     "interlace.device.cuda.models.loaded",
 )
 
@@ -68,7 +68,7 @@ class _Forked:
 def _become(descriptor: Any, name: str, environment: Mapping[str, str], owner: int) -> None:
     number = descriptor.detach()
     os.environ.update(environment)
-    from interlace.device.cuda.worker.main import main
+    from interlace.device.cuda.worker.worker import main
 
     threading.Thread(target=end_with, args=(owner,), name="owner", daemon=True).start()
     main(number, os.getppid(), name)

@@ -18,7 +18,7 @@ from interlace.core.model import Description, Format, Model, TrustedModels
 from interlace.core.profile import Profile
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
-from interlace.profiling.beside import NeighbourSlowdowns
+from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.profile_file import values_text
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import Rig

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -14,11 +16,14 @@ import msgspec
 
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
-from interlace.core.profile import Profile
+from interlace.core.profile import Profile, Profiles
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.version import __version__
 from interlace.perf.interference import CoRunner
 from interlace.perf.slowdown import Observation
+from interlace.perf.interference import CoRunner, slowed_profile
+from interlace.perf.slowdown.learned import LearnedInterference, fit_learned
+from interlace.perf.slowdown.observation import Observation, from_profiles
 
 
 class Interval(NamedTuple):
@@ -241,3 +246,55 @@ def read_coruns(path: Path, digests: Mapping[str, str] | None = None) -> list[Co
         return found.seen
     same = {name for name, digest in digests.items() if found.digests.get(name) == digest}
     return [one for one in found.seen if same >= {r.model for r in (one.runner, *one.neighbours)}]
+
+
+_log = logging.getLogger(__name__)
+
+
+def learned_interference(seen: Sequence[CoRun], profiles: Profiles) -> LearnedInterference | None:
+    """Slowdowns learned from the co-runs of models with profiles; ``None`` if none ran long enough.
+
+    Raises:
+        ValueError: co-runs in shares below any of the profiles'.
+    """
+    usable = [one for one in observations(seen) if one.models <= profiles.keys()]
+    return fit_learned(usable, from_profiles(profiles)) if usable else None
+
+
+class NeighbourSlowdowns:
+    """Co-runs of one kind of accelerator, as ``interlace profile --corun`` keeps them in a folder.
+
+    Every model that it was asked about since is taken for a neighbour of the others. Without
+    co-runs of models that are still the same, profiles stay as they were measured alone; a file
+    that cannot be used is a warning.
+    """
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._path = corun_path(folder, kind)
+        self._digests: dict[str, str] = {}
+        self._alone: dict[str, Profile] = {}
+
+    def busy(self, models: Sequence[Model], alone: Mapping[str, Profile]) -> dict[str, Profile]:
+        """The profiles of ``models``, by deployment key, beside busy neighbours."""
+        asked = [one for one in models if one.key in alone and alone[one.key].points]
+        for one in asked:
+            self._digests[one.name] = one.digest
+            self._alone[one.name] = replace(alone[one.key], model=one.name)
+        learned = self._learned()
+        if learned is None:
+            return dict(alone)
+        beside, busy = list(self._alone.values()), dict(alone)
+        for one in asked:
+            slowed = slowed_profile(replace(alone[one.key], model=one.name), learned, beside)
+            busy[one.key] = replace(slowed, model=alone[one.key].model)
+        _log.info("slowdowns by neighbours are learned from %s", self._path)
+        return busy
+
+    def _learned(self) -> LearnedInterference | None:
+        try:
+            return learned_interference(read_coruns(self._path, self._digests), self._alone)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            _log.warning("%s: co-runs are not used: %s", self._path, error)
+            return None

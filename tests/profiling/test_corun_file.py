@@ -11,8 +11,13 @@ from interlace.core.model import Model
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.tables import TableError
 from interlace.perf.interference import CoRunner
-from interlace.profiling.beside import NeighbourSlowdowns
-from interlace.profiling.corun import CoRun, corun_path, read_coruns, save_coruns
+from interlace.profiling.corun import (
+    CoRun,
+    NeighbourSlowdowns,
+    corun_path,
+    read_coruns,
+    save_coruns,
+)
 from tests.profiling.fakes import make_model
 
 runners = st.builds(CoRunner, st.sampled_from("abc"), st.integers(1, 64), st.integers(1, 100))

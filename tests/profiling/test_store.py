@@ -316,9 +316,9 @@ def test_of_one_architecture_one_is_measured(tmp_path: Path) -> None:
         found = in_virtual_time(device.clock, fill(rig, models, ProfileStore(tmp_path), SETTINGS))
         assert set(found.measured) == expected
         assert found.profiles.keys() == {model.key for model in models}
-        for model in models:
-            assert found.profiles[model.key].model == model.key
-            assert found.profiles[model.key].digest == model.digest
+        for known in models:
+            assert found.profiles[known.key].model == known.key
+            assert found.profiles[known.key].digest == known.digest
         first, second = (found.profiles[model.key] for model in models[:2])
         assert first.points == second.points
 

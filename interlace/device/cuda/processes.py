@@ -27,7 +27,7 @@ from interlace.shm.arena import Arena, ArenaMap
 
 _CODE: Final = (
     "import json, sys; descriptor, owner, name, sys.path[:] = json.loads(sys.argv[1]); "
-    "from interlace.device.cuda.worker.main import main; main(descriptor, owner, name)"
+    "from interlace.device.cuda.worker.worker import main; main(descriptor, owner, name)"
 )
 #: Read by CUDA and torch once, when they start. More hardware queues, so that lanes do not wait for
 #: each other's launches; kernels loaded when they are first launched, since all of torch's take
