@@ -23,8 +23,8 @@ from bench.gpu.bench import Bench, Entry
 from bench.gpu.rows import Row, failed, flow
 from bench.harness import processes
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.processes import BEFORE_CUDA
 from interlace.device.cuda.mps import quit_abandoned
+from interlace.device.cuda.processes import BEFORE_CUDA
 
 #: What the devices' own processes start CUDA with.
 ENVIRONMENT: Final[Mapping[str, str]] = BEFORE_CUDA

@@ -16,12 +16,6 @@ from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError, UserError
 from interlace.perf.cold_start import as_allowed
 from interlace.planning.scenario import Scenario
-from interlace.profiling.beside import NeighbourSlowdowns
-from interlace.perf.latency import surface
-from interlace.planning.memory_plan import MemoryPlan, layered_models, tried_memory
-from interlace.planning.plan_file import save_plan
-from interlace.planning.systems import system_of
-from interlace.policy.base import System
 from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore, SignatureStore
 from interlace.repository.folder import ModelFolder

@@ -20,12 +20,7 @@ from interlace.core.user_errors import InputError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, save_coruns
-from interlace.profiling.cpu import task as cores_task
-from interlace.profiling.cpu.task import CoresTask
-from interlace.profiling.cuda import task as gpu_task
 from interlace.profiling.cuda.nvml import Nvml, NvmlError
-from interlace.profiling.cuda.task import GpuTask
-from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
 from interlace.profiling.extra_metrics import (
     ExtraMetrics,
     count_dram_use,

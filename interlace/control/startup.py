@@ -24,9 +24,8 @@ from interlace.core.model import Format, Model
 from interlace.core.tables import counted
 from interlace.device.base import Registers
 from interlace.profiling.progress import OnSweepStep, telling
-from interlace.repository.draft import Draft
 from interlace.profiling.store import FillResult
-from interlace.repository import Draft
+from interlace.repository.draft import Draft
 
 _log = logging.getLogger(__name__)
 

@@ -28,10 +28,6 @@ from interlace.planning.scenario_file import (
     parted_workloads,
     rate_parts,
 )
-from interlace.profiling.beside import learned_interference
-from interlace.profiling.corun import read_coruns
-from interlace.planning.copies import copy_names, of_copies, parted_workloads, rate_parts
-from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
 from interlace.profiling.corun import learned_interference, read_coruns
 from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import (

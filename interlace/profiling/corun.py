@@ -19,11 +19,8 @@ from interlace.core.model import Model
 from interlace.core.profile import Profile, Profiles
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.version import __version__
-from interlace.perf.interference import CoRunner
-from interlace.perf.slowdown import Observation
 from interlace.perf.interference import CoRunner, slowed_profile
-from interlace.perf.slowdown.learned import LearnedInterference, fit_learned
-from interlace.perf.slowdown.observation import Observation, from_profiles
+from interlace.perf.slowdown import LearnedInterference, Observation, fit_learned, from_profiles
 
 
 class Interval(NamedTuple):

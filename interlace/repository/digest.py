@@ -14,9 +14,8 @@ from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.node import ModelFiles
-from interlace.formats.regular_file import open_regular
-from interlace.repository.folder import check_name, folder_names
 from interlace.formats.page_cache import open_regular
+from interlace.repository.folder import check_name, folder_names
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000

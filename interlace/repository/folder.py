@@ -11,7 +11,7 @@ from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import MODEL_FILES, Format
-from interlace.formats.regular_file import open_regular
+from interlace.formats.page_cache import open_regular
 from interlace.repository.model_config import ModelConfig, parse_pbtxt
 
 _POINTER: Final = b"version https://git-lfs"

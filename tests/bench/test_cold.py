@@ -16,8 +16,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.loading import HostTier
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.eviction import least_recently_used
-from interlace.policy.load_order import first_come
-from interlace.policy.prefetch import on_demand
+from interlace.policy.load_order import first_come, on_demand
 from interlace.sim.arrivals import Arrivals
 from tests.profiling.cpu.test_layers import CODE
 

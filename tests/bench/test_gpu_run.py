@@ -21,15 +21,6 @@ from hypothesis import strategies as st
 from bench.gpu.checks.course import BUNDLE, ROWS, bundle
 from bench.gpu.parts import END_S, MOST_S, PARTS, Part, granted_s
 from bench.gpu.rows import Row, Verdict, as_line, attempt, failed, judged, law, seen, skipped
-from bench.gpu.bench import Bench
-from bench.gpu.findings import NAME, ROWS, Findings, bundle, unpack
-from bench.gpu.parts import Part
-from bench.gpu.rows import Row, Verdict, failed, judged, law, seen
-from bench.gpu.run import Course, end_daemons, main, nvml_open, run, temporary
-from bench.gpu.show import Screen, again
-from bench.gpu.switches import Switches, choose, chosen
-from interlace.device.cuda.green_contexts.atoms import Atoms
-from tests.device.cuda.stand_ins import control_program
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What serves requests over a network, and what only the examples or other formats need.

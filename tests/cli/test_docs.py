@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from interlace.sim.report.figures import Latency, ModelReport, Report
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
+from interlace.sim.report import Latency, ModelReport, Report
 from interlace.sim.workload.parse import KEYS
 
 ROOT = Path(__file__).parents[2]

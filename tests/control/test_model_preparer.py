@@ -10,9 +10,6 @@ import pytest
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.model import TrustedModels
 from interlace.core.profile import LayerProfile
-from interlace.profiling.fill import FillResult
-from interlace.profiling.store import ProfileStore
-from interlace.core.trust import TrustedModels
 from interlace.profiling.store import FillResult, ProfileStore
 from tests.builders import line_profile
 

@@ -14,7 +14,6 @@ from interlace.core.profile import LayerProfile, Profiles
 from interlace.device.base import Done
 from interlace.device.simulated.running_batches import Timer
 from interlace.perf.cold_start import HostMemory
-from interlace.perf.host_memory import HostMemory
 
 
 class WeightPiece(NamedTuple):

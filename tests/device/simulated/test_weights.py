@@ -11,12 +11,8 @@ from interlace.core.hardware import Gpu
 from interlace.core.loading import HostLinks, HostTier, LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import Evict, Fetch, WorkFinished
 from interlace.core.profile import LayerProfile, Profile
-from interlace.device.simulated.weight_links import WeightLinks, WeightPiece
-from interlace.device.simulated.weights import SimulatedWeights
-from interlace.perf.cold_start import HostMemory, layer_times, planned
 from interlace.device.simulated.weights import SimulatedWeights, WeightLinks, WeightPiece
-from interlace.perf.cold_start import layer_times, planned
-from interlace.perf.host_memory import HostMemory
+from interlace.perf.cold_start import HostMemory, layer_times, planned
 from interlace.runtime.clock import SimClock
 
 LAYERS = tuple(LayerProfile(str(index), 100, 2.0, 1.0, 3.0) for index in range(4))

@@ -19,10 +19,8 @@ from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
 from interlace.device.process.sandbox import why_unconfined
 from interlace.formats.cold_weights import WeightWatcher
-from interlace.formats.extents_file import Extent, WeightUse
-from interlace.perf.cold_start import on_disk
 from interlace.formats.runner import Extent, WeightUse
-from interlace.perf.disk_tier import on_disk
+from interlace.perf.cold_start import on_disk
 from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cpu import layer_bench
 from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench, LayeredModel
