@@ -10,7 +10,6 @@ from interlace.testing import (
     cold_laws,
     dispatcher_laws,
     fairness_laws,
-    packer_laws,
     planner_laws,
     run_laws,
 )
@@ -19,7 +18,6 @@ from tests.builders import distinct_rows
 #: Parts of a system that the laws of a module check.
 CHECKED = {
     planner_laws: ("planner", "packer"),
-    packer_laws: ("packer",),
     dispatcher_laws: ("dispatcher",),
     run_laws: ("dispatcher",),
     fairness_laws: ("dispatcher",),
