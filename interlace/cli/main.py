@@ -30,6 +30,7 @@ COMMANDS: Final = (
         "router", "One address for many nodes: a request goes to the one that can answer first."
     ),
     Command("fleet", "One plan and one address for many nodes."),
+    Command("run", "Execute one model in this process and print its outputs."),
     Command("profile", "Measure models on this machine's GPU or cores and store the profiles."),
     Command(
         "plan",

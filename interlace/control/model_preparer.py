@@ -202,7 +202,7 @@ class ModelPreparer:
         known = [model for model in models if model.key in found.profiles]
         self._warn_of_cached(known, found)
         whole = [model for model in known if not found.profiles[model.key].layers]
-        apart = one_of_each(whole)
+        apart = one_of_each([model for model in whole if model.format is not Format.PYTHON])
         if apart:
             doing = f"measuring the layers of {', '.join(model.name for model in apart)}"
             async with telling(_log, lambda: doing):

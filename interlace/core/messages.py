@@ -279,7 +279,8 @@ class WorkFinished(Message, frozen=True):
     """A piece of work ended: it succeeded if ``failure is None``.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the
-    worker's phases. For ``CreatePartition``, ``units`` are the cores or SMs granted; for ``Load``,
+    worker's phases; ``errors``, if not empty, one entry per request: why the model refused it.
+    For ``CreatePartition``, ``units`` are the cores or SMs granted; for ``Load``,
     ``resident_bytes`` what the model holds there.
     """
 
@@ -289,6 +290,7 @@ class WorkFinished(Message, frozen=True):
     timing: Timing = Timing()
     units: tuple[int, ...] = ()
     resident_bytes: int = 0
+    errors: tuple[ServeError | None, ...] = ()
 
 
 class PartitionLost(Message, frozen=True):

@@ -26,6 +26,7 @@ class Format(Enum):
     EXPORTED = "exported"  #: model.pt2 (torch.export)
     HUGGINGFACE = "huggingface"  #: config.json and model.safetensors
     FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
+    PYTHON = "python"  #: model.py with ``class TritonPythonModel``
     ENSEMBLE = "ensemble"  #: an app: config.pbtxt alone, which names other models
     PROFILE = "profile"  #: profile.csv: what a model takes, without the model; simulated alone
 
@@ -36,6 +37,7 @@ MODEL_FILES: Final[Mapping[Format, str]] = {
     Format.TORCHSCRIPT: "model.pt",
     Format.EXPORTED: "model.pt2",
     Format.FACTORY: "model.py",
+    Format.PYTHON: "model.py",
 }
 
 
@@ -54,7 +56,8 @@ class ServiceTerms:
 
     ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it. Where weights
     come and go, those of a ``resident`` one stay, and others' for ``keep_s`` after a batch; at most
-    ``most_weights_bytes`` of them are ever brought, and the rest is read where it lies.
+    ``most_weights_bytes`` of them are ever brought, and the rest is read where it lies. ``stacked``
+    hands a Python backend model one request for a whole batch.
     """
 
     slo_ms: float
@@ -67,6 +70,7 @@ class ServiceTerms:
     resident: bool = False
     keep_s: float = 0.0
     most_weights_bytes: int | None = None
+    stacked: bool = False
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -99,6 +103,7 @@ class Model:
     for dims that are -1, per input, used to profile and warm up. ``values`` are their contents
     where the operator gives them.
     Models of one ``architecture`` differ in their weights alone; empty if that is not known.
+    ``config_json`` is the ModelConfig of a Python backend model as JSON; empty for other formats.
     """
 
     name: str
@@ -114,6 +119,7 @@ class Model:
     architecture: str = ""
     values: Mapping[str, SampleValue] = field(default_factory=dict)
     file: str = ""
+    config_json: str = ""
 
     @property
     def source(self) -> Path:
@@ -129,7 +135,9 @@ class Model:
 #: Formats whose files are programs: opening or running one does what its author wants. torch
 #: evaluates expressions of a ``.pt2`` as Python, and TorchScript reads and writes files. All other
 #: formats, and all configs, are data.
-CODE_FORMATS: Final = frozenset({Format.FACTORY, Format.TORCHSCRIPT, Format.EXPORTED})
+CODE_FORMATS: Final = frozenset(
+    {Format.FACTORY, Format.PYTHON, Format.TORCHSCRIPT, Format.EXPORTED}
+)
 #: How the names of their files end.
 CODE_SUFFIXES: Final = tuple(Path(MODEL_FILES[form]).suffix for form in CODE_FORMATS)
 

@@ -28,13 +28,20 @@ class Outcome(Enum):
     FAILED = "failed"  #: the model or its device failed
 
 
+class CallContext(Struct, frozen=True, array_like=True, gc=False):
+    """What a client says besides tensors: the request's id, and its parameters as JSON."""
+
+    id: str = ""
+    parameters: str = ""
+
+
 class Request(Struct, frozen=True, array_like=True, gc=False):
     """One call of one deployed model. Times are ms on the runtime's clock.
 
     ``model`` is the deployment key (name, version and generation), not the public name. ``rows``
     counts toward the model's batch limit. Requests of equal ``shape`` may share a batch. The
     larger ``priority`` the later served (1 is the most urgent, 0 the model's default, as in
-    Triton).
+    Triton). ``context`` is given where the model's code can read it.
     """
 
     id: int
@@ -46,6 +53,7 @@ class Request(Struct, frozen=True, array_like=True, gc=False):
     priority: int = 0
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()  #: names wanted; empty for all
+    context: CallContext | None = None
 
 
 class Batch(Struct, frozen=True, array_like=True, gc=False):

@@ -294,7 +294,8 @@ class RequestScheduler:
         answers: list[Command] = []
         deployed = self._state.models.get(batch.model)
         phases = finished.timing
-        for request, outputs in zip(batch.requests, finished.outputs, strict=True):
+        errors = finished.errors or (None,) * len(batch.requests)
+        for request, outputs, error in zip(batch.requests, finished.outputs, errors, strict=True):
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
                 self._state.cancelled.discard(request.id)
@@ -317,7 +318,10 @@ class RequestScheduler:
                 phases.output_ms,
                 batch.rows,
             )
-            reply = Reply(request, outcome, outputs, None, timing, batch.id)
+            if error is not None:
+                reply = Reply(request, Outcome.FAILED, (), error, timing)
+            else:
+                reply = Reply(request, outcome, outputs, None, timing, batch.id)
             answers.append(SendReply(reply))
         return answers
 

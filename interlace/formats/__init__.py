@@ -42,6 +42,10 @@ def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunn
             from interlace.formats.onnx import open_runner
 
             return open_runner(model, threads, weights_dir)
+        if model.format is Format.PYTHON:
+            from interlace.formats.python_backend.runner import PythonRunner
+
+            return PythonRunner(model, threads)
         open_call = _torch_format(model)
         from interlace.formats.torch_runner import open_on_cpu
 
@@ -53,7 +57,7 @@ def shared_architecture(model: Model, weights_dir: str | None) -> str:
 
     Known of a model whose weights were laid out in ``weights_dir`` before. Nothing is opened.
     """
-    if model.format is Format.ONNX:
+    if model.format in (Format.ONNX, Format.PYTHON):
         return ""
     from interlace.formats import torch_sharing
 
@@ -98,6 +102,9 @@ def count_work(model: Model) -> ModelWork:
 
 
 def _torch_format(model: Model) -> Callable[[Model], OpenedModel]:
+    if model.format is Format.PYTHON:
+        expected = "a format that torch runs, or cores to serve it on (--device cpu)"
+        raise RepositoryError(model.path, "a TritonPythonModel", expected)
     if model.format is Format.PROFILE:
         expected = "a model file, or interlace serve --device simulated, which needs none"
         raise RepositoryError(model.path, "profile.csv alone", expected)

@@ -102,10 +102,20 @@ def given_array(spec: TensorSpec, shape: tuple[int, ...], value: SampleValue | N
     if not value.text and not value.file:
         zero = b"" if spec.datatype == BYTES else 0
         return np.full(shape, zero, dtype=dtype)
-    array = _read_text(value.text, dtype) if value.text else _read_file(value.file, spec)
+    array = read_value(spec, value)
     if not array.size:
         raise ValueError(f"the sample value of '{spec.name}' has no element")
     return np.resize(array.ravel(), shape)
+
+
+def read_value(spec: TensorSpec, value: SampleValue) -> Array:
+    """A value in its own shape; the elements of a file that is not NumPy's have one dim.
+
+    Raises:
+        ValueError, OSError: the value cannot be read, or is of another datatype.
+    """
+    dtype = NUMPY_TYPES[spec.datatype]
+    return _read_text(value.text, dtype) if value.text else _read_file(value.file, spec)
 
 
 def wire_bytes(array: Array) -> bytes:
@@ -139,7 +149,9 @@ def hinted(
 
 def _read_text(text: str, dtype: np.dtype[Any]) -> Array:
     array = np.asarray(json.loads(text))
-    return _as_bytes(array) if dtype == np.object_ else array.astype(dtype)
+    if dtype == np.object_:
+        return _as_bytes(array).reshape(array.shape)
+    return array.astype(dtype)
 
 
 def _read_file(path: str, spec: TensorSpec) -> Array:
@@ -147,7 +159,10 @@ def _read_file(path: str, spec: TensorSpec) -> Array:
     if path.endswith((".npy", ".npz")):
         read = np.load(path, allow_pickle=False)
         array: Array = read if path.endswith(".npy") else read[spec.name]
-        return _as_bytes(array) if spec.datatype == BYTES else array.astype(dtype)
+        if spec.datatype != BYTES:
+            return array.astype(dtype)
+        texts = _as_bytes(array)
+        return texts if array.dtype == np.uint8 else texts.reshape(array.shape)
     data = Path(path).read_bytes()
     if spec.datatype != BYTES:
         return np.frombuffer(data, dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.formats.architecture import OWN_CODE, architecture, own_code
+from interlace.formats.model_file import execute_file
 from interlace.formats.opened import (
     ModelCall,
     OpenedModel,
@@ -113,8 +113,7 @@ def _close(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return True
 
 
-_CREATE: Final = "def create_model() -> torch.nn.Module"
-_TRITON: Final = "a TritonPythonModel, which is not supported (docs/from-triton.md)"
+_WANTED: Final = "def create_model() -> torch.nn.Module, or class TritonPythonModel"
 _EXAMPLE: Final = 'INPUTS = {"image": ("FP32", (3, 224, 224))}'
 
 
@@ -132,7 +131,7 @@ def open_call(model: Model) -> OpenedModel:
     """
     source = model.source
     name = f"{OWN_CODE}{model.digest[:16]}"
-    code = _execute(source, name)
+    code = execute_file(source, name)
     with torch.no_grad():
         module = _create(code, source)
     inputs = _declared(code, "INPUTS", source)
@@ -161,27 +160,10 @@ def open_call(model: Model) -> OpenedModel:
     )
 
 
-def _execute(source: Path, name: str) -> types.ModuleType:
-    # A package, so that model.py may import files beside it: ``from . import blocks``.
-    module = types.ModuleType(name)
-    module.__file__ = str(source)
-    module.__path__ = [str(source.parent)]
-    module.__package__ = name
-    sys.modules[name] = module
-    try:
-        exec(compile(source.read_bytes(), str(source), "exec"), module.__dict__)
-    except ModuleNotFoundError as error:
-        if error.name == "triton_python_backend_utils":  # before the class is defined
-            raise RepositoryError(str(source), _TRITON, _CREATE) from error
-        raise
-    return module
-
-
 def _create(code: types.ModuleType, source: Path) -> torch.nn.Module:
     create = getattr(code, "create_model", None)
     if not callable(create):
-        triton = hasattr(code, "TritonPythonModel")
-        raise RepositoryError(str(source), _TRITON if triton else "no create_model()", _CREATE)
+        raise RepositoryError(str(source), "no create_model()", _WANTED)
     module = create()
     if not isinstance(module, torch.nn.Module):
         raise RepositoryError(

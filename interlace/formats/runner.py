@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
@@ -13,7 +13,9 @@ from weakref import finalize
 
 import numpy as np
 
+from interlace.core.errors import ServeError
 from interlace.core.model import Model
+from interlace.core.request import CallContext
 from interlace.core.tensor import Signature
 from interlace.formats.page_cache import cached_pages, map_file
 
@@ -208,6 +210,42 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Let go of the model's memory; ``run`` must not be called again."""
+
+
+class TypedArray(NamedTuple):
+    """An array with its v2 datatype, which the array's own does not always tell."""
+
+    datatype: str
+    array: Array
+
+
+class RequestInputs(NamedTuple):
+    """One request of a batch: its rows of each input, and the outputs it wants (empty: all)."""
+
+    inputs: Mapping[str, Array]
+    context: CallContext = CallContext()
+    outputs: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class RunsRequests(Protocol):
+    """A runner that takes the requests of a batch one by one, and may fail some of them.
+
+    If it is ``stacked`` it is given one request with the rows of all.
+    """
+
+    @property
+    def stacked(self) -> bool: ...
+    def run_requests(
+        self, requests: Sequence[RequestInputs]
+    ) -> list[Mapping[str, TypedArray] | ServeError]:
+        """For each request its outputs by name, or why it has none.
+
+        Outputs may share memory with inputs, and are of any shape.
+
+        Raises:
+            Exception: the whole batch failed.
+        """
 
 
 @runtime_checkable

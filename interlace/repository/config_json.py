@@ -16,6 +16,7 @@ _PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.EXPORTED: ("pytorch_export", "pytorch"),
     Format.HUGGINGFACE: ("huggingface", "huggingface"),
     Format.FACTORY: ("python", "python"),
+    Format.PYTHON: ("python", "python"),
     Format.ENSEMBLE: ("ensemble", ""),
     Format.PROFILE: ("simulated", "simulated"),
 }

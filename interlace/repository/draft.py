@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model, Precision, SampleValue, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
 from interlace.repository.folder import (
     check_config_name,
@@ -77,6 +79,8 @@ _REFUSED: Final = {
     "batch_output": ("ragged batches", "a model without"),
     "model_repository_agents": ("repository agents", "a model without"),
 }
+#: The parameter that names a packed environment for one Python backend model.
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _TENSOR_REFUSED: Final = ("allow_ragged_batch", "is_shape_tensor", "is_non_linear_format_io")
 
 
@@ -199,7 +203,7 @@ class Draft:
 
         Its signature is what ``config.pbtxt`` says in full, perhaps nothing; generation -1.
         """
-        return Model(
+        model = Model(
             name=self.name,
             version=self.version,
             format=self.format,
@@ -213,6 +217,13 @@ class Draft:
             file=self.file,
             generation=-1,
         )
+        return self.with_config(model)
+
+    def with_config(self, model: Model) -> Model:
+        """The same model with its ModelConfig, which the Python backend hands to the model."""
+        if self.format is not Format.PYTHON:
+            return model
+        return replace(model, config_json=json.dumps(config_json(model, self.config)))
 
     @property
     def asked_batch(self) -> int | None:
@@ -247,13 +258,18 @@ def read(
     check_supported(config)
     settings = read_settings(folder, config)
     format, file = find_model(path, config)
+    _check_python(format, config, settings)
     return Draft(
         name=name,
         version=version,
         format=format,
         file=file,
         path=str(path.absolute()),
-        digest=_digest(_files_digest(path, config, digests or Digests()), settings, file),
+        digest=_digest(
+            _files_digest(path, config, digests or Digests()),
+            settings,
+            _extra(format, file, config, settings),
+        ),
         config=config,
         settings=settings,
         terms=_terms(settings, config),
@@ -301,12 +317,36 @@ def _files_digest(path: Path, config: ModelConfig, digests: Digests) -> str:
     return hashlib.sha256(repr(config.values).encode()).hexdigest()
 
 
-def _digest(files: str, settings: ModelSettings, file: str) -> str:
+def _check_python(format: Format, config: ModelConfig, settings: ModelSettings) -> None:
+    """Refuse what concerns the Python backend and cannot be done.
+
+    Raises:
+        RepositoryError: the key, and what to do instead.
+    """
+    if settings.batching.stack and format is not Format.PYTHON:
+        where, expected = settings.where("batching.stack"), "a TritonPythonModel"
+        raise RepositoryError(where, f"true, for a model of {format.value}", expected)
+    if format is Format.PYTHON and _ENVIRONMENT in config.values.get("parameters", {}):
+        raise config.error(
+            f"parameters['{_ENVIRONMENT}']",
+            "an environment of the model's own",
+            "no such parameter: install its packages in the environment of Interlace",
+        )
+
+
+def _extra(format: Format, file: str, config: ModelConfig, settings: ModelSettings) -> str:
+    """What besides files and precision decides what a model computes."""
+    if format is not Format.PYTHON:
+        return file
+    return f"{file} {config.values} {settings.batching.stack}"
+
+
+def _digest(files: str, settings: ModelSettings, extra: str) -> str:
     """The files' digest, or another where settings choose what of them is computed, and how."""
     precision = settings.precision or Precision.FP32
-    if precision is Precision.FP32 and not settings.compiled and not file:
+    if precision is Precision.FP32 and not settings.compiled and not extra:
         return files
-    text = f"{files} {precision.value} {bool(settings.compiled)} {file}".rstrip()
+    text = f"{files} {precision.value} {bool(settings.compiled)} {extra}".rstrip()
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -327,4 +367,5 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
         resident=memory.resident,
         keep_s=memory.keep_s,
         most_weights_bytes=None if memory.max_mb is None else int(1e6 * memory.max_mb),
+        stacked=settings.batching.stack,
     )

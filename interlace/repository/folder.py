@@ -85,6 +85,8 @@ CONFIG_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
+_PYTHON_CLASS: Final = re.compile(r"^\s*class TritonPythonModel\b", re.MULTILINE)
+
 #: How the small file begins that Git LFS leaves in place of a large one.
 _POINTER_BYTES: Final = 1024
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
@@ -98,7 +100,7 @@ _BACKENDS: Final[Mapping[str, tuple[Format, ...]]] = {
     "onnxruntime_onnx": (Format.ONNX,),
     "pytorch": (Format.TORCHSCRIPT, Format.EXPORTED, Format.FACTORY),
     "pytorch_libtorch": (Format.TORCHSCRIPT,),
-    "python": (Format.FACTORY,),
+    "python": (Format.PYTHON, Format.FACTORY),
     "huggingface": (Format.HUGGINGFACE,),
 }
 
@@ -296,8 +298,14 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     asked = config.values.get("default_model_filename", "")
     files = dict(MODEL_FILES)
     if asked:
-        files = {_format_of(asked, config): asked}
-    formats = [format for format, name in files.items() if name in names]
+        form = _format_of(asked, config)
+        alike = [one for one, usual in MODEL_FILES.items() if usual == MODEL_FILES[form]]
+        files = dict.fromkeys(alike, asked)
+    formats = [
+        format
+        for format, name in files.items()
+        if name in names and _is_of_kind(folder / name, format)
+    ]
     if not asked and _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
         formats.append(Format.HUGGINGFACE)
     if not formats and PROFILE_FILE in names:
@@ -350,6 +358,18 @@ def _format_of(filename: str, config: ModelConfig) -> Format:
         expected = f"a file of the version folder that ends in one of {known}"
         raise config.error("default_model_filename", f"'{filename}'", expected)
     return usual
+
+
+def _is_of_kind(file: Path, format: Format) -> bool:
+    """Whether a file of a format's name is of it: two formats have a ``model.py``."""
+    if format not in (Format.FACTORY, Format.PYTHON):
+        return True
+    text = ""
+    if file.is_file():
+        with open_regular(file) as opened:
+            text = opened.read(CONFIG_BYTES).decode(errors="replace")
+    named = "TritonPythonModel" in text and "create_model" not in text
+    return (format is Format.PYTHON) == (named or _PYTHON_CLASS.search(text) is not None)
 
 
 def _suffix(format: Format) -> str:

@@ -35,7 +35,8 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     )
     signature = Signature(inputs, outputs, batched, _max_batch(draft, said) if batched else 1)
     sample = _sample(draft, inputs)
-    return replace(draft.provisional(), signature=signature, sample=sample, generation=generation)
+    model = replace(draft.provisional(), signature=signature, sample=sample, generation=generation)
+    return draft.with_config(model)
 
 
 def _from_files(draft: Draft) -> Signature:

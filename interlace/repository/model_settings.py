@@ -71,6 +71,16 @@ class MemoryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_mb: _Megabytes | None = None
 
 
+class BatchingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table ``[batching]``: how a Python backend model receives a batch.
+
+    Keys:
+        stack: pass one request with the rows of the whole batch to execute.
+    """
+
+    stack: bool = False
+
+
 _Samples = Annotated[dict[str, _Sample], Meta(description="a table: [sample]")]
 
 
@@ -93,6 +103,7 @@ class SettingsTable(
         precision: arithmetic on GPUs. auto takes the fastest whose results stay within 2 %.
         compile: run the model through torch.compile on GPUs.
         memory: how weights are swapped.
+        batching: how a Python backend model receives a batch.
         sample: sizes of free dims by input, or values, for profiling and warm-up.
     """
 
@@ -105,6 +116,7 @@ class SettingsTable(
     precision: _Precision | None = None
     compiled: bool | None = None
     memory: MemoryTable = MemoryTable()
+    batching: BatchingTable = BatchingTable()
     sample: _Samples = {}
 
 
@@ -112,6 +124,7 @@ class SettingsTable(
 _PARAMETERS: Final = frozenset(field.encode_name for field in structs.fields(SettingsTable)) - {
     "sample",
     "memory",
+    "batching",
 }
 
 

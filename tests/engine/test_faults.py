@@ -3,11 +3,13 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from interlace.core.errors import Reason
+from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Trait
-from interlace.core.messages import Failure, ModelWithdrawn, PlanChanged, Run
+from interlace.core.messages import Failure, ModelWithdrawn, PlanChanged, Run, Work, WorkFinished
 from interlace.core.request import Outcome
+from interlace.device.base import Done
 from tests.builders import OVERLAP, World, line_profile, machine
 
 
@@ -38,6 +40,33 @@ def test_a_killed_worker_costs_nothing_when_there_is_time_to_retry() -> None:
     assert world.state.partitions_lost == 1
     assert world.send("a", 60.0) and not world.run(100)
     assert world.replies[-1][1].outcome is Outcome.OK
+
+
+@pytest.mark.sources
+def test_a_request_that_its_model_refuses_fails_alone_and_is_not_tried_again() -> None:
+    world = _world()
+    device = world.devices["g0"]
+    run, batches = device.do, []
+    refusal = ServeError(Reason.UNKNOWN_MODEL, "no such word")
+
+    def do(work: Work, done: Done) -> None:
+        if not isinstance(work, Run):
+            return run(work, done)
+        batches.append(work.batch)
+
+        def ended(finished: WorkFinished) -> None:
+            errors = [None if one.rows == 1 else refusal for one in work.batch.requests]
+            done(replace(finished, errors=tuple(errors)))
+
+        return run(work, ended)
+
+    device.do = do  # type: ignore[method-assign]
+    sent = [world.send("a", 200.0, rows) for rows in (1, 1, 2, 1)]
+    world.run(500)
+    replies = [world.reply_of(one) for one in sent]
+    assert [one.outcome for one in replies] == [Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.OK]
+    assert replies[2].error == refusal and replies[2].batch is None and not replies[2].deaths
+    assert sum(len(batch.requests) for batch in batches) == 4 and len(batches) < 4
 
 
 def test_a_second_death_answers_with_an_error() -> None:

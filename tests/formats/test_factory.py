@@ -47,8 +47,6 @@ def test_outputs_are_learnt_from_two_runs(tmp_path: Path) -> None:
     ("code", "found"),
     [
         ("x = 1\n", r"no create_model\(\)"),
-        ("class TritonPythonModel:\n    pass\n", "a TritonPythonModel, which is not supported"),
-        ("import triton_python_backend_utils\n", "a TritonPythonModel, which is not supported"),
         ("def create_model():\n    return 7\n", "int; expected a torch.nn.Module"),
         (SAME + CREATE, "no description of the inputs"),
         (SAME + CREATE + 'INPUTS = {"x": ("FLOAT", (4,))}\n', r"'x': \('FLOAT', \(4,\)\)"),

@@ -12,6 +12,7 @@ from interlace.repository.model_settings import (
     DEFAULT_MAX_BATCH,
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
+    BatchingTable,
     MemoryTable,
     SettingsTable,
 )
@@ -25,7 +26,7 @@ _START = """# Settings
 ## interlace.toml
 
 One file in each model's folder; every key may be left out. `config.pbtxt` may have the same keys as
-`parameters`, except `memory`, and `sample.NAME` for sizes. A key in `interlace.toml` takes
+`parameters`, except tables, and `sample.NAME` for sizes. A key in `interlace.toml` takes
 precedence. See [model repository](repository.md).
 """
 _SCENARIO = """
@@ -57,6 +58,8 @@ def page() -> str:
         [
             _START,
             *_table(SettingsTable, _UNSET),
+            "\n### `[batching]`\n",
+            *_table(BatchingTable),
             "\n### `[memory]`\n",
             *_table(MemoryTable),
             _SCENARIO,

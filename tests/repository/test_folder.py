@@ -136,6 +136,29 @@ def test_the_format_follows_from_the_files(
     assert find_model(folder, ModelConfig("c", config)) == (wanted, "")
 
 
+TRITON = "import triton_python_backend_utils\n\nclass TritonPythonModel:\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "wanted"),
+    [
+        ({"model.py": TRITON}, {}, (Format.PYTHON, "")),
+        ({"model.py": TRITON, "model.pt": ""}, {"backend": "python"}, (Format.PYTHON, "")),
+        ({"model.py": TRITON + "create_model = 1"}, {}, (Format.PYTHON, "")),
+        ({"model.py": "from impl import TritonPythonModel"}, {}, (Format.PYTHON, "")),
+        ({"model.py": "def create_model(): TritonPythonModel"}, {}, (Format.FACTORY, "")),
+        ({"model.py": "def create_model(): pass"}, {"backend": "python"}, (Format.FACTORY, "")),
+        ({"m.py": TRITON}, {"default_model_filename": "m.py"}, (Format.PYTHON, "m.py")),
+        ({"m.py": "create_model"}, {"default_model_filename": "m.py"}, (Format.FACTORY, "m.py")),
+    ],
+)
+def test_the_text_of_a_model_py_says_which_of_two_formats_it_is(
+    tmp_path: Path, files: dict[str, str], config: dict[str, str], wanted: tuple[Format, str]
+) -> None:
+    folder = add(tmp_path, "1", files)
+    assert find_model(folder, ModelConfig("c", config)) == wanted
+
+
 @pytest.mark.parametrize(
     ("files", "asked", "wanted"),
     [

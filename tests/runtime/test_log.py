@@ -16,13 +16,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Command, EpochEnded, Failure, Run, SendReply, WakeAt
+from interlace.core.messages import (
+    Command,
+    EpochEnded,
+    Failure,
+    Run,
+    SendReply,
+    WakeAt,
+    WorkFinished,
+)
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.device.simulated.physics import HostLink, Physics, Transfer
 from interlace.policy.catalog import resolve
 from interlace.runtime.log import write
-from interlace.runtime.log.codec import digest, encode
+from interlace.runtime.log.codec import decode, digest, encode
 from interlace.runtime.log.read import LENGTH, MAGIC, LogError, LogFile, LogHeader, frame, open_log
 from interlace.runtime.log.replay import Replay
 from interlace.runtime.log.write import LogWriter, previous_file, restore
@@ -75,6 +83,15 @@ def test_every_system_replays_alike(name: str, tmp_path: Path) -> None:
     assert [now_ms for now_ms, _ in found] == [now_ms for now_ms, _, _ in world.log]
     told = [digest(commands) for _, commands in found]
     assert told == [digest(commands) for _, _, commands in world.log]
+
+
+@pytest.mark.parametrize(
+    "errors", [(), (None, ServeError(Reason.BAD_INPUT, "no", retry_after_ms=2.0))]
+)
+def test_requests_that_a_model_refused_are_logged(errors: tuple[ServeError | None, ...]) -> None:
+    run = Run("g0", "p", Batch(3, "a", (Request(1, "a", 0.0, 9.0), Request(2, "a", 0.0, 9.0)), 2))
+    event = WorkFinished(run, ((), ()), errors=errors)
+    assert decode(encode(1.5, event, ()), {3: run}) == (1.5, 0, event)
 
 
 @pytest.mark.sources

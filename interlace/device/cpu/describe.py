@@ -151,6 +151,8 @@ def _code_of(model: Model) -> Hashable:
 
     Code of several files is its alone: what it imports could be found in another's folder.
     """
+    if model.format is Format.PYTHON:
+        return model.key
     if model.format is not Format.FACTORY:
         return model.format
     files = list(Path(model.path).rglob("*.py"))

@@ -201,7 +201,8 @@ class CpuDevice:
         self._arenas.watchers.remove(self._forget_arena)
         self._describer.close()
         for partition in list(self._partitions.values()):
-            partition.link.close("the device is closed")
+            # Its models may have an end of their own; the fork server kills what is busy.
+            partition.link.close("the device is closed", kill=self._spawner.pid is None)
         if self._weights is not None:
             self._weights.close()
         self._pools.close()

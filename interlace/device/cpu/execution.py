@@ -255,16 +255,16 @@ def execute(
     Raises:
         Exception: whatever the model raises; nothing stays allocated then.
     """
-    started = perf_counter()
-    batched = resident.signature.batched
+    batched, runner = resident.signature.batched, resident.runner
     if not batched and len(run.rows) > 1:
         raise ValueError(f"{len(run.rows)} requests for a model that takes one at a time")
+    started = perf_counter()
     sources = intake.sources(run, batched)
     # A ring's slots are used again once the batch has ended: outputs cannot stay there.
     results = OutputWriter(blocks, {} if run.staged else sources, run.rows, batched)
     try:
         gathered = perf_counter()
-        arrays = resident.runner.run({name: source.array for name, source in sources.items()})
+        arrays = runner.run({name: source.array for name, source in sources.items()})
         inferred = perf_counter()
         outputs = _outputs(run, resident, arrays, results)
     except BaseException:

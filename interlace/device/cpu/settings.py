@@ -35,6 +35,7 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
         "transformers.masking_utils",
     ),
     Format.FACTORY: (_TORCH, f"{_FORMATS}.factory"),
+    Format.PYTHON: (f"{_FORMATS}.python_backend.runner",),
     Format.PROFILE: (),
 }
 

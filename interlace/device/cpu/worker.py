@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from typing import Final
 
 from interlace.device.cpu.execution import BatchInputs, execute
+from interlace.device.cpu.request_execution import execute_requests
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.error_text import batch_failure, error_text
 from interlace.device.process.output_arena import OutputBlocks
@@ -42,7 +43,7 @@ from interlace.device.process.wire import (
     decode_to_worker,
 )
 from interlace.formats import shared_architecture
-from interlace.formats.runner import Arrived, ComingWeights, TakesTurns
+from interlace.formats.runner import Arrived, ComingWeights, RunsRequests, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -113,10 +114,17 @@ class CpuWorker:
         while True:
             frame = backlog.popleft() if backlog else receive()
             if frame is None:
+                self._let_go()
                 return
             answer = self._run(frame) if isinstance(frame, RunBatch) else self._carry_out(frame)
             if answer is not None:
                 send(answer)
+
+    def _let_go(self) -> None:
+        """Close what is loaded: the code of a model may have an end of its own."""
+        for resident in self._models.values():
+            with contextlib.suppress(Exception):
+                resident.runner.close()
 
     def _carry_out(self, frame: ToWorker) -> WorkerAnswer | None:
         match frame:
@@ -232,7 +240,12 @@ class CpuWorker:
         if resident is None:
             return Failed(f"model {run.model} is not loaded here")
         try:
-            result = execute(run, resident, self._intake, self._blocks)
+            runner = resident.runner
+            if isinstance(runner, RunsRequests):
+                batched = resident.signature.batched
+                result = execute_requests(run, runner, batched, self._intake, self._blocks)
+            else:
+                result = execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:
             return batch_failure(run, error, resident.model.format, resident.runs)
         resident.answered = True

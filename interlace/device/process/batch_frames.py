@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Work, WorkFinished
-from interlace.core.request import Batch, Request, Timing
+from interlace.core.request import Batch, CallContext, Request, Timing
 from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Done
 from interlace.device.process.output_arena import OutputArena
-from interlace.device.process.wire import BatchOutput, BatchResult, Column, Failed, RunBatch
+from interlace.device.process.wire import (
+    BatchOutput,
+    BatchResult,
+    Column,
+    Failed,
+    RequestHead,
+    RunBatch,
+)
 
 
 def run_frame(
@@ -39,11 +47,14 @@ def run_frame(
         freed,
         window is not None,
         batch.padded_rows,
+        _heads(requests),
     )
 
 
 def request_outputs(batch: Batch, ran: BatchResult) -> tuple[tuple[Tensor, ...], ...]:
     """Each request's tensors, in the order the request names them (the model's order for all)."""
+    if ran.results:
+        return tuple([result.outputs for result in ran.results])
     if not ran.outputs:
         return ((),) * len(batch.requests)
     columns = [_tensors(output, batch.requests, ran.batched) for output in ran.outputs]
@@ -52,6 +63,18 @@ def request_outputs(batch: Batch, ran: BatchResult) -> tuple[tuple[Tensor, ...],
         [
             tensors if not request.outputs else _chosen(tensors, request.outputs)
             for request, tensors in zip(batch.requests, rows, strict=True)
+        ]
+    )
+
+
+def request_errors(ran: BatchResult) -> tuple[ServeError | None, ...]:
+    """Why the model refused each request; empty if it refused none."""
+    if not any(result.reason for result in ran.results):
+        return ()
+    return tuple(
+        [
+            ServeError(Reason(result.reason), result.detail) if result.reason else None
+            for result in ran.results
         ]
     )
 
@@ -84,7 +107,8 @@ def finish_run(
     batch = work.batch
     if answer.held:
         outputs.hold(batch.id)
-    done(WorkFinished(work, request_outputs(batch, answer), None, _timing(batch, answer)))
+    outputs_of, errors = request_outputs(batch, answer), request_errors(answer)
+    done(WorkFinished(work, outputs_of, None, _timing(batch, answer), errors=errors))
 
 
 def _timing(batch: Batch, ran: BatchResult) -> Timing:
@@ -100,7 +124,23 @@ def _run_one(batch: Batch, request: Request, freed: tuple[int, ...]) -> RunBatch
     rows = (request.rows,)
     padded = batch.padded_rows
     return RunBatch(
-        batch.id, batch.model, rows, tuple(columns), request.outputs, freed, False, padded
+        batch.id,
+        batch.model,
+        rows,
+        tuple(columns),
+        request.outputs,
+        freed,
+        False,
+        padded,
+        _heads((request,)),
+    )
+
+
+def _heads(requests: Sequence[Request]) -> tuple[RequestHead, ...]:
+    if requests[0].context is None:
+        return ()
+    return tuple(
+        [RequestHead(request.context or CallContext(), request.outputs) for request in requests]
     )
 
 

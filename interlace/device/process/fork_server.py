@@ -10,11 +10,12 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import resolve_name
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -29,6 +30,9 @@ from interlace.device.process.wire import (
 from interlace.shm.frame_socket import FRAME_BYTES_MAX
 
 Entry = Callable[[socket.socket, str], None]
+#: How long workers may take to end by themselves; less than the main process waits for all.
+_PATIENCE_S: Final = 0.5
+_LOOK_S: Final = 0.005
 
 
 def main(descriptor: int, entry: str) -> None:
@@ -124,6 +128,12 @@ class _ForkServer:
 
     def _end(self) -> None:
         # Workers end by themselves when their sockets close; one that is busy would not soon.
+        ends_s = time.monotonic() + _PATIENCE_S
+        while self._children and time.monotonic() < ends_s:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            self._children.pop(pid, None)
+            if not pid:
+                time.sleep(_LOOK_S)
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         for pid in self._children:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from interlace.core.model import Model
-from interlace.core.tensor import Signature
+from interlace.core.request import CallContext
+from interlace.core.tensor import Signature, Tensor
 
 # --------------------------------------------------------------------- main process to fork server
 
@@ -82,11 +83,19 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
     sizes: tuple[int, ...]
 
 
+class RequestHead(msgspec.Struct, array_like=True, frozen=True):
+    """A request beside its tensors; ``outputs`` are the names it wants, empty for all."""
+
+    context: CallContext
+    outputs: tuple[str, ...]
+
+
 class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` are delivered.
 
     The columns of a ``staged`` batch are windows of the model's ring: one run of bytes each, which
     outputs must not refer to. ``padded_rows`` are executed if they are more than the rows.
+    ``heads``, one per request, are given if the model's code can read them.
     """
 
     batch: int
@@ -97,6 +106,7 @@ class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
     freed: tuple[int, ...]
     staged: bool = False
     padded_rows: int = 0
+    heads: tuple[RequestHead, ...] = ()
 
 
 class FreeBatches(msgspec.Struct, array_like=True, tag=5, frozen=True):
@@ -207,11 +217,20 @@ class BatchOutput(msgspec.Struct, array_like=True, frozen=True):
     sizes: tuple[int, ...]
 
 
+class RequestResult(msgspec.Struct, array_like=True, frozen=True):
+    """One request's own outputs; or, with a ``reason`` (of ``Reason``), why it has none."""
+
+    outputs: tuple[Tensor, ...] = ()
+    reason: str = ""
+    detail: str = ""
+
+
 class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """A batch ended well. ``held``: the worker keeps memory for it until it is freed.
 
     ``began_ns`` and ``ended_ns`` are by the accelerator's clock, 0 where it has none;
-    ``executed_rows`` as in ``Timing``.
+    ``executed_rows`` as in ``Timing``. ``results``, if not empty, are one per request and stand in
+    place of ``outputs``.
     """
 
     batch: int
@@ -224,6 +243,7 @@ class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
     began_ns: int = 0
     ended_ns: int = 0
     executed_rows: int = 0
+    results: tuple[RequestResult, ...] = ()
 
 
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):

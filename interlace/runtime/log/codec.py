@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import (
     Command,
     CopyInputs,
@@ -39,6 +39,7 @@ class WorkEnded(msgspec.Struct, frozen=True, array_like=True, tag=True):
     outputs: int
     failure: Failure | None
     timing: Timing
+    errors: tuple[ServeError | None, ...] = ()
 
 
 def _encode_other(value: object) -> object:
@@ -51,7 +52,10 @@ def _encode_other(value: object) -> object:
 
 
 def _decode_other(kind: type, value: Any) -> Any:
-    """Decode a shape, the one ``Hashable``: sequences are read as lists."""
+    """Decode an error of a request; or a shape, the one ``Hashable``: sequences are lists."""
+    if kind is ServeError:
+        reason, detail, retry_after_ms, late_ms = value
+        return ServeError(Reason(reason), detail, retry_after_ms=retry_after_ms, late_ms=late_ms)
     return tuple(_decode_other(kind, one) for one in value) if isinstance(value, list) else value
 
 
@@ -87,7 +91,8 @@ def encode(now_ms: float, event: Event, commands: Sequence[Command]) -> bytes:
         logged = RequestArrived(replace(event.request, inputs=(), outputs=()))
     elif type(event) is WorkFinished and isinstance(event.work, KeyedWork):
         outputs = len(event.outputs)
-        logged = WorkEnded(key_of(event.work), outputs, event.failure, event.timing)
+        key = key_of(event.work)
+        logged = WorkEnded(key, outputs, event.failure, event.timing, event.errors)
     return ENCODE((now_ms, digest(commands), logged))
 
 
@@ -105,7 +110,8 @@ def decode(entry: bytes, begun: Mapping[WorkKey, KeyedWork]) -> tuple[float, int
         if event.key not in begun:
             raise ValueError(f"work {event.key} ends that was never begun")
         outputs = ((),) * event.outputs
-        event = WorkFinished(begun[event.key], outputs, event.failure, event.timing)
+        work, errors = begun[event.key], event.errors
+        event = WorkFinished(work, outputs, event.failure, event.timing, errors=errors)
     return now_ms, commands, event
 
 

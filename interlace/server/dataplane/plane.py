@@ -9,10 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, Event, Run, WorkFinished
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.model import Format
+from interlace.core.request import CallContext, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import (
@@ -142,6 +145,10 @@ HOLD: Final = 0.05
 #: The most of its SLO that a request is taken to have waited before it was read.
 WAITED: Final = 0.1
 _NEVER: Final = float("-inf")
+#: Parameters that mean something to the server: a model's code does not get them, as in Triton.
+_RESERVED: Final = frozenset(
+    {"priority", "timeout", "sequence_start", "sequence_end", "binary_data_output", "slo_ms"}
+)
 
 
 class InferenceRuntime(Protocol):
@@ -306,6 +313,7 @@ class DataPlane:
             checked.priority,
             inputs,
             checked.outputs,
+            _context(call) if checked.served.model.format is Format.PYTHON else None,
         )
 
     def _submit(
@@ -346,6 +354,12 @@ class DataPlane:
             checked.refusal, checked.changes = error, self._runtime.changes
             checked.until_ms = request.arrived_ms + max(error.late_ms, HOLD * slo_ms)
             self._refusing_until_ms = max(self._refusing_until_ms, checked.until_ms)
+
+
+def _context(call: InferenceCall) -> CallContext:
+    parameters = call.decoded.parameters
+    given = {key: value for key, value in parameters.items() if key not in _RESERVED}
+    return CallContext(call.id, msgspec.json.encode(given).decode() if given else "")
 
 
 def output_order(wanted: Sequence[OutputTarget], outputs: Sequence[Tensor]) -> tuple[int, ...]:

@@ -1,0 +1,341 @@
+"""The module that models import as ``triton_python_backend_utils``.
+
+Names, arguments and messages are those of Triton's Python backend, so that a ``model.py`` runs
+unchanged. It is ordinary Python: a model can be debugged and tested without a server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from interlace.core.errors import Reason
+from interlace.core.request import CallContext
+from interlace.formats.arrays import NUMPY_TYPES
+from interlace.formats.python_backend.auto_complete import ModelConfig
+from interlace.formats.python_backend.logger import Logger
+from interlace.formats.python_backend.metrics import MetricFamily
+from interlace.formats.runner import Array, TypedArray
+
+#: Names of other modules that models find here, too.
+__all__ = ["Logger", "MetricFamily", "ModelConfig"]
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
+TRITONSERVER_MEMORY_CPU: Final = 0
+TRITONSERVER_MEMORY_GPU: Final = 2
+
+#: Triton's data types in the order of their numbers, which begin at 1.
+_TYPES: Final = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
+    "FP32", "FP64", "BYTES",
+)  # fmt: skip
+_DATATYPES: Final = {NUMPY_TYPES[name]: name for name in _TYPES}
+
+
+class TritonModelException(Exception):
+    """An error that a model raises; it fails all requests of the call."""
+
+
+class TritonError:
+    """An error of one response."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = range(6)
+    ALREADY_EXISTS, CANCELLED = 6, 7
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self._message = str(message)
+        self._code = code
+
+    def message(self) -> str:
+        """The text that the client receives."""
+        return self._message
+
+    def code(self) -> int:
+        """One of the codes of this class."""
+        return self._code
+
+    @property
+    def reason(self) -> Reason:
+        """The server's reason for this code; callers see most codes as bad input, as in Triton."""
+        return _REASONS.get(self._code, Reason.BAD_INPUT)
+
+
+_REASONS: Final = {
+    TritonError.INTERNAL: Reason.BACKEND,
+    TritonError.NOT_FOUND: Reason.UNKNOWN_MODEL,
+    TritonError.UNAVAILABLE: Reason.NOT_READY,
+    TritonError.UNSUPPORTED: Reason.UNSUPPORTED,
+    TritonError.CANCELLED: Reason.CANCELLED,
+}
+
+
+class Tensor:
+    """A named tensor in the memory of the host."""
+
+    def __init__(self, name: str, array: Array) -> None:
+        """``array`` may be of any numeric type, of ``bytes`` or ``str`` objects, or of text.
+
+        Raises:
+            TritonModelException: it is no NumPy array, or of a type that Triton does not have.
+        """
+        if not isinstance(array, np.ndarray):
+            found = type(array).__name__
+            raise TritonModelException(f"tensor '{name}': expected a numpy array, got {found}")
+        if array.dtype.kind == "U":
+            array = np.char.encode(array, "utf-8").astype(object)
+        elif array.dtype.kind == "S":
+            array = array.astype(object)
+        if array.dtype not in _DATATYPES:
+            raise TritonModelException(f"tensor '{name}': numpy type {array.dtype} has no datatype")
+        self._name = name
+        self._value = TypedArray(_DATATYPES[array.dtype], np.asarray(array, order="C"))
+
+    @classmethod
+    def of(cls, name: str, value: TypedArray) -> Tensor:
+        """A tensor of any datatype; BF16 as its bits."""
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._value = name, value
+        return tensor
+
+    @classmethod
+    def from_dlpack(cls, name: str, tensor: Any) -> Tensor:
+        """A tensor from a DLPack capsule, or from an object that exports one.
+
+        Raises:
+            TritonModelException: its elements are not in C order.
+        """
+        import torch
+
+        held = torch.from_dlpack(tensor).detach()
+        if not held.is_contiguous():
+            raise TritonModelException(f"DLPack tensor '{name}' is not contiguous in C order")
+        if held.dtype == torch.bfloat16:
+            return cls.of(name, TypedArray("BF16", held.view(torch.uint16).cpu().numpy()))
+        return cls(name, held.cpu().numpy())
+
+    @property
+    def value(self) -> TypedArray:
+        """The array with its v2 datatype."""
+        return self._value
+
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._name
+
+    def as_numpy(self) -> Array:
+        """The tensor as an array; BYTES as an array of ``bytes`` objects.
+
+        Raises:
+            TritonModelException: BF16, which NumPy does not have.
+        """
+        if self._value.datatype == "BF16":
+            raise TritonModelException(
+                f"tensor '{self._name}' is BF16, which numpy does not have: use DLPack"
+            )
+        return self._value.array
+
+    def shape(self) -> list[int]:
+        """The size of each dim, rows included."""
+        return list(self._value.array.shape)
+
+    def triton_dtype(self) -> int:
+        """The number of the data type, as ``triton_to_numpy_type`` takes it."""
+        return 14 if self._value.datatype == "BF16" else _TYPES.index(self._value.datatype) + 1
+
+    def is_cpu(self) -> bool:
+        """Whether the tensor is in host memory: always."""
+        return True
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule that shares the tensor's memory.
+
+        Raises:
+            TritonModelException: BYTES.
+        """
+        return self.__dlpack__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self._value.datatype == "BYTES":
+            raise TritonModelException(f"tensor '{self._name}' of strings has no DLPack form")
+        if self._value.datatype != "BF16":
+            return self._value.array.__dlpack__(**options)
+        import torch
+
+        return torch.from_numpy(self._value.array).view(torch.bfloat16).__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+class InferenceRequest:
+    """A request as ``execute`` receives it. Its inputs are valid until ``execute`` returns."""
+
+    _inputs: dict[str, Tensor]
+    _outputs: list[str]
+    _context: CallContext
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Refuse a request to another model.
+
+        Raises:
+            TritonModelException: always.
+        """
+        raise TritonModelException(
+            "InferenceRequest: calls of other models (BLS) are not supported by Interlace; "
+            "call the models one after the other from the client"
+        )
+
+    @classmethod
+    def received(
+        cls, inputs: Mapping[str, TypedArray], outputs: Sequence[str], context: CallContext
+    ) -> InferenceRequest:
+        """A request of a client that asks for these outputs."""
+        made = cls.__new__(cls)
+        made._inputs = {name: Tensor.of(name, value) for name, value in inputs.items()}
+        made._outputs = list(outputs)
+        made._context = context
+        return made
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs that the client gave."""
+        return list(self._inputs.values())
+
+    def input(self, name: str) -> Tensor | None:
+        """The input of that name; ``None`` if the client left it out."""
+        return self._inputs.get(name)
+
+    def request_id(self) -> str:
+        """The client's name for the request; may be empty."""
+        return self._context.id
+
+    def correlation_id(self) -> int | str:
+        """The sequence that the client says the request belongs to; 0 for none."""
+        given: int | str = self._parameters().get("sequence_id", 0)
+        return given
+
+    def requested_output_names(self) -> list[str]:
+        """The outputs that the client asks for."""
+        return list(self._outputs)
+
+    def parameters(self) -> str:
+        """The client's parameters as JSON."""
+        given = self._parameters()
+        given.pop("sequence_id", None)
+        return json.dumps(given)
+
+    def flags(self) -> int:
+        """Flags of a sequence: none."""
+        return 0
+
+    def is_cancelled(self) -> bool:
+        """Whether the client went away: not known during execution."""
+        return False
+
+    def get_response_sender(self) -> NoReturn:
+        """Refuse several responses.
+
+        Raises:
+            TritonModelException: always.
+        """
+        raise TritonModelException(
+            "get_response_sender(): decoupled responses are not supported by Interlace; "
+            "return one InferenceResponse per request from execute"
+        )
+
+    def _parameters(self) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(self._context.parameters or "{}")
+        return read
+
+
+class InferenceResponse:
+    """The answer to one request: outputs, or an error."""
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] | None = None,
+        error: TritonError | str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``parameters`` are accepted and not sent.
+
+        Raises:
+            TritonModelException: an output that is no ``Tensor``.
+        """
+        self._outputs = list(output_tensors or ())
+        for tensor in self._outputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(
+                    f"output_tensors: expected pb_utils.Tensor, got {type(tensor).__name__}"
+                )
+        self._error = TritonError(error) if isinstance(error, str) else error
+
+    def output_tensors(self) -> list[Tensor]:
+        """The outputs."""
+        return self._outputs
+
+    def has_error(self) -> bool:
+        """Whether the request failed."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Why the request failed."""
+        return self._error
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The request's input of that name; ``None`` if the client left it out."""
+    return inference_request.input(name)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """The response's output of that name; ``None`` if it has none."""
+    tensors = inference_response.output_tensors()
+    return next((tensor for tensor in tensors if tensor.name() == name), None)
+
+
+def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The configuration's entry of an input; ``None`` if it has none."""
+    return next((one for one in model_config.get("input", ()) if one["name"] == name), None)
+
+
+def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The configuration's entry of an output; ``None`` if it has none."""
+    return next((one for one in model_config.get("output", ()) if one["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    """Whether the model sends any number of responses: never."""
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled"))
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """The NumPy type of a data type of the configuration, such as ``TYPE_FP32``.
+
+    Raises:
+        KeyError: NumPy has no such type.
+    """
+    name = triton_type_string.removeprefix("TYPE_").replace("STRING", "BYTES")
+    return _NUMPY_CLASSES[name]
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """The NumPy type of a data type's number."""
+    return _NUMPY_CLASSES[_TYPES[data_type - 1]]
+
+
+def numpy_to_triton_type(data_type: Any) -> int:
+    """The number of the data type of a NumPy type.
+
+    Raises:
+        KeyError: there is none.
+    """
+    dtype = np.dtype(data_type)
+    return _TYPES.index("BYTES" if dtype.kind == "S" else _DATATYPES[dtype]) + 1
+
+
+_NUMPY_CLASSES: Final = {name: NUMPY_TYPES[name].type for name in _TYPES}

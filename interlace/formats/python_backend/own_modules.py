@@ -1,0 +1,53 @@
+"""Modules that a model imports from its own folders, kept apart from those of other models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
+
+
+class OwnModules:
+    """The import path and the imported modules of one model.
+
+    Models that share a process may each have a ``preprocessing.py``. One model's modules are in
+    ``sys.modules`` at a time: those of the model that ran last.
+    """
+
+    _active: ClassVar[OwnModules | None] = None
+
+    def __init__(self, version_folder: Path) -> None:
+        self.folder = version_folder.parent
+        self._folders = [str(version_folder), str(version_folder.parent)]
+        self._modules: dict[str, ModuleType] = {}
+
+    def activate(self) -> None:
+        """Let imports find this model's modules."""
+        active = OwnModules._active
+        if active is self:
+            return
+        if active is not None:
+            active.deactivate()
+        sys.path.extend(self._folders)
+        sys.modules.update(self._modules)
+        OwnModules._active = self
+
+    def deactivate(self) -> None:
+        """Take this model's modules out of ``sys.modules``, if they are there."""
+        if OwnModules._active is not self:
+            return
+        OwnModules._active = None
+        sys.path[:] = [path for path in sys.path if path not in self._folders]
+        found = list(sys.modules.items())
+        self._modules = {name: module for name, module in found if self._owns(module)}
+        for name in self._modules:
+            del sys.modules[name]
+
+    def _owns(self, module: ModuleType) -> bool:
+        # Libraries put objects there whose attributes are made when they are asked for.
+        known = getattr(module, "__dict__", {})
+        path = known.get("__path__")
+        places = [known.get("__file__"), *(path if isinstance(path, Iterable) else ())]
+        return any(str(place).startswith(f"{self.folder}/") for place in places)

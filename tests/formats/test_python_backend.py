@@ -1,0 +1,529 @@
+"""Models of Triton's Python backend: what their code is given, and what becomes of its answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.request import CallContext
+from interlace.core.tensor import TensorSpec
+from interlace.formats import open_model, open_torch, shared_architecture
+from interlace.formats.python_backend import api
+from interlace.formats.python_backend.runner import PythonRunner
+from interlace.formats.runner import Array, RequestInputs, TypedArray
+from interlace.repository import complete, read
+from tests.repository.folders import add
+
+HEAD = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def given(request, name):
+    return pb_utils.get_input_tensor_by_name(request, name)
+
+def answer(**outputs):
+    return pb_utils.InferenceResponse([pb_utils.Tensor(n, v) for n, v in outputs.items()])
+
+"""
+MODEL = HEAD + "class TritonPythonModel:\n"
+CONFIG = """backend: "python"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] },
+        { name: "extra" data_type: TYPE_FP32 dims: [ 1 ] optional: true } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] },
+         { name: "n" data_type: TYPE_INT64 dims: [ 1 ] } ]
+"""
+DOUBLE = """
+    def execute(self, requests):
+        n = np.ones((1, 1), np.int64)
+        return [answer(y=given(r, "x").as_numpy() * 2, n=n) for r in requests]
+"""
+TEXTS = """backend: "python"
+input [ { name: "x" data_type: TYPE_STRING dims: [ -1 ] } ]
+output [ { name: "y" data_type: TYPE_STRING dims: [ -1 ] } ]
+"""
+
+
+def opened(
+    root: Path,
+    body: str,
+    config: str = CONFIG,
+    name: str = "m",
+    files: Mapping[str, str] = {},
+) -> PythonRunner:
+    """A model whose class has this body, opened as the server opens it."""
+    add(root, name, {"config.pbtxt": config, "1/model.py": MODEL + body, **files})
+    draft = read(root, name, 1)
+    first = open_model(draft.provisional(), 1, None)
+    deployed = complete(draft, first.signature, 0)
+    first.close()
+    runner = open_model(deployed, 1, None)
+    assert isinstance(runner, PythonRunner)
+    return runner
+
+
+def floats(*values: float) -> RequestInputs:
+    return RequestInputs({"x": np.array([values], np.float32)})
+
+
+def words(*values: bytes) -> RequestInputs:
+    return RequestInputs({"x": np.array(values, object)})
+
+
+def outputs(answer: Mapping[str, TypedArray] | ServeError) -> dict[str, Any]:
+    assert not isinstance(answer, ServeError), answer
+    return {name: value.array.tolist() for name, value in answer.items()}
+
+
+def failure(answer: Mapping[str, TypedArray] | ServeError) -> ServeError:
+    assert isinstance(answer, ServeError), answer
+    return answer
+
+
+def test_each_request_has_its_own_answer(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        made = []
+        for place, request in enumerate(requests):
+            y = np.repeat(given(request, "x").as_numpy(), place + 1, axis=1)
+            made.append(answer(y=y, n=np.array([[len(requests)]])))
+        return made
+"""
+    runner = opened(tmp_path, body)
+    first, second = runner.run_requests([floats(1, 2), floats(3, 4)])
+    assert outputs(first) == {"y": [[1, 2]], "n": [[2]]}
+    assert outputs(second) == {"y": [[3, 3, 4, 4]], "n": [[2]]}
+
+
+def test_only_wanted_outputs_are_kept(tmp_path: Path) -> None:
+    (answer,) = opened(tmp_path, DOUBLE).run_requests([floats(1, 2)._replace(outputs=("n",))])
+    assert outputs(answer) == {"n": [[1]]}
+
+
+def test_samples_run_as_one_request_per_row(tmp_path: Path) -> None:
+    array = np.array([[1, 2], [3, 4]], np.float32)
+    body = DOUBLE.replace("np.ones((1, 1), np.int64)", "np.array([[len(requests)]])")
+    found = opened(tmp_path, body).run({"x": array})
+    assert found["y"].tolist() == [[2, 4]] and found["n"].tolist() == [[2]]
+
+
+def test_an_absent_optional_input_is_none(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        extra = [given(r, "extra") for r in requests]
+        values = [-1 if one is None else int(one.as_numpy()[0, 0]) for one in extra]
+        return [answer(n=np.array([[value]])) for value in values]
+"""
+    runner = opened(tmp_path, body)
+    plain = floats(1, 2)
+    full = RequestInputs({**plain.inputs, "extra": np.array([[7]], np.float32)})
+    assert [outputs(one) for one in runner.run_requests([plain, full])] == [
+        {"n": [[-1]]},
+        {"n": [[7]]},
+    ]
+
+
+def test_inputs_may_be_written_to_and_results_need_not_be_contiguous(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        x = given(requests[0], "x").as_numpy()
+        x += 1
+        return [answer(y=x[:, ::-1])]
+"""
+    array = np.array([[1, 2]], np.float32)
+    array.flags.writeable = False
+    (answer,) = opened(tmp_path, body).run_requests([RequestInputs({"x": array})])
+    assert outputs(answer) == {"y": [[3, 2]]} and array.tolist() == [[1, 2]]
+    assert not isinstance(answer, ServeError) and answer["y"].array.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("x", [b"a\0\0", b"\xff"]),
+        ("np.array([t.upper() for t in x], dtype=object)", [b"A\0\0", b"\xff"]),
+        ("np.array(['caf\\u00e9', 'b'])", ["café".encode(), b"b"]),
+        ("np.array([b'ab', b'c'])", [b"ab", b"c"]),
+    ],
+)
+def test_strings_are_arrays_of_bytes(tmp_path: Path, made: str, found: list[bytes]) -> None:
+    body = f"""
+    def execute(self, requests):
+        x = given(requests[0], "x").as_numpy()
+        return [answer(y={made})]
+"""
+    (answer,) = opened(tmp_path, body, TEXTS).run_requests([words(b"a\0\0", b"\xff")])
+    assert outputs(answer) == {"y": found}
+
+
+def test_a_model_is_told_about_itself_as_in_triton(tmp_path: Path) -> None:
+    body = (
+        """
+    def initialize(self, args):
+        assert all(isinstance(value, str) for value in args.values()), args
+        config = json.loads(args["model_config"])
+        n = pb_utils.get_output_config_by_name(config, "n")
+        assert pb_utils.get_input_config_by_name(config, "none") is None
+        assert pb_utils.triton_string_to_numpy(n["data_type"]) is np.int64
+        assert n["dims"] == [1] and config["max_batch_size"] == 8
+        assert not pb_utils.using_decoupled_model_transaction_policy(config)
+        assert config["parameters"]["mode"]["string_value"] == "fast"
+        with open(args["model_repository"] + "/args.json", "w") as file:
+            json.dump(args, file)
+"""
+        + DOUBLE
+    )
+    config = CONFIG + 'parameters { key: "mode" value: { string_value: "fast" } }\n'
+    opened(tmp_path, body, config)
+    args = json.loads((tmp_path / "m" / "args.json").read_text())
+    assert args.pop("model_config")
+    assert args == {
+        "model_instance_kind": "CPU",
+        "model_instance_name": "m_0_0",
+        "model_instance_device_id": "0",
+        "model_repository": str(tmp_path / "m"),
+        "model_version": "1",
+        "model_name": "m",
+    }
+
+
+def test_a_request_tells_what_its_client_said(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        return [answer(y=np.array([r.request_id(), str(r.correlation_id()), r.parameters(),
+            *r.requested_output_names(), *[t.name() for t in r.inputs()]])) for r in requests]
+"""
+    asked = words(b"a")._replace(context=CallContext("7", '{"sequence_id": 3, "top": 5}'))
+    first, second = opened(tmp_path, body, TEXTS).run_requests([asked, words(b"b")])
+    assert outputs(first) == {"y": [b"7", b"3", b'{"top": 5}', b"y", b"x"]}
+    assert outputs(second) == {"y": [b"", b"0", b"{}", b"y", b"x"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("", Reason.BACKEND),
+        (", pb_utils.TritonError.INTERNAL", Reason.BACKEND),
+        (", pb_utils.TritonError.NOT_FOUND", Reason.UNKNOWN_MODEL),
+        (", pb_utils.TritonError.UNAVAILABLE", Reason.NOT_READY),
+        (", pb_utils.TritonError.UNSUPPORTED", Reason.UNSUPPORTED),
+        (", pb_utils.TritonError.CANCELLED", Reason.CANCELLED),
+        (", pb_utils.TritonError.INVALID_ARG", Reason.BAD_INPUT),
+        (", pb_utils.TritonError.ALREADY_EXISTS", Reason.BAD_INPUT),
+        (", pb_utils.TritonError.UNKNOWN", Reason.BAD_INPUT),
+    ],
+)
+def test_one_request_of_a_batch_may_fail(tmp_path: Path, code: str, reason: Reason) -> None:
+    body = f"""
+    def execute(self, requests):
+        error = pb_utils.TritonError("no way"{code})
+        bad = pb_utils.InferenceResponse(output_tensors=[], error=error)
+        return [bad, *[answer(y=given(r, "x").as_numpy()) for r in requests[1:]]]
+"""
+    bad, good = opened(tmp_path, body).run_requests([floats(1, 2), floats(3, 4)])
+    assert failure(bad) == ServeError(reason, "no way")
+    assert outputs(good) == {"y": [[3, 4]]}
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (
+            "None",
+            "Expected a list in the execute return, found type '<class 'NoneType'>'.",
+        ),
+        (
+            "made[1:]",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest "
+            "objects. InferenceRequest(s) size is:2, and InferenceResponse(s) size is:1",
+        ),
+        (
+            "[made[0], 7]",
+            "Expected an 'InferenceResponse' object in the execute function return list, found "
+            "type '<class 'int'>'.",
+        ),
+    ],
+)
+def test_a_wrong_list_fails_all_requests(tmp_path: Path, returned: str, said: str) -> None:
+    body = f"""
+    def execute(self, requests):
+        made = [answer(y=given(r, "x").as_numpy()) for r in requests]
+        return {returned}
+"""
+    failed = opened(tmp_path, body).run_requests([floats(1, 2), floats(3, 4)])
+    text = f"Failed to process the request(s) for model 'm', message: {said}"
+    assert [failure(one) for one in failed] == [ServeError(Reason.BACKEND, text)] * 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("raise ValueError('no such word')", "ValueError: no such word (model.py, line 16)"),
+        ("raise pb_utils.TritonModelException('no')", "TritonModelException: no (model.py"),
+        ("__import__('sys').exit(3)", "SystemExit: 3 (model.py"),
+        ("pb_utils.InferenceRequest(model_name='b')", "calls of other models (BLS) are not"),
+        ("requests[0].get_response_sender()", "decoupled responses are not supported"),
+        ("pb_utils.Tensor('y', [1])", "tensor 'y': expected a numpy array, got list"),
+        ("pb_utils.Tensor('y', np.zeros(1, complex))", "numpy type complex128 has no datatype"),
+        ("pb_utils.InferenceResponse([np.zeros(1)])", "expected pb_utils.Tensor, got ndarray"),
+    ],
+)
+def test_an_exception_fails_a_lone_request_and_has_others_tried_alone(
+    tmp_path: Path, raised: str, said: str
+) -> None:
+    body = f"""
+    def execute(self, requests):
+        if any(given(r, "x").as_numpy().max() > 5 for r in requests):
+            {raised}
+        return [answer(y=given(r, "x").as_numpy()) for r in requests]
+"""
+    runner = opened(tmp_path, body)
+    (failed,) = runner.run_requests([floats(1, 9)])
+    assert failure(failed).reason is Reason.BACKEND
+    assert failure(failed).detail.startswith("Failed to process the request(s) for model 'm', mess")
+    assert said in failure(failed).detail
+    with pytest.raises(api.TritonModelException, match="Failed to process"):
+        runner.run_requests([floats(1, 2), floats(1, 9)])
+    assert outputs(runner.run_requests([floats(1, 2)])[0]) == {"y": [[1, 2]]}
+
+
+def test_an_output_that_is_not_configured_fails_its_request(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        return [answer(z=given(r, "x").as_numpy()) for r in requests]
+"""
+    (failed,) = opened(tmp_path, body).run_requests([floats(1, 2)])
+    assert failure(failed).detail == "unexpected inference output 'z' for model 'm'"
+
+
+def test_reshape_shows_the_model_its_own_shapes(tmp_path: Path) -> None:
+    config = """backend: "python"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]
+"""
+    body = """
+    def execute(self, requests):
+        assert [r.inputs()[0].shape() for r in requests] == [[1]] * len(requests)
+        return [answer(y=given(r, "x").as_numpy()) for r in requests]
+"""
+    runner = opened(tmp_path, body, config)
+    (answer,) = runner.run_requests([RequestInputs({"x": np.array([[4]], np.float32)})])
+    assert outputs(answer) == {"y": [[4]]}
+
+
+def test_execute_may_be_a_coroutine(tmp_path: Path) -> None:
+    runner = opened(tmp_path, DOUBLE.replace("def execute", "async def execute"))
+    for _ in range(2):
+        assert outputs(runner.run_requests([floats(1, 2)])[0])["y"] == [[2, 4]]
+    runner.close()
+
+
+def test_finalize_is_called_once_at_the_end(tmp_path: Path) -> None:
+    body = (
+        DOUBLE
+        + """
+    def finalize(self):
+        import pathlib
+        file = pathlib.Path(__file__).with_name("ended.txt")
+        file.write_text((file.read_text() if file.exists() else "") + "x")
+"""
+    )
+    runner = opened(tmp_path, body)
+    ended = tmp_path / "m" / "1" / "ended.txt"
+    assert ended.read_text() == "x"  # of the process that described it
+    runner.close()
+    assert ended.read_text() == "xx"
+
+
+def test_a_failing_finalize_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    body = DOUBLE + "    def finalize(self):\n        self.file.close()\n"
+    opened(tmp_path, body).close()
+    assert "m: finalize failed: AttributeError: " in caplog.messages[-1]
+    assert caplog.messages[-1].endswith("(model.py, line 18)")
+
+
+def test_models_of_one_process_have_their_own_siblings(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        import late
+        import_module = __import__("importlib").import_module
+        said = f"{words.WORD} {near.WORD} {late.WORD} {import_module('words').WORD}"
+        return [answer(y=np.array([said])) for _ in requests]
+"""
+    imports = "import words\nfrom . import near\n"
+    runners = []
+    for name in ("a", "b"):
+        files = {f"1/{file}.py": f"WORD = '{name}-{file}'\n" for file in ("words", "near")}
+        files |= {"late.py": f"WORD = '{name}-late'\n"}
+        files |= {"config.pbtxt": TEXTS, "1/model.py": imports + MODEL + body}
+        add(tmp_path, name, files)
+        runners.append(open_model(read(tmp_path, name, 1).provisional(), 1, None))
+    for name, runner in (*zip("ab", runners, strict=True), ("a", runners[0])):
+        assert isinstance(runner, PythonRunner)
+        said = f"{name}-words {name}-near {name}-late {name}-words".encode()
+        assert outputs(runner.run_requests([words(b"x")])[0]) == {"y": [said]}
+    for runner in runners:
+        runner.close()
+
+
+AUTO = """
+    @staticmethod
+    def auto_complete_config(config):
+        seen = config.as_dict()
+        config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [2]})
+        config.set_max_batch_size(4)
+        config.set_dynamic_batching()
+        config.set_model_transaction_policy({"decoupled": False})
+        return config
+
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        assert config["max_batch_size"] == 4 and config["input"][0]["dims"] == [2], config
+
+    def execute(self, requests):
+        return [answer(y=given(r, "x").as_numpy()) for r in requests]
+"""
+
+
+def test_a_model_may_complete_its_configuration(tmp_path: Path) -> None:
+    runner = opened(tmp_path, AUTO, 'backend: "python"\n')
+    assert runner.signature.inputs == (TensorSpec("x", "FP32", (2,)),)
+    assert runner.signature.batched and runner.signature.max_batch == 4
+    assert outputs(runner.run_requests([floats(1, 2)])[0]) == {"y": [[1, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "found"),
+    [
+        (CONFIG, "    pass\n", "a TritonPythonModel without execute"),
+        ('backend: "python"\n', DOUBLE, "no inputs or outputs; expected input"),
+        (CONFIG, "    def initialize(self, args):\n        1 / 0\n" + DOUBLE, "ZeroDivisionError"),
+        (CONFIG, AUTO, "specifies max_batch_size 4"),
+        (CONFIG.replace("size: 8", "size: 2").replace("[ 2 ]", "[ 3 ]"), AUTO, r"has dims \[3\]"),
+        ('backend: "python"\n', AUTO.replace("False", "True"), "decoupled: true is not supported"),
+        ('backend: "python"\n', AUTO.replace("TYPE_FP32", "FLOAT"), "data type 'FLOAT'"),
+        ('backend: "python"\n', AUTO.replace('"dims"', '"shape"'), "has no 'dims'"),
+        ('backend: "python"\n', AUTO.replace("[2]}", "[2], 'sort': 1}"), "unknown property 'sort'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, config: str, body: str, found: str) -> None:
+    with pytest.raises(RepositoryError, match=found) as caught:
+        opened(tmp_path, body, config)
+    assert str(tmp_path / "m" / "1") in caught.value.where
+
+
+def test_an_own_environment_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = "$$TRITON_MODEL_DIRECTORY/env.tar.gz"
+    parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{path}" }} }}\n'
+    with pytest.raises(RepositoryError, match="install its packages in the environment of Interl"):
+        opened(tmp_path, DOUBLE, CONFIG + parameter)
+
+
+def test_torch_does_not_open_it(tmp_path: Path) -> None:
+    add(tmp_path, "m", {"config.pbtxt": CONFIG, "1/model.py": MODEL + DOUBLE})
+    model = read(tmp_path, "m", 1).provisional()
+    assert shared_architecture(model, str(tmp_path)) == ""
+    with pytest.raises(RepositoryError, match="cores to serve it on"):
+        open_torch(model)
+
+
+def test_bad_input_refuses_as_in_other_models(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        import interlace
+        raise interlace.bad_input("x is too long")
+"""
+    runner = opened(tmp_path, body)
+    (failed,) = runner.run_requests([floats(1, 2)])
+    assert failed == ServeError(Reason.BAD_INPUT, "x is too long")
+    with pytest.raises(ServeError, match="x is too long"):
+        runner.run_requests([floats(1, 2)] * 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16])
+def test_dlpack_shares_memory_with_torch(dtype: torch.dtype) -> None:
+    made = torch.ones(2, 3).to(dtype)
+    tensor = api.Tensor.from_dlpack("x", made.__dlpack__())
+    back = torch.from_dlpack(tensor.to_dlpack())
+    made[0, 0] = 0
+    assert back.dtype == dtype and torch.equal(back, made)
+    assert torch.equal(torch.from_dlpack(tensor), made)
+    assert tensor.shape() == [2, 3] and tensor.is_cpu()
+    with pytest.raises(api.TritonModelException, match="not contiguous"):
+        api.Tensor.from_dlpack("x", made.T)
+
+
+def test_bf16_has_no_array_and_strings_no_dlpack() -> None:
+    with pytest.raises(api.TritonModelException, match="use DLPack"):
+        api.Tensor.of("x", TypedArray("BF16", np.zeros(2, np.uint16))).as_numpy()
+    with pytest.raises(api.TritonModelException, match="strings has no DLPack form"):
+        api.Tensor("x", np.array([b"a"])).to_dlpack()
+
+
+@pytest.mark.parametrize("number", range(1, 14))
+def test_types_have_tritons_numbers(number: int) -> None:
+    numpy_type = api.triton_to_numpy_type(number)
+    assert api.numpy_to_triton_type(numpy_type) == number
+    array: Array = np.zeros(1, numpy_type)
+    assert api.Tensor("x", array).triton_dtype() == number
+
+
+def test_responses_can_be_read() -> None:
+    tensor = api.Tensor("y", np.zeros(1, np.int8))
+    response = api.InferenceResponse([tensor], error="broken")
+    assert api.get_output_tensor_by_name(response, "y") is tensor
+    assert api.get_output_tensor_by_name(response, "z") is None
+    error = response.error()
+    assert response.has_error() and error is not None and error.message() == "broken"
+    assert error.code() == api.TritonError.INTERNAL
+
+
+def test_log_lines_name_the_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    body = """
+    def execute(self, requests):
+        log = pb_utils.Logger
+        log.log("plain"); log.log("own", log.WARNING); log.log_info("i"); log.log_warn("w")
+        log.log_error("e"); log.log_verbose("v")
+        return [answer(y=given(r, "x").as_numpy()) for r in requests]
+"""
+    runner = opened(tmp_path, body)
+    with caplog.at_level(logging.DEBUG, "interlace.model"):
+        runner.run_requests([floats(1, 2)])
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", "m: plain"),
+        ("WARNING", "m: own"),
+        ("INFO", "m: i"),
+        ("WARNING", "m: w"),
+        ("ERROR", "m: e"),
+        ("DEBUG", "m: v"),
+    ]
+
+
+def test_metrics_count() -> None:
+    family = api.MetricFamily("requests", "by kind", api.MetricFamily.COUNTER)
+    counter = family.Metric(labels={"kind": "a"})
+    counter.increment(2)
+    family.Metric({"kind": "a"}).increment(1)
+    assert counter.value() == 3 and family.Metric({"kind": "b"}).value() == 0
+    gauge = api.MetricFamily("level", "", api.MetricFamily.GAUGE).Metric()
+    gauge.set(5)
+    gauge.increment(-2)
+    assert gauge.value() == 3
+    times = api.MetricFamily("times", "", api.MetricFamily.HISTOGRAM).Metric(buckets=[1, 2])
+    for value in (0.5, 1, 1.5, 9):
+        times.observe(value)
+    assert times.counts == [2, 1, 1] and times.value() == 12
+    for wrong in (lambda: counter.increment(-1), lambda: counter.set(1), lambda: gauge.observe(1)):
+        with pytest.raises(ValueError, match="metric '"):
+            wrong()
