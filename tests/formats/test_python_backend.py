@@ -19,7 +19,8 @@ from interlace.formats import open_model, open_torch, shared_architecture
 from interlace.formats.python_backend import api
 from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import Array, RequestInputs, TypedArray
-from interlace.repository import complete, read
+from interlace.repository.draft import read
+from interlace.repository.model import complete
 from tests.repository.folders import add
 
 HEAD = """
