@@ -1,5 +1,7 @@
 """Interlace: many models on few accelerators, every latency promise kept.
 
+The main calls::
+
     found = interlace.plan("scenario.toml")         # how few accelerators do, and how they are cut
     played = interlace.simulate("scenario.toml")    # what becomes of its requests, in virtual time
     with interlace.serve("models/") as server: ...  # KServe v2 over HTTP and gRPC

@@ -81,9 +81,9 @@ class ServeOptions:
     asked for. Orders to a node need ``node_key``, else ``admin_key``. ``allow_hosts`` are further
     Host names to answer to; ``allow_client_shm`` lets clients pass shared memory.
     ``request_memory_mb`` bounds the bodies of requests. Every event is kept in ``log``, for
-    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. An end serves on
-    for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for accepted requests. A
-    server that is ``assigned`` loads nothing until it is told to (docs/fleet.md); it is the
+    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. A server that
+    stops serves on for ``drain_delay_s``, not ready, then waits ``exit_timeout_s`` for accepted
+    requests. One that is ``assigned`` loads nothing before an assignment (docs/fleet.md); it is the
     ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
     speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
     ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
@@ -315,7 +315,7 @@ class LiveServer:
         return await self.assignments.assign(assignment, AssignedPlan(assignment.plan))
 
     async def bring_up(self, on_step: OnSweepStep) -> Sequence[Model]:
-        """Everything that is served from the beginning: nothing where that is told from outside.
+        """Load what is served from the beginning: nothing if assignments come from outside.
 
         Raises:
             RepositoryError: the repository itself cannot be read.

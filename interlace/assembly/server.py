@@ -165,7 +165,7 @@ class Server:
         raise_descriptor_limit()
         server = LiveServer(self._settings)
         try:
-            # Ports are taken before anything slow is begun: a busy one is told at once.
+            # Ports are taken before anything slow begins, so that a busy one fails at once.
             self.ports = await self._listen(server)
             starting = asyncio.ensure_future(self._start(server, on_step, on_ready))
             stopping = asyncio.ensure_future(self._stop.wait())
@@ -210,9 +210,9 @@ class Server:
         _LOG.info("%s: HTTP on %d, gRPC on %d, metrics on %d", how, *self.ports)
 
     async def _delay(self, server: LiveServer) -> None:
-        """Serve on while what watches readiness sends new requests elsewhere.
+        """Serve on while load balancers that watch readiness send new requests elsewhere.
 
-        Every connection is told to close with its next response. A second signal ends the wait.
+        Every connection closes with its next response. A second signal ends the wait.
         """
         server.lifecycle.draining = True
         server.http.drain()
@@ -238,7 +238,7 @@ class Server:
 
 
 async def _complete(lifecycle: ModelLifecycle, stopping: asyncio.Task[Literal[True]]) -> None:
-    """Wait until every model that must be served is, or the server is told to stop.
+    """Wait until every model that must be served is, or a stop is requested.
 
     Raises:
         ServeError: one of them cannot be served.
@@ -270,14 +270,14 @@ def serve(
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
 
-    Without a folder, one that is assigned fetches its models from whoever tells it what to serve.
+    Without a folder, an assigned server fetches its models from the controller.
     It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` (8001) and ``metrics_port`` (8002); 0
     takes a free one, a ``port`` of 0 three. ``device`` is auto, cpu, green, mps or streams;
     ``gpus`` such as "0,1" and ``cores`` such as "0-3,6" name some of them. With "simulated", which
     computes nothing (docs/fleet.md), there are ``gpus`` (how many) of the kind ``gpu``, such as
     "h100". ``system`` plans and schedules, or a saved ``plan`` is followed. ``profiles`` is the
-    folder where latencies are kept. In ``memory_bytes`` of each accelerator weights come and go, if
-    given; on cores the page cache keeps ``host_memory_bytes`` of their files at most.
+    folder where latencies are kept. If ``memory_bytes`` is given, weights are swapped within it,
+    on each accelerator. On cores the page cache keeps at most ``host_memory_bytes`` of their files.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""`interlace bench`: open-loop load on a running server, and what came of it."""
+"""`interlace bench`: open-loop load on a running server, and its results."""
 
 from __future__ import annotations
 

@@ -210,10 +210,10 @@ def _found(
     launch: NodeLaunch,
     most_machines: int | None,
 ) -> Membership:
-    """Who is there, as one of three options says.
+    """The nodes of the fleet, from one of three options.
 
     Raises:
-        InputError: several do, or none, or what is named is no node and no cluster.
+        InputError: several are given, or none, or the value is no node and no cluster.
     """
     positive({"--max-machines": most_machines, "--local": local})
     if sum(one is not None for one in (nodes, ray, local)) != 1:

@@ -1,4 +1,4 @@
-"""The `interlace` command: which subcommand runs, and how errors are told."""
+"""The `interlace` command: which subcommand runs, and how errors are printed."""
 
 from __future__ import annotations
 

@@ -117,10 +117,10 @@ def check_outputs(outputs: PlanOutputs) -> None:
 
 
 def _layered(scenario: Scenario) -> LayeredModels | None:
-    """The scenario's models, if it has memory for weights that come and go.
+    """The scenario's models, if it has memory for swapped weights.
 
     Raises:
-        UserError: no layers are known of them, or one does not fit.
+        UserError: their layers are not known, or one does not fit.
     """
     if not scenario.gpu.weights_bytes:
         return None

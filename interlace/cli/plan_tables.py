@@ -135,7 +135,7 @@ def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
 
 
 def _limits(one: CapacityPlan) -> list[str]:
-    """Where a system stopped and why; what is said of each model stays with its own plan."""
+    """Where a system stopped and why; remarks on single models are in the system's own plan."""
     notes = one.plan.notes if len(one.plan.notes) == 1 else ()
     return list(dict.fromkeys([*one.plan.reasons.values(), *notes]))[:_MOST_SAID]
 

@@ -129,7 +129,7 @@ class ModelRow:
     share_pct: float
     resident_bytes: float
     capacity_rows_per_s: float
-    weights: str  #: their state where they come and go, else empty
+    weights: str  #: their state if swapped, else empty
     weights_held_bytes: float
     weights_bytes: float
     cold_starts: float

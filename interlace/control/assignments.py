@@ -1,4 +1,4 @@
-"""What this node is told to serve, and by whom: fenced, checked and carried out."""
+"""Assignments to this node: fenced by revision, checked and carried out."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Assignments:
         return self.revision
 
     def drain(self, revision: Revision) -> Revision:
-        """Be not ready, and serve what comes nevertheless, until the next assignment.
+        """Be not ready until the next assignment; requests that still arrive are served.
 
         Raises:
             ServeError: SUPERSEDED by a newer order.
@@ -142,7 +142,7 @@ class Assignments:
             if assignment is not self.newest:
                 return  # a newer one waits
             serving = {one.name for one in self._registry.all() if one.model is not None}
-            # Those that leave are told so before the plan is asked for: their queues are served.
+            # Unloading begins before the new plan is asked for, so that queued requests are served.
             gone = sorted(serving - assignment.models.keys())
             leaving = [asyncio.ensure_future(self._lifecycle.unload(name)) for name in gone]
             await asyncio.sleep(0)

@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 
 
 class StatusFutures:
-    """Futures by deployment key, and an event that is set while the whole plan stands.
+    """Futures by deployment key, and an event that is set while the whole plan is loaded.
 
-    Registry and table are told which deployments are quarantined, and which serve again.
+    Registry and table learn which deployments are quarantined, and which serve again.
     """
 
     def __init__(self, registry: VersionRegistry, table: ModelTable) -> None:

@@ -67,7 +67,7 @@ class PreparedModel:
 class ModelPreparer:
     """Prepares models of one repository; one at a time is profiled.
 
-    ``layers`` measures where weights come and go. Only ``trusted`` models may be code.
+    ``layers`` measures layers for swapped weights. Only ``trusted`` models may be code.
     """
 
     def __init__(
@@ -173,9 +173,9 @@ class ModelPreparer:
                 await self._rig.close()
 
     def _warn_of_cached(self, known: Sequence[Model], found: FillResult) -> None:
-        """Say once of whose layers the kept times are those from the page cache alone.
+        """Warn once of models whose stored layers have copy times from the page cache alone.
 
-        Where the weights lie in memory, all are, however often they are measured.
+        If the repository lies in memory (tmpfs), measuring again finds no disk times either.
         """
         cached = [
             model.name

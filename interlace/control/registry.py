@@ -75,7 +75,7 @@ class VersionRegistry:
         return known[0].reason if known else ""
 
     def missing(self) -> set[str]:
-        """Names that are in the repository and of which no version serves, unless unloaded."""
+        """Names in the repository without a version that serves, unless unloaded on request."""
         known = {e.name for e in self._entries.values() if e.reason != UNLOADED}
         return known - {e.name for e in self._entries.values() if e.model is not None}
 

@@ -86,7 +86,7 @@ class SnapshotSource:
         )
 
     def weights_states(self) -> dict[str, str]:
-        """By deployment key "resident", "loading" or "cold", where weights come and go."""
+        """By deployment key: "resident", "loading" or "cold"; swapped weights only."""
         found = {key: _weights(one.weights.values()) for key, one in self._engine().models.items()}
         return {key: weights.state for key, weights in found.items() if weights is not None}
 

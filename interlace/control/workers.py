@@ -121,10 +121,10 @@ def _doing(work: Run | Load) -> str:
 _log = logging.getLogger(__name__)
 
 _PERIOD_S: Final = 1.0
-#: What a model without a limit may hold in one worker: so many times its profile, and at least.
+#: Limit of a model without one of its own, in one worker: a multiple of its profile, and a minimum.
 _TIMES: Final = 2
 _FLOOR_BYTES: Final = 512 << 20
-#: A worker that used so much of a core while it had nothing to do, so many times in a row.
+#: A worker is reported that used more of a core while idle, in this many checks in a row.
 _BUSY_CORES: Final = 0.5
 _BUSY_LOOKS: Final = 5
 _TICKS_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")

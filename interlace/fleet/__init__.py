@@ -1,1 +1,1 @@
-"""One plan for many nodes: who is there, what each is to serve, and what they are told."""
+"""One plan for many nodes: which nodes exist, what each is to serve, and the orders to them."""

@@ -1,4 +1,4 @@
-"""Plans for all nodes and says what each is to serve; what nodes say it is told, without I/O."""
+"""Plans for all nodes and assigns models to each, without I/O; its caller passes in reports."""
 
 from __future__ import annotations
 
@@ -225,9 +225,9 @@ class Controller:
         return self.prices.total(self._nodes[node].gpus)
 
     def _without(self, node: str, gone: int) -> Plan:
-        """What stands without a node, whose models have turns on what is left.
+        """The plan without a node; the models that it alone served get turns on the others.
 
-        It had ``gone`` accelerators, of which the room to grow is gone, too.
+        The node had ``gone`` accelerators; the headroom shrinks in proportion.
         """
         plan = self._target
         kept = tuple(p for p in plan.partitions if node_of(p.gpu) != node)
@@ -314,7 +314,7 @@ class Controller:
             models = {name: self._digests.get(name, "") for name in models_of(plan.partitions)}
             known = None if before is None else (before.plan, before.models, before.revision.term)
             if known == (plan, models, self._term):
-                continue  # told by an earlier controller it is told again, and hears that no more
+                continue  # after a new term the order is sent again: it fences the old controller
             revision = revision or self.next_revision()
             member.assignment = Assignment(revision, plan, models)
         if revision is not None:

@@ -1,4 +1,4 @@
-"""Models that go to another node stay where they are until they stand there."""
+"""Models that move to another node stay on the old one until the new one serves them."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class NodePart:
 def handed_over(
     parts: Mapping[str, NodePart], moving: AbstractSet[str]
 ) -> tuple[dict[str, Plan], dict[str, str]]:
-    """What each node is to serve now, and why models leave that stand nowhere else yet.
+    """What each node is to serve now, and why models leave that are served nowhere else yet.
 
-    ``moving`` are models that some node is to have and does not answer yet: other nodes keep them.
-    Where memory is not enough for what comes and what leaves, guests wait, and what comes from
-    another node stays there until the other has left. Nodes that wait for each other in a circle
-    cannot all: one lets go first. Every part fits into memory if those of the plan do.
+    ``moving`` are models that some node is to serve and does not answer yet: other nodes keep them.
+    If arriving and leaving models do not fit into memory together, guests wait. Then models that
+    move here from another node stay there, until a leaving model has left. If nodes wait for each
+    other in a circle, one lets go first. Every part fits into memory if those of the plan do.
     """
     made = {node: _Step(node, part, parts, moving) for node, part in parts.items()}
     lost: dict[str, str] = {}
@@ -105,7 +105,7 @@ class _Step:
         self.let_go()  # that is not enough
 
     def let_go(self) -> None:
-        """Wait with nothing: what does not fit beside what comes leaves at once."""
+        """Wait with nothing: leaving models that do not fit beside arriving ones leave at once."""
         self.waits = set()
         self._try()
 

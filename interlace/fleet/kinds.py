@@ -36,14 +36,14 @@ _NO_MEMORY: Final = 1e3
 class KindsPlanner:
     """Another planner's plans for the accelerators of each kind, made into one.
 
-    ``profiles`` are by kind and model. Work costs otherwise on each kind, or cannot be done in time
-    there: the fullest kind is to be as little full as can be (a linear program over the parts of
-    each rate, of which all but as many as there are kinds are 0 or 1), so a model goes where it
-    costs least beside what others would cost there. Where a kind's plan is fuller than that says,
-    the rest is shared out again.
+    ``profiles`` are by kind and model. A model's work costs differently on each kind, and may miss
+    its SLO on some. A linear program over the parts of each rate minimises the load of the fullest
+    kind. At most as many parts as there are kinds are fractions; the others are 0 or 1. So a model
+    goes to the kind where it costs least, relative to the other models. If a kind's plan is fuller
+    than the program expected, the rest is shared out again.
 
-    With ``prices`` a model goes where it costs least money, until what is cheap is as full as a
-    fleet is sized for; what is left is shared out as above.
+    With ``prices`` a model goes where it costs least money, until cheap kinds reach the load that a
+    fleet is sized for. The rest is shared out as above.
     """
 
     planner: Planner
@@ -148,12 +148,11 @@ class _Shares:
                 self._room[kind] *= plan.headroom * self._full[kind]
 
     def _parts(self) -> dict[str, dict[str, float]]:
-        """By model: the parts of its rate by kind, as the program has them.
+        """The parts of each model's rate by kind, from the linear program.
 
-        min u with sum_m y_mk g_mk <= u n_k for each kind k, sum_k y_mk = 1 for each model m, and
-        sum_m y_mk bytes_mk <= memory_k: g accelerators for all of a model, n of them there. Of
-        answers with the same u the cheapest; with prices, u is what the fleet is sized for at
-        least.
+        Minimise u with sum_m y_mk g_mk <= u n_k for each kind k, sum_k y_mk = 1 for each model m.
+        Memory: sum_m y_mk bytes_mk <= memory_k. Kind k has n_k accelerators; all of m takes g_mk.
+        Of answers with equal u the cheapest is taken. With prices, u is at least ``TARGET_LOAD``.
         """
         pairs = [
             (one.model, kind)

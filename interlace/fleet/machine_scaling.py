@@ -14,9 +14,9 @@ HIGH_LOAD: Final = 0.8
 class MachineScaling:
     """Grows as soon as the load has been high for a moment, shrinks after it was low for long.
 
-    A fleet grows above ``HIGH_LOAD``, by as many machines as it takes for ``TARGET_LOAD``, and
-    shrinks by one where the others would then still be below that: so a load that stays has an end
-    of changes (Kubernetes' HorizontalPodAutoscaler, with a gap between both ways).
+    Above ``HIGH_LOAD`` a fleet grows by as many machines as it takes to reach ``TARGET_LOAD``. It
+    shrinks by one machine if the others then stay below ``TARGET_LOAD``. So changes end under a
+    constant load (Kubernetes' HorizontalPodAutoscaler, with a gap between both thresholds).
     """
 
     def __init__(

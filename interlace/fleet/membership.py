@@ -1,4 +1,4 @@
-"""Who is there: the nodes that routers send to and controllers plan for, as they come and go."""
+"""Membership: the nodes that routers send to and controllers plan for, as they join and leave."""
 
 from __future__ import annotations
 

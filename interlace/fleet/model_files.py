@@ -38,7 +38,7 @@ class FleetFiles:
         self.digest = ""  #: of all of them, "" before the first look
 
     async def look(self) -> None:
-        """Read what is there. A model that cannot be read stays as it was, and is told of once."""
+        """Read the folder. A model that cannot be read stays as it was, and is logged once."""
         failures: dict[str, RepositoryError] = {}
         found: dict[str, ModelFiles] = {}
         reading = asyncio.ensure_future(

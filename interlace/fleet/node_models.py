@@ -17,9 +17,9 @@ _PATH: Final = "/v2/node/models"
 
 
 class NodeModels:
-    """Reads models off nodes, which have the same files: one of each kind that answers is enough.
+    """Reads models off nodes, which have equal files: one answer for each kind is enough.
 
-    Kinds are those of accelerators. One of which no node is left is remembered.
+    Kinds are those of accelerators. A kind is remembered after its last node has left.
     """
 
     def __init__(self, reader: NodeReader) -> None:
@@ -43,13 +43,13 @@ class NodeModels:
     async def bring_up(
         self, controller: Controller, nodes: Mapping[str, NodeDescription], files: str
     ) -> None:
-        """Deploy what is new or other than before, withdraw what is at hand no more.
+        """Deploy models that are new or changed; withdraw those that nodes no longer have.
 
-        ``nodes`` are those that have what is wanted at hand, of which ``files`` is the digest.
-        They are asked when that has changed, or when one has come.
+        ``nodes`` are those that have the wanted files; ``files`` is the digest of these files.
+        Nodes are asked when the digest has changed, or when a node has joined.
 
         Raises:
-            ServeError: of one kind no node answered.
+            ServeError: no node of some kind answered.
         """
         there = (files, frozenset((name, one.began) for name, one in nodes.items()))
         if there == self._read_of or not nodes:

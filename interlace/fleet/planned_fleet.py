@@ -1,4 +1,4 @@
-"""What a plan would change of a fleet: for each node what it serves, and what comes and goes."""
+"""What a plan would change in a fleet: for each node the models served, added and removed."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from math import inf
 class Patience:
     """How long a node may be silent until its models are planned for elsewhere, in ms.
 
-    Routers ask others long before. A node is given ``factor`` times the longest silence that it
-    survived within the last ``memory_ms``, at least ``least_ms`` and at most ``most_ms``: one that
-    is often late does not have all others change each time. Silence for which it was lost does not
-    count: the next loss is answered as soon as the first.
+    Routers ask other nodes long before. The limit is ``factor`` times the longest silence that the
+    node survived within the last ``memory_ms``, between ``least_ms`` and ``most_ms``. So a node
+    that is often late does not change the plan each time. A silence for which it was declared lost
+    does not count: the next loss is answered as soon as the first.
     """
 
     least_ms: float = 800.0

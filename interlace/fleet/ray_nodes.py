@@ -38,10 +38,10 @@ class Machine:
 
 
 class RayNodes:
-    """A node on each machine of a cluster that has GPUs, as long as the machine is there.
+    """A node on each machine of a cluster that has GPUs, as long as the machine exists.
 
-    An actor is pinned to its machine and holds all of its GPUs, so there is one on each, whatever
-    the cluster grows to. Actors outlive this process, unless it ends them: who comes next finds
+    An actor is pinned to its machine and holds all of its GPUs, so each machine has one, however
+    the cluster grows. Actors outlive this process, unless it ends them: the next process finds
     them by name. No request goes through Ray.
     """
 

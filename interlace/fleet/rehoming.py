@@ -27,10 +27,10 @@ def rehomed(
 ) -> Plan:
     """The plan with a turn on these accelerators for each ``homeless`` model.
 
-    The most asked for are placed first, each where the fewest have turns for the share; if it can
-    be where it breaks no promise, by the rule for guests, else where it is in time alone. Guests
-    make room. What finds no place waits for the next plan. ``demand`` is of all models, and
-    ``profiles`` are by kind and model.
+    Models with the highest rates are placed first, each in the partition with the fewest turns for
+    its share. A place that breaks no SLO, by the rule for guests, is preferred; else the model's
+    own SLO alone must hold. Guests make room. A model without a place waits for the next plan.
+    ``demand`` is of all models, and ``profiles`` are by kind and model.
     """
     places = _Places(plan, demand, fleet, profiles)
     for one in sorted(demand, key=lambda d: (-d.rows_per_s, d.model)):

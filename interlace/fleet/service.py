@@ -56,8 +56,8 @@ MakeController = Callable[
 class FleetService:
     """Commands the nodes of a directory while it holds the lease.
 
-    Level-triggered: a node whose state follows an older revision than its assignment's is told
-    again, whether it missed an order, refused it, or began anew.
+    Level-triggered: a node whose state has an older revision than its assignment gets the order
+    again, whether it missed the order, refused it, or restarted.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class FleetService:
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self) -> None:
-        """Notice nodes that come and go."""
+        """Notice nodes that join and leave."""
         while True:
             heard_ms, refusing = self._directory.heard_ms(), self._directory.refusing()
             lost = self._presence.lost(heard_ms, refusing, self._directory.now_ms())

@@ -43,10 +43,11 @@ class ZonePlanner:
 
 
 def doubled(plan: Plan, fleet: Fleet, zones: Mapping[str, str]) -> Plan:
-    """The plan with copies, on accelerators that have no part in it, of what stands once.
+    """The plan with copies of models that are in one zone, on accelerators that it leaves idle.
 
-    Each takes all that an equal one in another zone holds, and half of its rates: first where most
-    models stand nowhere else, which no swap can part, then where most stand in no second zone.
+    An idle accelerator copies all that an equal one in another zone holds, and takes half of its
+    rates. The first choice is the accelerator with the most models without another replica: no swap
+    can spread those. Of equals, it is the one with the most models that are in no second zone.
     """
     zone, kinds = _zones(fleet, zones), {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
     on: dict[str, list[Partition]] = {}
@@ -127,7 +128,7 @@ def spread(plan: Plan, fleet: Fleet, zones: Mapping[str, str], current: Plan = _
 
 
 class _Loads:
-    """What is loaded anew of accelerators' parts of a plan, each of which has its ``place``."""
+    """Counts the models to load when accelerators' parts of a plan change their ``place``."""
 
     def __init__(self, plan: Plan, current: Plan, place: Mapping[str, str]) -> None:
         self._wanted, self._there, self._place = _contents(plan), _contents(current), place
@@ -151,7 +152,7 @@ def _contents(plan: Plan) -> defaultdict[str, Counter[tuple[int, str]]]:
 
 
 class _Replicas:
-    """In which zone each accelerator's models are, and of which models all replicas are in one."""
+    """The zones of each model's replicas, from the zone of each accelerator."""
 
     def __init__(self, held: Mapping[str, AbstractSet[str]], zone: Mapping[str, str]) -> None:
         self._held = held

@@ -1,1 +1,1 @@
-"""Load generation: open-loop requests to a running server, and what came of them."""
+"""Load generation: open-loop requests to a running server, and their results."""

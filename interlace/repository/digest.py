@@ -19,9 +19,9 @@ from interlace.repository.folder import check_name, folder_names
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000
-#: Of all files of a model, holes included.
+#: Most bytes of all files of a model, holes included.
 _MODEL_BYTES: Final = 1 << 40
-#: Larger files of which the disk holds a part as small are no weights: reading holes takes as long.
+#: A larger file with at most 1/``_SPARSE_TIMES`` of it on disk is refused: holes are slow to read.
 _SPARSE_FROM_BYTES: Final = 4 << 30
 _SPARSE_TIMES: Final = 64
 Stamp = tuple[int, int, int]
@@ -57,7 +57,7 @@ class Digests:
         """Bytes and SHA-256 (64 hex digits) of each of these files, by its path in the folder.
 
         Raises:
-            RepositoryError: as ``of``, and where a name is no UTF-8: other machines are told it.
+            RepositoryError: as ``of``, or a name is not UTF-8: names are sent to others.
         """
         found: dict[str, tuple[int, str]] = {}
         for name, (stamp, content) in self._look(folder).items():

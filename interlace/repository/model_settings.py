@@ -91,7 +91,7 @@ class SettingsTable(
     forbid_unknown_fields=True,
     rename={"memory_limit_bytes": "memory_limit", "compiled": "compile"},
 ):
-    """The keys of ``interlace.toml``; ``None`` where nothing is said.
+    """The keys of ``interlace.toml``; ``None`` if a key is not set.
 
     Keys:
         slo_ms: SLO, from arrival to answer. A load of the model reads a new value.

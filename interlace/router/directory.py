@@ -142,9 +142,9 @@ class NodeDirectory:
         self._leaving = [one for one in self._leaving if one[0].in_flight]
 
     def plan_is_for(self, models: Collection[str] | None, unplaced: Mapping[str, str]) -> None:
-        """Nodes are to serve these models, some of which have no place, and why: callers are told.
+        """Set the models to be served, and why some are unplaced; callers receive the reason.
 
-        ``None``: it is not known here which.
+        ``None``: the models are not known here.
         """
         self.routes.wanted, self.routes.unplaced = models, unplaced
 

@@ -34,12 +34,12 @@ OnHeard = Callable[[str, NodeState], None]
 class NodePoller:
     """One question at a time for each node; nodes that are silent are given up.
 
-    It asks many times a second, beside all requests, and to be woken costs more than to ask: there
-    is one timer, and a node is asked when it has just answered a request, if its turn is near.
+    It asks many times a second, beside all requests, and a wake-up costs more than a question. So
+    there is one timer, and a node that has just answered a request is asked if its turn is near.
     """
 
     def __init__(self, directory: NodeDirectory, reader: NodeReader, heard: OnHeard) -> None:
-        """``heard`` is told what nodes say."""
+        """``heard`` is called with each node's state."""
         self.heard = heard
         self.directory = directory
         self.loop = asyncio.get_running_loop()

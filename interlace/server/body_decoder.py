@@ -108,7 +108,7 @@ class DecoderProcess:
         self._data: Sequence[bytes] = ()
 
     def answer(self, question: DecoderRequest) -> DecoderReply:
-        """What comes of a question; a body that is wrong is an answer."""
+        """The reply to a question; for a wrong body it is ``DecodeRefused``."""
         try:
             if isinstance(question, Unpack):
                 return self._unpack(question)

@@ -1,4 +1,4 @@
-"""Errors as callers are told: the status of each reason, and a bounded log of the server's own."""
+"""Errors as callers receive them: the status of each reason; a bounded log of the server's own."""
 
 from __future__ import annotations
 

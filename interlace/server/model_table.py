@@ -130,7 +130,7 @@ class ModelTable:
     def __init__(self) -> None:
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._found: dict[tuple[str, str], ServedModel] = {}  # resolved since the last change
-        #: names that are known here, but are served only when this node is told to
+        #: names that are known here, but are served only on an order to this node
         self.at_hand: Container[str] = ()
         #: why a model of the repository is not served, by name; empty for others
         self.why_missing: Callable[[str], str] = lambda name: ""

@@ -90,7 +90,7 @@ class ModelGauges:
     resident_bytes: int = 0
     queue_rows: int = 0
     capacity_rows_per_s: float | None = None  #: rows per second that the plan says it can serve
-    weights: WeightsSnapshot | None = None  #: over all accelerators, where they come and go
+    weights: WeightsSnapshot | None = None  #: over all accelerators, if swapped
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,9 +184,9 @@ class TlsSocket(ssl.SSLSocket):
         return got
 
     def recvmsg_into(self, buffers: Any, *more: int) -> Any:  # type: ignore[override]
-        """``buffers`` are a place for what comes first, and one of more than a record for the rest.
+        """``buffers`` are one for the first bytes, and one larger than a record for the rest.
 
-        Both are used as by a socket in clear text: the second only if the first is full.
+        As with a socket in clear text, the second is used only if the first is full.
         """
         first, rest = buffers
         if len(first) >= _RECORD_BYTES:

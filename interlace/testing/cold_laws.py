@@ -52,7 +52,7 @@ _PROFILES: Final = {name: _layered(name, 60 + 20 * n) for n, name in enumerate(_
 
 
 class ColdCase(NamedTuple):
-    """Half a second of four models, of which one to three fit."""
+    """Half a second of requests to four models; memory holds one to three of them."""
 
     budget_bytes: int
     demand: tuple[Demand, ...]

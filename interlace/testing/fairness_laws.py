@@ -51,9 +51,9 @@ class _Contention:
 
 @dataclass
 class MeasuredFairness:
-    """A dispatcher whose decisions and answers are watched; keeps the largest gap over the bound.
+    """Observes a dispatcher's decisions and answers; keeps the largest gap over the bound.
 
-    It does not read the engine's counters: which models lose requests is seen from the answers.
+    It does not read the engine's counters: the answers show which models lose requests.
     """
 
     inner: Dispatcher

@@ -30,7 +30,7 @@ class RunLog:
         self.entries.append((now_ms, event, list(commands)))
 
     def check_answers(self) -> None:
-        """Each arrival has one answer, and what is told to be in time is."""
+        """Each arrival has one answer, and each ``OK`` answer is in time."""
         sent = [e.request.id for _, e, _ in self.entries if isinstance(e, RequestArrived)]
         answers = [c.reply for _, _, cs in self.entries for c in cs if isinstance(c, SendReply)]
         assert Counter(sent) == Counter(reply.request.id for reply in answers)

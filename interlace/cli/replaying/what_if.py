@@ -55,7 +55,7 @@ class LoggedTraffic:
 
 
 def logged_traffic(log: LogFile, system: System, last_s: float) -> LoggedTraffic:
-    """What came in the last ``last_s`` seconds of a log, with the profiles as they stood then.
+    """The requests of the last ``last_s`` seconds of a log, and the last profiles in it.
 
     Raises:
         InputError: the log is damaged, or no request came.

@@ -34,7 +34,7 @@ class SimulatedService:
         nodes: Mapping[str, SimulatedNode],
         noticed: Callable[[str, bool], None],
     ) -> None:
-        """``noticed`` is told of each node that is found to be gone (false) or there (true)."""
+        """``noticed`` gets each node that is found to be gone (false) or present (true)."""
         self._clock = clock
         self._nodes = nodes
         self._belief = scenario.belief

@@ -1,4 +1,4 @@
-"""A node's server in virtual time, from its start to its end: the engine that is told its part."""
+"""A node's server in virtual time, from start to end: an engine that follows assignments."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from interlace.runtime.runtime import Observer, Runtime
 OnAnswer = Callable[[Outcome, ServeError | None], None]
 
 
-#: A state stands for so long, and longer where making one, of so much for each turn of a model in a
-#: partition, takes more than this part of the time.
+#: A state is reused for ``_FRESH_MS``, or for longer: making states takes at most ``_PART`` of the
+#: time. Making one takes ``_TURN_MS`` for each turn of a model in a partition.
 _FRESH_MS: Final = 10.0
 _TURN_MS: Final = 0.005
 _PART: Final = 0.02

@@ -38,7 +38,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RateChange:
-    """The controller is told ``at_ms`` after the trace began to plan for other rates."""
+    """An order to the controller to plan for other rates, ``at_ms`` after the trace began."""
 
     at_ms: float
     demand: tuple[Demand, ...]

@@ -57,7 +57,7 @@ class CallTaker(Protocol):
 
 
 class NodeCall:
-    """One call (an ``OutgoingStream``). ``taker`` is ``None`` once it is told, or cancelled."""
+    """One call (an ``OutgoingStream``). ``taker`` is ``None`` after the answer, or a cancel."""
 
     __slots__ = ("_link", "data", "id", "queue", "queued_bytes", "received", "reserved",
                  "sent_bytes", "tail", "taker", "window")  # fmt: skip
@@ -224,7 +224,7 @@ class _Link:
             self.end("it is ending")
 
     def end(self, why: str) -> None:
-        """Close; whoever still waits is told why."""
+        """Close; calls that still wait are lost, with ``why``."""
         self.open = False
         self._opening.cancel()
         left = self.all_calls

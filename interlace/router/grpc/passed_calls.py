@@ -29,7 +29,7 @@ class CallHeads:
         )
 
     def block(self, path: str, budget_ms: float | None, waited_ms: float) -> bytes:
-        """The head of a call of which so much time is left, and that came so long ago."""
+        """The head of a call with ``budget_ms`` left, received ``waited_ms`` ago."""
         block = self._rest + literal(":path", path) + self._plain
         if budget_ms is not None:
             block += literal("grpc-timeout", f"{max(0, round(budget_ms * 1000.0))}u")

@@ -76,7 +76,7 @@ class ForwardedRequest(Forwarded):
         self._refusal: tuple[ReplyHead, bytes] | None = None
 
     def abandon(self) -> None:
-        """The client is gone: the node is told by the end of its connection."""
+        """The client is gone: close the connection to the node, which cancels the request there."""
         if self._pending is not None:
             self.withdraw()
         self._free()

@@ -50,10 +50,10 @@ class RequestHeads:
         self._known: GenerationalCache[bytes, _PassedHead] = GenerationalCache(_SENT_KEPT)
 
     def head(self, raw: bytes, length: int, waited_ms: float) -> bytes:
-        """A head that was received, in front of a body of ``length`` bytes.
+        """A received head as this node gets it, in front of a body of ``length`` bytes.
 
-        ``waited_ms`` is told to the node where the request has been elsewhere before: the time
-        since its arrival counts.
+        ``waited_ms`` is the time since the arrival of a request that was at another node before;
+        the node receives it, and counts it. Else it is 0.
         """
         found = self._known.get(raw)
         if found is None or found.length != length:
@@ -207,7 +207,7 @@ class NodeConnection(asyncio.Protocol):
         self.transport.writelines(parts)
 
     def cancel(self) -> None:
-        """No response is wanted any more: nobody is told of one."""
+        """Drop the response, and close the connection."""
         self._taker = None
         self._abort()
 
@@ -365,7 +365,7 @@ class NodeConnections:
     def send(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> PendingReply:
         """Send a request: now, or when a connection is made.
 
-        The memory of ``parts`` is left alone until the taker is told, or the request cancelled.
+        The caller keeps ``parts`` unchanged until the taker is called, or the request cancelled.
 
         Raises:
             ServeError: OVERLOADED, the node has as many requests of this router as it may have.

@@ -60,7 +60,7 @@ class NodeReader:
     ) -> None:
         """``key`` is the one that nodes ask for; "" if they ask for none.
 
-        Of a ``secret`` one it is said, once, if it goes out in clear text.
+        A warning is logged, once, if a ``secret`` key goes out in clear text.
         """
         self._warns = secret
         self._directory = directory

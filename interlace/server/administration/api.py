@@ -110,7 +110,7 @@ EXTENSIONS: Final = (
 
 #: Bytes that a deployment key holds in memory; ``None`` where unknown.
 Resident = Callable[[str], int | None]
-#: "resident", "loading" or "cold" by deployment key, where weights come and go.
+#: "resident", "loading" or "cold" by deployment key, where weights are swapped.
 WeightsStates = Callable[[], Mapping[str, str]]
 
 
@@ -186,7 +186,7 @@ class AdminApi(AdminAnswers):
     def index(self, ready_only: bool = False) -> list[dict[str, object]]:
         """Every version of every model in the repository, with its state.
 
-        Where weights come and go the reason of one that is ready tells whether they are there.
+        With swapped weights, the reason of a ready version says whether its weights are loaded.
         """
         states = self._weights_states()
         weights = {

@@ -53,7 +53,7 @@ class AdminAnswers(Protocol):
         raise _not_here("unloading a model", "take it out of the fleet's folder of models")
 
     def node_state(self) -> object:
-        """What routers and controllers are told."""
+        """The node's state, for routers and controllers."""
         raise _not_here("the state of a node", "ask the node itself")
 
     def system_memory_status(self, region: str = "") -> object:
@@ -262,7 +262,7 @@ _MODEL_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
 
 
 def _repository_paths(end: str) -> tuple[str, ...]:
-    """With and without the name of a repository, of which there is one."""
+    """Paths with and without the name of a repository; there is one repository."""
     return f"/v2/repository/{end}", f"/v2/repository/{{repository_name}}/{end}"
 
 

@@ -116,13 +116,13 @@ def gathered(
     arena: Arena,
     regions: Regions,
 ) -> tuple[Tensor, ...]:
-    """Inputs of which some came as text or typed, or lie in shared memory: those are copied.
+    """All inputs in the arena: those sent as text or typed, or in shared memory, are copied there.
 
     ``raw`` are the places in the arena of the others, in order. The copies lie in one new block of
     ``blocks``.
 
     Raises:
-        ServeError: the arena is full, or a shared-memory region does not hold what was said.
+        ServeError: the arena is full, or no shared-memory region has the bytes that are named.
     """
     there = iter(raw)
     copied = [each.nbytes for each in sources if each.data is not None or each.region is not None]

@@ -341,12 +341,12 @@ class DataPlane:
     def _keep(self, checked: CheckedCall, request: Request, error: ServeError) -> None:
         """Remember a refusal for as long as it holds.
 
-        A later request has a later deadline: it is late by less, and by nothing in the end. One
-        that is given a tighter deadline than its parameters say is refused all the more.
+        A later request has a later deadline: it is late by less, and at last not at all. A request
+        with a tighter deadline than its parameters say is refused, too.
 
-        Where a queue is full to the last deadline, that end comes within a row's time, and every
-        other request would be one for the engine to judge: so a refusal holds a little longer,
-        and the queue is that much shorter, until something changes.
+        If a queue is full to the last deadline, a refusal would hold for the time of one row, and
+        the engine would have to judge every second request. So it holds a little longer, until
+        something changes; the queue is shorter by that time.
         """
         slo_ms = checked.slo_ms
         whole = request.deadline_ms - request.arrived_ms >= slo_ms

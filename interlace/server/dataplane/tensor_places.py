@@ -20,9 +20,9 @@ class RegionSpan(NamedTuple):
 class InputSource(NamedTuple):
     """Where the bytes of one input are.
 
-    Raw, after the JSON part at ``offset`` or as a field of the message, unless one of the last
-    three says otherwise: in ``data``, in a shared-memory ``region``, or decoded into the arena,
-    from ``at`` on.
+    They are raw, after the JSON part at ``offset`` or as a field of the message, unless one of the
+    last three fields is set. Then they are in ``data``, in a shared-memory ``region``, or decoded
+    into the arena, from ``at`` on.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The connections of gRPC on the server's event loop: read what came, write what is due, in turns.
+"""gRPC connections on the server's event loop: read received bytes, write replies, in turns.
 
-Sockets are read here rather than by asyncio's protocols, since what follows a frame's head goes
-straight into the arena (``recvmsg`` into two places), and since all that one turn reads is answered
-together, with one system call a connection.
+Sockets are read here rather than by asyncio's protocols, for two reasons. The bytes after a frame's
+head go straight into the arena (``recvmsg`` into two places). All calls that one turn reads are
+answered together, with one system call a connection.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class CallHead:
 class HeaderBlocks(Generic[Meaning]):
     """Header blocks of one connection, by what they mean.
 
-    HPACK has state per connection, but a block that does not change the dynamic table always means
-    the same until one does; peers send the same few blocks over and over, so those are looked up.
+    HPACK has state per connection: the dynamic table. While no block changes it, equal blocks mean
+    the same. Peers send few distinct blocks, so their meanings are kept until the table changes.
     """
 
     def __init__(self, max_header_bytes: int, understand: Callable[[Pairs], Meaning]) -> None:

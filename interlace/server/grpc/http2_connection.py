@@ -22,7 +22,7 @@ from interlace.server.grpc.stream import GrpcStream
 from interlace.server.limits import GrpcLimits, TokenBucket
 
 #: Window updates that a client may send for each call, and for each DATA frame that it gets (as in
-#: nghttp2 and Envoy): one for the stream, one for the connection, and some that are eager.
+#: nghttp2 and Envoy). One is for the stream, one for the connection; eager clients send more.
 _UPDATES_EACH: Final = 10
 
 
@@ -85,8 +85,8 @@ _FREE: Final = frozenset((h2.HEADERS, h2.WINDOW_UPDATE, h2.RST_STREAM))
 class Http2Connection:
     """Streams by number, and the halves that read and write their bytes.
 
-    Pings, settings, resets, heads in pieces, window updates for nothing and calls that cannot be
-    calls cost the peer nothing and us something: an ``AbuseBudget`` holds them to what honest
+    Some frames cost the server more than the peer: pings, settings, resets, heads in pieces,
+    useless window updates and malformed calls. An ``AbuseBudget`` limits them to what honest
     clients need (the "rapid reset", ping, settings, CONTINUATION and empty-frame floods).
     """
 

@@ -1,14 +1,14 @@
 """The gRPC server: its own HTTP/2 over the data plane, in the main process, as HTTP is.
 
-Why not grpcio: on one quiet core, with 32 calls of 64-byte tensors in flight, an echo in place
-behind grpcio's Python servers costs 85-98 us of CPU a call (a pool of threads, one of which would
-be held by each call that waits) or 135 us (asyncio), and 1.6-2.0 ms with 602 KB. This server costs
-27 us and 0.27 ms, since it receives tensors straight into shared memory and parses what repeats
-once; ``bench.front`` measures it.
+Why not grpcio: it costs more CPU a call, on one quiet core with 32 calls of 64-byte tensors in
+flight. An echo behind grpcio's Python servers costs 85-98 us with a pool of threads, where each
+call that waits holds one, and 135 us with asyncio. With 602 KB they cost 1.6-2.0 ms. This server
+costs 27 us, and 0.27 ms with 602 KB. It receives tensors straight into shared memory, and parses
+what repeats once. ``bench.front`` measures it.
 
 Why not a process of its own: it took 35 us a call (27 in that process, 8 in the main process) and
-0.30 ms with 602 KB, and every call made two more hops. It freed the main process of most of the
-work, but took it from cores that models use.
+0.30 ms with 602 KB, and every call made two more hops. The main process had less work, but the
+other process used cores that models use.
 """
 
 from __future__ import annotations

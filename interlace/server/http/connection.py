@@ -242,7 +242,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it waits for a request of which nothing is here."""
+        """Whether it waits for a request, and no byte of one has arrived."""
         return self.phase is _HEAD and not self._backlog and self.transport is not None
 
     def drain(self) -> None:
