@@ -52,11 +52,11 @@ def client_outputs(
 ) -> dict[str, Array]:
     """Results in the shapes that clients receive.
 
-    Results that would be sent with a wrong type, or cut at the wrong rows, are refused. Of other
-    sizes the reply says what came: values decide them, and two trial runs may not have shown it.
+    Results with a wrong type or row count are refused. Other sizes are sent as the model returned
+    them: they may depend on values, which two trial runs need not show.
 
     Raises:
-        ValueError: an output's datatype, rank or row count is not what the signature says.
+        ValueError: an output's datatype, rank or row count differs from the signature.
     """
     shaped = dict(outputs)
     for spec in signature.outputs:

@@ -1,9 +1,9 @@
-"""An open model's weights, which come and go: in memory that is lent to it, or in its file.
+"""Swapped weights of an open model: in memory that is lent to it, or in its file.
 
-The file's mapping is always right to read, and slow where its pages are not mapped yet; so weights
-lie there until a plan has them copied. A thread reads the file, in order of execution, into memory
-that was touched before (fresh memory would cost fifteen times as much as the copy), while the model
-runs: an operator whose weights are on their way waits for them.
+The file's mapping can always be read, but is slow where its pages are not mapped yet. Weights stay
+there until a plan has them copied. A thread copies them from the file in the order of execution
+while the model runs: an operator waits for weights that are on their way. The target memory was
+touched before: fresh memory would cost fifteen times as much as the copy.
 """
 
 from __future__ import annotations

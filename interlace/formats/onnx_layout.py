@@ -1,10 +1,10 @@
-"""The weights file beside an ONNX graph laid out anew, in the order of execution, by whole pages.
+"""Rewrite the weights file beside an ONNX graph: in the order of execution, in whole pages.
 
-onnxruntime writes pieces under a megabyte one after the other, and its kernels then read packed
-weights with aligned instructions from wherever they were mapped: the process dies. And pages are
-what a session's weights come and go by. So the file is rewritten, and the offsets in the graph with
-it; what no kernel reads, since it was packed, comes last. Of a graph only the way to its
-``external_data`` is known here (``proto/onnx_graph.proto``); everything else stays as it stands.
+onnxruntime writes pieces under a megabyte without gaps. Its kernels then read packed weights with
+aligned instructions at unaligned addresses: the process dies. Also, weights are swapped by whole
+pages. So the file is rewritten, and the offsets in the graph with it. Weights that no kernel reads,
+since they were packed, come last. This module knows only a graph's path to its ``external_data``
+(``proto/onnx_graph.proto``); everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def lay_out(graph: Path, weights: Path) -> list[StoredPiece]:
 
 
 def _in_order(graph: Any) -> list[StoredPiece]:
-    """All pieces, by the first node that reads them; packed before plain ones of the same weight.
+    """Sort pieces by the first node that reads them; packed before plain ones of the same weight.
 
-    Plain weights of which there are packed ones come last: kernels read those.
+    Plain weights that were packed come last: kernels read the packed ones.
     """
     readers: dict[str, tuple[int, str]] = {}
     for number, node in enumerate(graph.node):

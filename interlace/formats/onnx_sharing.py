@@ -57,10 +57,10 @@ def open_optimised(graph: Path, options: Any) -> Any:
 
 
 def open_shared(optimised: OptimisedModel, options: Any) -> tuple[Any, SessionWeights]:
-    """A session on a shared model, and its weights, which can come and go.
+    """Open a session on a shared model; return it and its weights, which can be swapped.
 
     Raises:
-        OSError: what is told of its weights cannot be read.
+        OSError: the description of its weights cannot be read.
         ValueError: this version of onnxruntime does not map them as they lie in their file.
     """
     folder = optimised.path.parent

@@ -20,7 +20,7 @@ _NOTHING: Final = """Cast Constant ConstantOfShape DequantizeLinear Dropout Flat
     QuantizeLinear Range Reshape Shape Size Squeeze Unsqueeze"""
 _ELEMENTWISE: Final = """Add BatchNormalization BiasGelu Clip Div Elu Erf FastGelu Gelu HardSigmoid
     HardSwish LeakyRelu Mul PRelu Pow Relu Sigmoid Softplus Sqrt Sub Tanh"""
-#: Operators that move nothing on the GPU: shapes, constants, other views of what is there.
+#: Operators that move nothing on the GPU: shapes, constants, other views of the same data.
 _FREE: Final = frozenset(_NOTHING.split())
 #: Operators that run inside the product before them.
 _FUSED: Final = frozenset(_ELEMENTWISE.split())

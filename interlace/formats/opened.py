@@ -38,11 +38,11 @@ class OpenedModel:
     ``call`` executes it on values that lie where ``tensors`` lie, and makes none elsewhere.
     ``tensors`` are its weights and constants by name: giving one other ``data`` moves or converts
     it. Those in ``exact`` stay in FP32 when others are converted. ``defaults`` fill an optional
-    input that a request leaves out. Indices in an input are below its entry of ``below``, and its
-    last dim is at most its entry of ``longest``: beyond, the model reads memory that is not its
-    own, which ends a process on a GPU. ``eager_because`` says why it cannot be captured as a graph,
-    if that is known. ``architecture`` says what it is now but for its weights, as
-    ``formats.architecture`` has it; empty if it cannot be told.
+    input that a request leaves out. ``below`` bounds the indices in an input; ``longest`` is the
+    largest last dim of an input. Beyond these the model reads memory that is not its own, which
+    ends a process on a GPU. ``eager_because`` says why it cannot be captured as a graph, if that is
+    known. ``architecture`` describes its present state without weights, as
+    ``formats.architecture`` does; it is empty if unknown.
     """
 
     call: ModelCall

@@ -27,10 +27,10 @@ _SAMPLES: Final = 64
 
 
 def map_file(file: BinaryIO) -> mmap.mmap:
-    """The whole file, mapped privately: pages are shared until written to.
+    """Map the whole file privately: pages are shared until written to.
 
-    What has to come from the disk comes in large pages, of which each is one page fault: a model of
-    47 MB has 24 of them, or 714.
+    Data on disk is read in large pages, with one page fault each. A model of 47 MB takes 24 page
+    faults instead of 714.
 
     Raises:
         ValueError: it is too short to be one of tensors.
@@ -94,7 +94,10 @@ def _pieces(size: int, last: Sequence[tuple[int, int]]) -> Iterator[tuple[int, i
 
 @contextmanager
 def reading_ahead(path: Path, last: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
-    """The same in a thread, within; who executes from a file is told that it cannot be read."""
+    """Run ``read_ahead`` in a thread during the block.
+
+    Its errors are ignored: code that executes from the file meets them, too.
+    """
 
     def read() -> None:
         with suppress(OSError, ValueError):

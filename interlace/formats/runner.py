@@ -1,4 +1,4 @@
-"""The one contract of every model format, and weights that come and go from their file."""
+"""The contract of every model format, and weights that are swapped from their file."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class _OpenFile:
 
 
 class ExtentsFile:
-    """Such a file, mapped privately while it is read or executed from.
+    """A file of weights, mapped privately while it is read or executed from.
 
-    One of a size that is known is opened when it is first needed.
+    If its size is given, it is opened at the first access.
 
-    ``uses`` are told by whoever knows the file, with the extent of each; ``weights_bytes`` is what
-    each use's weights weigh, without gaps.
+    Subclasses set ``uses``, the extent of each, and ``weights_bytes``: the size of each use's
+    weights without gaps.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is too short, or another than it was.
+        ValueError: it is too short, or its size is not the given one.
     """
 
     uses: tuple[WeightUse, ...]
@@ -83,7 +83,7 @@ class ExtentsFile:
 
     @property
     def tables(self) -> tuple[Extent, ...]:
-        """Extents of which an execution reads some rows: it need not wait for the others."""
+        """Extents of lookup tables: an execution reads some rows, and waits for no others."""
         pairs = zip(self.uses, self.extents, strict=True)
         return tuple(extent for use, extent in pairs if use.operator in _LOOKUPS)
 
@@ -154,7 +154,7 @@ class Arrived(NamedTuple):
 
 
 class ComingWeights(Protocol):
-    """Weights that come and go, by use in the order of execution (``formats.cold_weights``)."""
+    """Swapped weights, by use in the order of execution (``formats.cold_weights``)."""
 
     @property
     def nbytes(self) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ class ModelRunner(Protocol):
 
     @property
     def cold(self) -> ComingWeights | None:
-        """Its weights, where they can come and go."""
+        """Its weights, if they can be swapped."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name for one batch; the inputs are only read and may be read-only.

@@ -1,9 +1,9 @@
-"""A session's weights, which come and go under it: it keeps their addresses for life.
+"""Swapped weights of a session: it keeps their addresses for life.
 
-onnxruntime maps the file of a graph's weights and never asks again what lies there. So the pages at
-those addresses are exchanged: for others of the file, or for some of the memory for weights, by one
-system call a piece, which the kernel makes whole to whoever reads meanwhile. Either has the same
-bytes, so a model may run at any time, and never waits.
+onnxruntime maps a graph's file of weights once, and never looks it up again. So the pages at those
+addresses are exchanged: for pages of the file, or of the memory for weights. One system call
+exchanges a piece, atomically for concurrent readers. Both hold the same bytes, so a model may run
+at any time, and never waits.
 """
 
 from __future__ import annotations

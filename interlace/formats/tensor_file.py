@@ -1,8 +1,8 @@
 """Tensors in a safetensors file that processes map instead of reading: one copy for all of them.
 
-The file is plain safetensors. Two liberties make it mappable as it stands: unused ``__pad`` entries
-put every tensor on a 64-byte boundary, and a permuted tensor (channels-last weights) is stored in
-the order of its memory, with the permutation in ``__metadata__``. A last ``__pad`` entry is the
+The file is plain safetensors. Two conventions let processes map it unchanged. Unused ``__pad``
+entries put every tensor on a 64-byte boundary. A permuted tensor (channels-last weights) is stored
+in the order of its memory, with the permutation in ``__metadata__``. A last ``__pad`` entry is the
 CRC-32 of all bytes before it.
 """
 

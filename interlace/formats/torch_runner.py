@@ -110,8 +110,8 @@ def open_on_cpu(
     """Open a model and run it on this process's cores, its weights shared by ``weights_dir``.
 
     Raises:
-        RepositoryError: as ``open_call``; nothing says what the inputs are, or what comes out
-            cannot be learnt.
+        RepositoryError: as ``open_call``; nothing describes the inputs, or the outputs cannot be
+            learnt.
     """
     torch.set_num_threads(threads)
     opened = open_call(model)

@@ -57,13 +57,13 @@ def share_weights(
 ) -> SharedWeights:
     """Point ``tensors`` at the shared file of this model, which the first caller writes.
 
-    It has them in the order in which ``run``, an execution, reads them; those that it writes to
-    stay each process's own. ``architecture`` is noted if all come and go and execution leaves it as
-    it was. The private copies are dropped. The file is named after the model's digest, the machine
-    and the torch version; it is written beside and linked into place, so that
-    nobody ever sees half of it and everybody maps the same one. If that fails (a full or read-only
-    folder, a file that is not this model's), the weights stay private and the reason is in
-    ``warnings``. One that is not whole, or is damaged, is written anew.
+    The file has them in the order in which ``run``, an execution, reads them; tensors that it
+    writes to stay private to each process. ``architecture`` is stored if all weights can be swapped
+    and execution does not change it. The private copies are dropped. The file is named after the
+    model's digest, the machine and the torch version. It is written as a draft and then linked into
+    place: no process maps half a file, and all map the same one. If that fails (a full or read-only
+    folder, a file of another model), the weights stay private and ``warnings`` has the reason. A
+    damaged or incomplete file is written anew.
     """
     total = sum(tensor.nbytes for tensor in tensors.values())
     if weights_dir is None or not total:

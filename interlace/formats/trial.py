@@ -1,4 +1,4 @@
-"""A torch model tried out on sample inputs: what comes out, and does it write into its inputs."""
+"""Try out a torch model on sample inputs: its outputs, and whether it writes into its inputs."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class TrialResult:
 
 
 def try_out(run: RunModel, model: Model, spoken: DeclaredSignature) -> TrialResult:
-    """Run a model on sample inputs: twice if its file does not say what comes out, else once.
+    """Run a model on sample inputs: twice if its file does not describe its outputs, else once.
 
-    A model that fails on them is as it is described, if its outputs are: requests will show.
+    A model that fails on them keeps the described outputs, if there are any; requests test them.
 
     Raises:
-        RepositoryError: the inputs are unknown; or the model fails on them and no outputs are
-            described; or it gives something else than is described.
+        RepositoryError: the inputs are unknown; the model fails on them and no outputs are
+            described; or its outputs differ from the described ones.
     """
     inputs = spoken.inputs or model.signature.inputs
     if not inputs:

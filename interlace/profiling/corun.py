@@ -139,15 +139,15 @@ def observations(seen: Sequence[CoRun]) -> list[Observation]:
 
 
 def corun_share_pct(gpu: Gpu, sides: int) -> int | None:
-    """The largest share of which that many may stand side by side; ``None`` if there is none."""
+    """Return the largest share that ``sides`` partitions can have at once; ``None`` without one."""
     fitting = [share for share in gpu.shares_pct if gpu.legal((share,) * sides)]
     return max(fitting, default=None)
 
 
 def batch_for(profile: Profile, share_pct: int, slo_ms: float) -> int:
-    """The largest measured batch of which two in a row are in time; else the smallest.
+    """Return the largest measured batch that meets the SLO if run twice; else the smallest.
 
-    Two: one that runs when a request comes, and its own.
+    Twice: a request waits for the batch that is running, then for its own.
     """
     known = {batch: point for (batch, share), point in profile.points.items() if share == share_pct}
     good = [batch for batch, point in known.items() if 2.0 * point.p95_ms <= slo_ms]
@@ -230,10 +230,10 @@ def save_coruns(path: Path, kind: str, digests: Mapping[str, str], seen: Sequenc
 
 
 def read_coruns(path: Path, digests: Mapping[str, str] | None = None) -> list[CoRun]:
-    """What was measured of models that still have these ``digests``; of all models without them.
+    """Return the co-runs of models that still have these ``digests``; of all models without them.
 
     Raises:
-        TableError: it is not such a file; the key, what is there, what is expected.
+        TableError: it is not such a file; the key, the value found, the value expected.
         OSError: it cannot be read.
     """
     found = read_table(read_json(path.read_bytes(), "a file of co-runs"), CoRunFile)

@@ -77,8 +77,8 @@ def _read(path: Path, kind: str) -> tuple[str, Profile]:
 class SimulatedProfiles(ProfileStore):
     """The ``ProfileStore`` of simulated accelerators of one kind: it finds, and keeps nothing.
 
-    A model's profile is that in ``profile.csv`` beside it, else what was measured of the same files
-    on such an accelerator, else what comes with the package under its name.
+    A model's profile is that in ``profile.csv`` beside it, else one measured with the same files
+    on such an accelerator, else the package's own profile of that name.
     """
 
     def __init__(self, folder: Path, gpu: Gpu) -> None:
@@ -87,10 +87,10 @@ class SimulatedProfiles(ProfileStore):
         self._found: dict[tuple[str, str], Profile] = {}
 
     def profile(self, model: Model) -> Profile:
-        """What a model takes there.
+        """Return a model's profile on this kind of accelerator.
 
         Raises:
-            RepositoryError: nobody says; where it is looked for.
+            RepositoryError: there is none, or it is unusable; it names the places looked at.
         """
         known = model.path, model.digest
         if known not in self._found:

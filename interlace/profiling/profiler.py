@@ -336,7 +336,7 @@ class _Sweep:
         )
 
     def _profile(self) -> Profile:
-        # From outside only the sum of the ways there and back is seen; they are alike, so halves.
+        # Only the sum of both ways can be measured from here; they are alike, so each is half.
         half_ms = statistics.median(self._notes.overheads_ms or (0.0,)) / 2.0
         return Profile(
             model=self._model.key,

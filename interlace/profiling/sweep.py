@@ -15,10 +15,10 @@ class SweepSettings:
     """How thoroughly a model is measured.
 
     A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
-    not before ``samples_min``. A point whose p95 is over ``calm`` times its median was disturbed by
-    something else on the machine, and so was one that is ``doubtful`` beside the others: it is
-    taken again, ``retakes`` times at most, and the calmest take counts. A share's larger batches
-    are left out once the median passes ``slo_multiple`` times the SLO: no plan could use them.
+    not before ``samples_min``. A point was disturbed by other work on the machine if its p95 is
+    over ``calm`` times its median, or if it is ``doubtful`` beside the others. It is measured again
+    ``retakes`` times at most, and the calmest take counts. A share's larger batches are left out
+    once the median passes ``slo_multiple`` times the SLO: no plan could use them.
     ``factor`` is the step between batches.
     """
 

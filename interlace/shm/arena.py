@@ -17,10 +17,10 @@ QUICK_BLOCKS: Final = 64  #: freed blocks kept unmerged per size, reused last in
 class BuddyAllocator:
     """Power-of-two blocks of a range of bytes. Offsets only: it touches no memory.
 
-    Freed blocks first wait on a bounded stack of their size: the next block of that size is the one
-    whose bytes are still in the cache, and costs no split. They are merged with their buddies when
-    the stack is full or an allocation finds nothing (the "lazy buddy" of Barkley and Lee, 1989,
-    with a fixed slack), so freeing everything gives the whole range back.
+    Freed blocks first wait on a bounded stack of their size. The next block of that size comes from
+    the stack: its bytes are still in the cache, and no block is split. When the stack is full, or
+    no block fits an allocation, blocks are merged with their buddies. So freeing everything gives
+    the whole range back. This is the "lazy buddy" of Barkley and Lee (1989), with a fixed slack.
     """
 
     def __init__(self, size_bytes: int) -> None:

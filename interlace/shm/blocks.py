@@ -7,7 +7,7 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.shm.arena import Arena
 
-#: What is only announced gets so much at first in an arena that is half full.
+#: First block of a body that is only announced, in an arena that is half full.
 _FIRST_BYTES: Final = 4096
 
 
@@ -44,8 +44,8 @@ class ArenaBlocks:
     def alloc_coming(self, nbytes: int, here: int = 0) -> tuple[int, int]:
         """The offset of a block for bytes that are to come, and its size, of at least ``here``.
 
-        It holds all of them as long as half of the arena is free. Then it is small, and to ``grow``
-        as they come: so what peers only announce never takes more than half of an arena.
+        It holds all of them as long as half of the arena stays free. Otherwise it is small, and the
+        caller must ``grow`` it. So announced bytes never take more than half of an arena.
 
         Raises:
             ServeError: as ``alloc``.

@@ -16,11 +16,12 @@ from interlace.formats.page_cache import cached_part, drop_cached, read_ahead
 #: Files are looked at this often at most, and for at most one part of the time in so many.
 _PERIOD_S: Final = 1.0
 _PART: Final = 100
-#: What could not leave for another, as a batch or another process reads it, is asked again so often
-#: and so many times; then it is not waited for.
+#: A file that cannot leave the cache, as a batch or another process reads it, is retried at this
+#: interval and at most this many times. Then the next read no longer waits for it.
 _AGAIN_S: Final = 0.05
 _TRIES: Final = 40
-#: Who was let in stays until it runs, but for no longer: it may have been given up.
+#: A file that was let in stays until its model runs, but no longer than this: the run may have been
+#: given up.
 _COMING_S: Final = 1.0
 
 
@@ -32,13 +33,13 @@ class _Entrant(NamedTuple):
 
 
 class PageCacheWatch:
-    """Looks at files of weights in another thread; ``moved`` hears of each change, and no more.
+    """Watches files of weights in another thread; ``moved`` is called for each change only.
 
-    A model is taken to be in the page cache until it is seen not to be. With ``most_bytes`` no more
-    than so much of the files is there: before one comes from the disk, those of the models that ran
-    longest ago leave, and are waited for; ``give_up`` has others let go of a model's file before.
-    Whose file is not on disk only may run at any time, and counts as whole. One that is larger than
-    the bound comes alone.
+    A model counts as in the page cache until a look finds otherwise. ``most_bytes`` bounds the
+    bytes of these files in the page cache. Before a file is read from the disk, files of the least
+    recently run models leave the cache, and the read waits for that. ``give_up`` makes workers
+    release a file before it leaves. A model whose file is not on disk only may run at any time, and
+    its whole file counts. A file that is larger than the bound is read alone.
     """
 
     def __init__(
@@ -97,9 +98,9 @@ class PageCacheWatch:
         self.used(model)
 
     def read_ahead(self, model: str, then: Callable[[], None]) -> None:
-        """Have its file come into the page cache, if it was seen not to be there.
+        """Read its file into the page cache, if a look found that it is not there.
 
-        ``then`` is called once those that leave for it have left.
+        ``then`` is called once the files that must leave for it have left.
         """
         enter = partial(self._read_ahead, model, then)
         if self._most_bytes is not None and model in self._files:

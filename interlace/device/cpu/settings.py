@@ -44,14 +44,14 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
 class CpuSettings:
     """What a CPU device is made of.
 
-    ``memory_bytes`` is what models may hold, ``weights_bytes`` of it are for weights that come and
-    go (0: all stay), ``host_weights_bytes`` is the most that the page cache keeps of the files they
-    come from (None: what the system likes); ``weights_dir`` where shared weights lie, ``None`` to
-    keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
-    it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
-    ``open_model`` as ``module:function``; ``preload`` are the modules that the
-    fork server imports for each format. Workers read ``models_dir`` and no files of others; without
-    one they are not confined.
+    ``memory_bytes`` is what models may hold. ``weights_bytes`` of it are for swapped weights (0:
+    all stay resident). ``host_weights_bytes`` is the most that the page cache keeps of the files of
+    swapped weights (``None``: the system decides). ``weights_dir`` is the folder of shared weights,
+    ``None`` to keep weights private per worker. ``arena_bytes`` is the output memory of one worker,
+    taken only as it is used; ``patience_s`` is how long a batch waits for it. ``opener`` names
+    ``open_model`` as ``module:function``. ``preload`` are the modules that the fork server imports
+    for each format. Workers are confined: of all data they may read the repository ``models_dir``
+    only. If it is empty they are not confined.
     """
 
     cores: tuple[int, ...]

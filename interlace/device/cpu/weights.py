@@ -1,8 +1,8 @@
-"""Which weights lie where in the memory for those that come and go: fetched, placed, evicted.
+"""Places of swapped weights in their memory: fetched, placed, evicted.
 
-The main process gives out the places; the worker of one partition copies, and those of the others
-are told before their next batch of that model. Until then, and for what found no place, workers
-read the file's mapping, which is always right.
+The main process assigns places, and the worker of one partition copies. The workers of other
+partitions get the places before their next batch of that model. Until then, and for weights without
+a place, workers read the file's mapping, which is always right.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def visible(found: Sequence[DiscoveredGpu], setting: str | None) -> tuple[Discov
     """The GPUs that ``setting`` names, in its order; all of them if it is ``None``.
 
     Names are numbers in the order of bus addresses, beginnings of ``GPU-...`` ids, or ``MIG-...``
-    ids of instances. What comes after the first name that fits no GPU does not count (CUDA C
+    ids of instances. The first name that fits no GPU, and all names after it, are ignored (CUDA C
     programming guide, environment variables).
     """
     if setting is None:

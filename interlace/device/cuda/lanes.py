@@ -17,9 +17,9 @@ class CaptureStream:
     """A second stream on a lane's SMs, and the memory pool that all graphs of the lane share.
 
     A launch on a stream that is being captured would become part of the graph, so the lane's own
-    stream is never captured; a graph runs on the SMs that it was captured on wherever it is
-    launched (CUDA Programming Guide 4.6.5). ``handle`` is the driver's stream. ``on_end`` is called
-    when the stream is given back.
+    stream is never captured. A graph runs on the SMs that it was captured on, wherever it is
+    launched (CUDA Programming Guide, 4.6.5). ``handle`` is the driver's stream. ``on_end`` is
+    called when the stream is given back.
     """
 
     def __init__(

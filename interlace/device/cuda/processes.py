@@ -29,10 +29,10 @@ _CODE: Final = (
     "import json, sys; descriptor, owner, name, sys.path[:] = json.loads(sys.argv[1]); "
     "from interlace.device.cuda.worker.worker import main; main(descriptor, owner, name)"
 )
-#: Read by CUDA and torch once, when they start. More hardware queues, so that lanes do not wait for
-#: each other's launches; kernels loaded when they are first launched, since all of torch's take
-#: seconds and a gigabyte in each process (a capture that meets a new one is tried again); the
-#: larger of the two cuBLAS workspaces that torch takes for deterministic, 32 MiB a stream.
+#: CUDA and torch read these once, when they start. More hardware queues keep lanes from waiting for
+#: each other's launches. Kernels are loaded at their first launch: all of torch's take seconds and
+#: a gigabyte in each process. A capture that meets a new kernel is tried again. The cuBLAS
+#: workspace, 32 MiB a stream, is the larger of the two that torch accepts as deterministic.
 BEFORE_CUDA: Final[Mapping[str, str]] = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     "CUDA_MODULE_LOADING": "LAZY",

@@ -46,10 +46,10 @@ class CudaSettings:
     that it passes weights on through (``gpu.links``) its process sees, too. ``at_close`` is called
     when all processes have ended.
 
-    Models that no partition has any more stay open as long as all of them together hold at most
-    ``keep_bytes`` of the GPU's memory, so that they come back with what they had: weights, variant,
-    graphs on lanes that are idle. The variants found fastest are kept in the folder ``choices``,
-    and are not looked for again; in no folder if it is empty.
+    Models that no partition has any more stay open while all of them together hold at most
+    ``keep_bytes`` of the GPU's memory. So they return with their weights, their variant and their
+    graphs on idle lanes. The fastest variants are stored in the folder ``choices``, and are not
+    searched for again; if it is empty, they are not stored.
     """
 
     gpu: Gpu

@@ -21,7 +21,7 @@ From = TypeVar("From")
 A = TypeVar("A")
 
 _NEVER_S = float("inf")
-#: So long what came while the loop did something else may still have to be read.
+#: Grace after a deadline: answers that arrived while the loop was busy are read first.
 _READ_S = 0.05
 
 

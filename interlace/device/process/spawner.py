@@ -122,7 +122,7 @@ class ForkServerSpawner:
         self._callbacks.pop(worker).exited(status)
 
     def _lost(self) -> None:
-        # Workers it forked live on; what they do is seen on their own sockets.
+        # Workers it forked live on; their own sockets report on them.
         self._frames = None
         self._bury(0.0)
         for worker in list(self._callbacks):

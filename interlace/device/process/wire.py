@@ -56,7 +56,7 @@ class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     weights_dir: str | None
     patience_s: float  #: how long a batch waits for output memory
     background: bool = False
-    weights_arena: int = 0  #: memory for weights that come and go, where there is any
+    weights_arena: int = 0  #: memory for swapped weights, where there is any
     models_dir: str = ""  #: the repository that it may read; empty: it is not confined
 
 

@@ -1,8 +1,8 @@
-"""Answers of simulated models: right in shape and type, and told apart by what was asked.
+"""Answers of simulated models: right in shape and type, and different for each request.
 
 Nothing is computed. Every output holds the bytes of a digest of its request, one after the other,
-as numbers of the output's datatype: who knows what was sent knows what must come back, so mixed-up
-answers are found.
+as numbers of the output's datatype. So a client can compute the answer to its request, and find
+mixed-up answers.
 """
 
 from __future__ import annotations

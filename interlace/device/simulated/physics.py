@@ -42,11 +42,11 @@ def equal_rows(running: Sequence[RunningBatch]) -> Sequence[float]:
     to 64 workers. What switching between more streams costs (128 workers there, single rows of
     Figure 12) it shows without a law.
 
-    Between models, and between partitions with limits, the hardware is first come, first served:
-    each gets SMs in proportion to what it could use, the smallest share at which it is nearly as
-    fast as alone. Where those needs fit together nobody is slowed, as with two models on D-STACK's
-    default MPS (Figure 11a); where limits exceed 100 % latency climbs and throughput does not, as
-    in the primitives paper's Figures 12a and 12b.
+    Between models, and between partitions with limits, the hardware is first come, first served.
+    Each gets SMs in proportion to its need: the smallest share at which it is nearly as fast as
+    alone. If the needs fit together, none is slowed, as with two models on D-STACK's default MPS
+    (Figure 11a). If limits exceed 100 %, latency rises and throughput does not, as in the
+    primitives paper's Figures 12a and 12b.
     """
     if len(running) == 1:
         return (1.0,)

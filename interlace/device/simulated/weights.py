@@ -1,4 +1,4 @@
-"""What a simulated accelerator holds of weights that come and go."""
+"""The swapped weights that a simulated accelerator holds."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One model's layers on cores: with its weights in memory, in their file, and brought as planned.
+"""Time one model's layers on cores: with weights in memory, in their file, and loaded as planned.
 
-What a planner of cold starts needs (Jeong et al., EuroSys 2023, section 4.3.1), with a copy into
-memory that was touched before for a load, and the mapping of a file in the page cache for what a
-GPU's direct host access is. A layer begins where an operator reads weights that none before it
-read, and ends where the next one begins; so it has a time of its own in every format.
+These are the inputs of a planner of cold starts (Jeong et al., EuroSys 2023, section 4.3.1). A copy
+into memory that was touched before stands for a load. The mapping of a file in the page cache
+stands for a GPU's direct host access. A layer begins at an operator that reads weights which none
+before it read, and ends where the next layer begins. So it has its own time in every format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEFORE: Final = "(before)"
 
 
 class AwaitedWeights(ComingWeights, Protocol):
-    """Weights that come and go while a model runs."""
+    """Weights that are swapped while a model runs."""
 
     def arrivals(self) -> AbstractContextManager[object]: ...
 
@@ -167,13 +167,13 @@ class LayerBench:
     def as_started(
         self, layers: tuple[LayerProfile, ...]
     ) -> tuple[tuple[LayerProfile, ...], float]:
-        """The layers by which loads are predicted as they are seen, and the cold start planned so.
+        """Return layers corrected by measured cold starts, and the planned cold start's time in ms.
 
-        The planned load and one that leaves everything in the file are made in turns, with the file
-        in the page cache, then on disk only. Where the plan does not gain what it was predicted to
-        in each turn, beginning a load is taken to cost what is missing; so none is begun that was
-        once seen to end later. From disk it is what it did not gain in half of the turns: a disk
-        takes twice as long for a file as it did a moment ago.
+        The planned load and one that leaves everything in the file take turns, with the file in the
+        page cache, then on disk only. If the plan's smallest gain of all turns is below the
+        prediction, the difference is added as the cost of beginning a load. So no load is begun
+        that once ended later than without it. From disk the median gain counts instead: a disk may
+        take twice as long for a file as it did a moment ago.
         """
         links, first = HostLinks(takes_cores=True), layers[0]
         missing_ms, planned_ms, left_ms = self._starts(layers, links, self._takes)
@@ -188,9 +188,9 @@ class LayerBench:
     def _starts(
         self, layers: Sequence[LayerProfile], links: HostLinks, takes: int
     ) -> tuple[float, float, float]:
-        """What the plan for these layers was seen to gain less than it was predicted to.
+        """Return by how many ms the gain of these layers' plan falls short of the prediction.
 
-        Then what it took, and what it took with everything left in the file.
+        Then the time that it took in ms, and the time with everything left in the file.
         """
         plan, cached = frontier(layers, links), links.takes_cores
         rounds = [

@@ -23,11 +23,11 @@ from interlace.formats.session_weights import SessionWeights
 
 
 class OnnxLayers:
-    """An ONNX model whose weights can come and go.
+    """An ONNX model whose weights can be swapped.
 
     Raises:
         RepositoryError: it does not open.
-        OSError: its weights cannot come and go, with the reason.
+        OSError: its weights cannot be swapped, with the reason.
     """
 
     def __init__(self, model: Model, threads: int, weights_dir: str | None) -> None:

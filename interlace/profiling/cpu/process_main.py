@@ -18,15 +18,15 @@ from interlace.profiling.findings import CoresTask, PartFindings, write_findings
 
 
 def measure_layers(model: Model, threads: int, weights_dir: str | None, takes: int) -> PartFindings:
-    """The layers of a model for one row of its sample, in the order of execution.
+    """Measure the layers of a model for one row of its sample, in the order of execution.
 
-    Times add up to those of the whole model, resident, left in its file, and copied from it as it
-    runs. Then the cold start that is planned from them is made. Its weights' file stays in
+    Times add up to those of the whole model: resident, left in its file, and copied from it during
+    execution. Then the cold start planned from them is run. The file of weights stays in
     ``weights_dir``.
 
     Raises:
         RepositoryError: it does not open.
-        OSError: no room for its weights in ``weights_dir``, or they cannot come and go.
+        OSError: no room for its weights in ``weights_dir``, or they cannot be swapped.
         MemoryError: no room for them in memory.
     """
     with layered(model, threads, weights_dir) as opened:
@@ -41,7 +41,7 @@ def layered(model: Model, threads: int, weights_dir: str | None) -> Iterator[Lay
 
     Raises:
         RepositoryError: it does not open.
-        OSError: no room for its weights in ``weights_dir``, or they cannot come and go.
+        OSError: no room for its weights in ``weights_dir``, or they cannot be swapped.
     """
     if model.format is Format.ONNX:
         from interlace.profiling.cpu.onnx_layers import OnnxLayers

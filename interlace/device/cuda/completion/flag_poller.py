@@ -111,7 +111,7 @@ _COMPILER: Final = "cc"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC")
 _COMPILE_S: Final = 30.0
 
-#: Watches flags until it is told to stop; ``sources/loops.c`` describes the arguments.
+#: Watches flags until a stop is requested; ``sources/loops.c`` describes the arguments.
 PollLoop = Callable[..., None]
 
 

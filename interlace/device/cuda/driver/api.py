@@ -122,9 +122,9 @@ class Driver(Protocol):
         """Between any two addresses that the GPU knows, in stream order, by a copy engine."""
 
     def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
-        """All these copies in order, in one call: a model's load is dozens of calls otherwise.
+        """Enqueue all these copies in order, in one call: a load takes dozens of calls otherwise.
 
-        What came before a call that fails has been enqueued.
+        Copies before one that fails are enqueued.
         """
 
     def peer(self, place: int) -> PeerGpu:

@@ -60,26 +60,26 @@ class Kernels(NamedTuple):
       (rows without gaps) is copied from the address ``table[i]``; rows from ``*rows_word`` up to
       the capacity become zeroes.
     * ``embed_rows(indices, index_bytes, count, table_word, target, row_bytes, table_rows)``: row
-      ``i`` of ``target`` is copied from row ``indices[i]`` (of 4 or 8 bytes, signed) of the table
-      at the address ``*table_word``, or from the nearest row that there is.
+      ``i`` of ``target`` is copied from row ``indices[i]`` of the table at the address
+      ``*table_word``. Indices are signed, of 4 or 8 bytes; one out of range takes the nearest row.
     * ``publish(source, target_word, rows_word, row_bytes)``: the first ``*rows_word`` rows of
       ``source`` are copied to the address ``*target_word``, and visible to the host at its end.
     * ``signal(flag, sequence_word)``: stores ``*sequence_word`` at ``flag`` with release order at
       system scope. One thread.
-    * ``begin(blocks, words, turn_word, target)``: of two parameter blocks of so many words, one
-      behind the other, copies the one whose turn it is (the lowest bit of ``*turn_word``) to
-      ``target``, which is where the kernels after it find their words; the turn goes on by one. The
-      time is written to the block's word ``BEGAN``; the copy's word ``ENDED`` is the address of the
-      block's. One block of threads.
+    * ``begin(blocks, words, turn_word, target)``: copies one of two adjacent parameter blocks of
+      ``words`` words to ``target``, where the kernels after it find their words. The lowest bit of
+      ``*turn_word`` selects the block; then the turn is increased by one. The time is written to
+      the block's word ``BEGAN``. The copy's word ``ENDED`` is the address of the block's. One block
+      of threads.
     * ``finish(flag, block)``: writes the time to the address in the copy's word ``ENDED``, then
       signals the copy's sequence number. One thread. Times are the GPU's own, in ns.
     * ``smid(sms, stay_ns)``: block ``b`` writes the number of its SM to ``sms[b]`` (u64) and stays
       there for ``stay_ns``, so that later blocks find other SMs.
     * ``spin(stay_ns, turns)``: keeps arithmetic units busy; adds its loop turns to ``*turns``.
-    * ``l2_stream``, ``dram_stream`` ``(source, nbytes, stay_ns, moved)``: read
-      ``nbytes`` at ``source`` (a multiple of 16, aligned to 16) over and over for ``stay_ns``; the
-      bytes read are added to ``*moved`` once a block, which lies in device memory: nothing but the
-      reading goes to the host. They differ in how they treat caches.
+    * ``l2_stream``, ``dram_stream`` ``(source, nbytes, stay_ns, moved)``: read ``nbytes`` at
+      ``source`` (a multiple of 16, aligned to 16) over and over for ``stay_ns``. Each block adds
+      the bytes read to ``*moved`` once. It lies in device memory, so that only the reads can reach
+      the host. They differ in how they treat caches.
     """
 
     module: int

@@ -193,9 +193,9 @@ class GraphPreparation:
     def run_eagerly(
         self, cache: GraphCache, buckets: Sequence[int], known: Collection[int]
     ) -> bool:
-        """What comes first costs most, also on a stream: a cache without memory, a new session.
+        """Warm up the lane's stream: first runs are slow (empty memory cache, new session).
 
-        False if the model fails on the sample values.
+        False if there are no ``buckets``, or the model fails on the sample values.
         """
         try:
             self._warm(cache.model, cache.lane.stream, buckets, known)

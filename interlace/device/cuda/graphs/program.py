@@ -148,8 +148,8 @@ def _tensor(one: TensorSlot, address: int, rows: int | None, device: str) -> tor
 class GraphProgram:
     """A ``BatchProgram`` of one launch: gather, model, publish, signal.
 
-    The graph never changes; what differs from batch to batch is read from parameter blocks, of
-    which there are two: one batch may be launched behind another.
+    The graph never changes. Values of one batch are read from a parameter block. There are two
+    blocks, so one batch may be launched behind another.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class GraphProgram:
 
 
 def output_layout(signature: Signature, outputs: Sequence[torch.Tensor]) -> tuple[TensorSlot, ...]:
-    """What came out, a row of it."""
+    """Return the slot of one row of each output."""
     return tuple(
         slot(spec.name, spec.datatype, tuple(tensor.shape)[1 if signature.batched else 0 :])
         for spec, tensor in zip(signature.outputs, outputs, strict=True)
@@ -332,7 +332,7 @@ class EagerProgram:
 def output_slots(
     backend: CudaBackend, stream: int, model: RunnableModel, rows: int, dims: Dims
 ) -> tuple[TensorSlot, ...]:
-    """What comes out for inputs of these shapes; found by a run if the signature leaves it open.
+    """Return the outputs for inputs of these shapes; found by a run if the signature has -1 dims.
 
     Raises:
         Exception: whatever the model raises on made-up inputs.

@@ -46,12 +46,12 @@ class Occupancy(NamedTuple):
 
 
 def choose(atoms: Atoms, share_pct: int, crowd: Occupancy) -> int:
-    """The mask for a partition of a share beside those that stand.
+    """Choose the mask for a partition of a share beside the present ones.
 
     It overlaps ``staying`` masks least, counting each atom once per mask that has it: not at all
-    while enough atoms are free. Among such masks it overlaps those ``leaving`` least, is one of
-    ``ready`` (carved and idle) if any is as good, and keeps as many rungs of the ladder free as it
-    can, so that the next partitions find room in one piece.
+    while enough atoms are free. Among such masks it overlaps ``leaving`` masks least. Then one of
+    ``ready`` (carved and idle) is preferred if any is as good. Last, as many rungs of the ladder as
+    possible stay free, so that the next partitions find room in one piece.
 
     Raises:
         ValueError: no such share.

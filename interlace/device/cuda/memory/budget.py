@@ -45,10 +45,9 @@ class _Account:
 class MemoryBudget:
     """The models of one process and what each holds on its GPU, as the driver counts it.
 
-    Changes are measured one at a time (another thread waits) and nothing else allocates meanwhile,
-    so they are exact unless other processes use the GPU; theirs would be counted to the model that
-    grows just then.
-    ``reserve_bytes`` are left free for what the driver needs by itself.
+    Changes are measured one at a time: another thread waits, and nothing else allocates meanwhile.
+    So they are exact unless other processes use the GPU. Memory of other processes would be counted
+    to the model that grows just then. ``reserve_bytes`` are left free for the driver's own needs.
     """
 
     def __init__(self, driver: Driver, reserve_bytes: int = 0) -> None:

@@ -15,7 +15,7 @@ GRANULE_BYTES: Final = 512  #: as the driver's own allocations
 
 
 class Slabs:
-    """Which addresses of which slabs are taken; it touches no memory, and has no lock."""
+    """Allocated addresses by slab; it touches no memory, and has no lock."""
 
     def __init__(self) -> None:
         self._slabs: dict[int, Extents] = {}  # by first address
@@ -33,7 +33,7 @@ class Slabs:
 
     @property
     def unused(self) -> Sequence[int]:
-        """The first addresses of slabs of which nothing is taken."""
+        """The first addresses of empty slabs."""
         return [begin for begin, slab in self._slabs.items() if slab.empty]
 
     def add(self, begin: int, nbytes: int) -> None:
@@ -41,7 +41,7 @@ class Slabs:
         self._slabs[begin] = Extents(nbytes, GRANULE_BYTES)
 
     def remove(self, begin: int) -> None:
-        """A slab of which nothing is taken is given back."""
+        """Forget an empty slab."""
         del self._slabs[begin]
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
@@ -80,9 +80,9 @@ _PART: Final = 16
 class PooledDriver:
     """A driver whose device memory is cut from slabs; everything else is the driver's own.
 
-    The driver takes memory back when all that runs on the GPU has ended, and what comes behind
-    waits. So ``free`` gives it to a slab, for the next model, and ``trim`` alone to the driver.
-    ``memory`` counts what is free in slabs as free.
+    The driver takes memory back only when all work on the GPU has ended, and later work waits. So
+    ``free`` returns memory to a slab, for the next model; only ``trim`` returns it to the driver.
+    ``memory`` counts free memory in slabs as free.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -139,7 +139,7 @@ class PooledDriver:
                 steps.callback(self._driver.free, begin)
 
     def trim(self) -> None:
-        """Give slabs of which nothing is taken back to the driver; what runs may wait for it."""
+        """Give empty slabs back to the driver; running work may wait for it."""
         with self._lock:
             for begin in self._slabs.unused:
                 self._slabs.remove(begin)
@@ -180,9 +180,9 @@ class PinnedSource(Protocol):
 class MappedMemory:
     """Pieces that host and GPU both see; at least 64-byte aligned, zero when new.
 
-    Any thread may take and give back: graphs are captured on one thread while eager programs and
-    rings are made where batches are launched, and two pieces that overlap would be the inputs of
-    another batch.
+    Any thread may take and give back: graphs are captured on one thread, eager programs and rings
+    are made on the thread that launches batches. If two pieces overlapped, a batch could read the
+    inputs of another.
     """
 
     def __init__(self, source: PinnedSource, slab_bytes: int = _SLAB_BYTES) -> None:

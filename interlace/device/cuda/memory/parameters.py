@@ -24,15 +24,18 @@ _GRANULE_BYTES: Final = 512  #: the driver rounds allocations up to it
 class BatchParameters:
     """The parameters of one program on one lane, for two batches in turn.
 
-    A block, in 64-bit words: the number of rows, the sequence number, when the batch began and
-    ended (both written by the GPU, in ns of its clock), then the address of each row of each input
-    (``max_rows`` words an input), then the address that each output goes to, and
-    of each lookup table that rows are read from.
+    A block has these 64-bit words:
 
-    There are two blocks in mapped memory, and a word that counts turns on the GPU's side: a batch
-    may be described and launched while the one before it runs. A launch begins with the kernel
-    ``begin``, which copies the block whose turn it is to one place in device memory; that is where
-    the properties are, addresses as the GPU sees them, known when a graph is captured.
+    * the number of rows and the sequence number;
+    * when the batch began and ended, both written by the GPU, in ns of its clock;
+    * the address of each row of each input, ``max_rows`` words an input;
+    * the address that each output goes to;
+    * the address of each lookup table that rows are read from.
+
+    There are two blocks in mapped memory, and the GPU counts turns in a word: a batch may be
+    described and launched while the one before it runs. A launch begins with the kernel ``begin``.
+    It copies the block of this turn to one place in device memory. The properties are addresses in
+    that place, as the GPU sees them; a graph knows them when it is captured.
 
     Raises:
         CudaError: no memory is left.

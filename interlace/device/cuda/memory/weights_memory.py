@@ -1,4 +1,4 @@
-"""Memory for weights that come and go: one slab of the GPU's, windows, and copies on the host."""
+"""Memory for swapped weights: one slab on the GPU, windows, and copies on the host."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class PeerPath:
         """Enqueue copies of pieces of the host's memory, and record each group's event behind them.
 
         Raises:
-            CudaError: a driver refused; what came before is enqueued.
+            CudaError: a driver refused; the copies before are enqueued.
         """
         for group in groups:
             for target, source, nbytes in _cut(group.pieces):
@@ -215,13 +215,12 @@ class Window:
 
 
 class WeightsMemory:
-    """What all models of a process share that have weights by layer.
+    """Memory that all models of a process share whose weights are swapped by layer.
 
-    Nothing is allocated on the GPU while they come and go: places are cut from a slab of
-    ``budget_bytes`` that is taken at the start. ``host`` has a copy of every model's weights, in
-    pieces of at least ``host_bytes``. ``link`` is the stream that copies come over in order: copies
-    side by side halve each other's rate. ``paths`` lead over the links of other GPUs. Any thread
-    may take and give back.
+    A swap allocates nothing on the GPU: places are cut from a slab of ``budget_bytes`` that is
+    allocated at the start. ``host`` has a copy of every model's weights, in pieces of at least
+    ``host_bytes``. ``link`` is the stream of copies, in order: concurrent copies halve each other's
+    rate. ``paths`` lead over the links of other GPUs. Any thread may take and give back.
     """
 
     def __init__(
@@ -269,15 +268,15 @@ class WeightsMemory:
         return (self.link, *(one.stream for one in self.paths))
 
     def arrived(self) -> int:
-        """A stream of no copies: behind what it has, all is there that was sent until now.
+        """Return a stream without copies: work behind it starts once all copies so far have ended.
 
-        What was sent earlier is there earlier, so two ends are told in order.
+        Earlier copies end earlier, so two ends are reported in order.
         """
         self._after_all((self._arrived,))
         return self._arrived
 
     def line_up(self) -> None:
-        """What is sent from now on, over whichever link, comes behind all that was sent."""
+        """Order later copies, over any link, behind all earlier ones."""
         if self.paths:
             self._after_all(self.incoming)
 

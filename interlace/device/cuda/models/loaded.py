@@ -37,8 +37,8 @@ from interlace.perf.buckets import choose_buckets
 class LoadContext(NamedTuple):
     """What models of one process are loaded with.
 
-    ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
-    ``cold_eager_because`` says why graphs do not wait for weights that come and go, if they do not.
+    ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` informs operators.
+    ``cold_eager_because`` is the reason if graphs do not wait for swapped weights, else empty.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
     another process has on this GPU, and keeps there as long as this one has the model. ``choices``
     is a folder for the variants that were chosen. ``quiet`` is false while requests are served.
@@ -54,7 +54,7 @@ class LoadContext(NamedTuple):
     lent: Callable[[Model], WeightsHandle | None] = lambda model: None
     choices: Path | None = None
     quiet: Callable[[], bool] = lambda: True
-    weights: WeightsMemory | None = None  #: for weights that come and go
+    weights: WeightsMemory | None = None  #: for swapped weights
     cold_eager_because: str = ""
 
 
@@ -70,7 +70,7 @@ class LoadedModel:
 
         Raises:
             RepositoryError: it does not open, or a tensor has no fixed size.
-            ValueError: there is no memory for weights that come and go.
+            ValueError: there is no memory for swapped weights.
         """
         self._memory = context.weights if cold else None
         if cold and not self._memory:
@@ -107,7 +107,7 @@ class LoadedModel:
 
     @property
     def cold(self) -> SwappedWeights | None:
-        """Its weights, if they come and go."""
+        """Its weights, if they are swapped."""
         return self._weights if isinstance(self._weights, SwappedWeights) else None
 
     @property

@@ -1,10 +1,10 @@
-"""A model whose weights come and go: all of them on the host, some on the GPU, some on their way.
+"""A model with swapped weights: all of them on the host, some on the GPU, some on their way.
 
 Its kernels find weights in a window of their lane, and rows of lookup tables wherever those lie.
-Before a batch is launched, what the window lacks is sent after it, group by group: from the GPU's
-own memory if it was brought there, else over the link. The batch waits before each group for the
-event behind it. So no layer runs before its weights are there, whatever was brought, and what was
-not brought is slow, never wrong.
+For each batch, weights missing in the window are copied group by group: from the GPU's own memory
+if they are resident there, else over the link. Before each group the batch waits for the event
+behind its copies. So no layer runs before its weights have arrived; weights that are not resident
+make a batch slow, never wrong.
 """
 
 from __future__ import annotations

@@ -78,9 +78,9 @@ def swapped_weights(
     memory: WeightsMemory,
     dims: Dims,
 ) -> SwappedWeights:
-    """The model's weights on the host, to come and go; its layers as one row of ``dims`` runs them.
+    """Place a model's weights on the host, to be swapped; layers are those that a row runs.
 
-    It is not compiled: what is has no layers.
+    The row has ``dims``. The model is not compiled: a compiled one has no layers.
 
     Raises:
         MemoryError: what is needed and what there is.

@@ -1,8 +1,7 @@
 """Frames between the main process and a process that holds a GPU.
 
 Lanes end their work in any order among each other, so a question names the line in which it is
-answered, and its answer names it again. What is asked of one lane is said with the frames of the
-CPU's workers.
+answered, and its answer names it again. Questions to one lane use the frames of the CPU's workers.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     lanes: str
     opener: str
     owner_pid: int
-    arena: int = 0  #: where outputs are published, made by the main process
-    arenas: tuple[int, ...] = ()  #: where inputs will lie, registered before anything is served
+    arena: int = 0  #: for outputs; made by the main process
+    arenas: tuple[int, ...] = ()  #: for inputs; registered before serving starts
     patience_s: float = 0.0  #: how long a batch waits for output memory
     lender: str = ""  #: socket of the process that lends weights; empty: weights of its own
     handle_context: LibraryChoice = "auto"

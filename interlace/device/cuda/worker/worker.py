@@ -252,8 +252,8 @@ Note = Callable[[str], None]
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_TIMERSLACK: Final = 29
-_SLACK_NS: Final = 1_000  #: a rest of 20 us would take 70 with the usual 50
-_OOM_SCORE: Final = "500"  # when memory runs out, a worker goes before the server
+_SLACK_NS: Final = 1_000  #: With the usual 50 us a rest of 20 us would take 70 us.
+_OOM_SCORE: Final = "500"  # When memory runs out, a worker is ended before the server.
 #: The main loop and the loader share one interpreter: launches do not wait for 5 ms of Python.
 _SWITCH_S: Final = 1e-4
 GPU_FAILED: Final = 70  #: exit code when the GPU failed: what it held is not given back piecemeal
