@@ -25,17 +25,16 @@ def admit_all(request: Request, view: View, now_ms: float) -> Refusal | None:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineAdmission:
-    """Accept what is predicted to end by its deadline and makes no accepted request late.
+    """Accept a request that is predicted to end in time and makes no accepted request late.
 
-    The prediction is the work that is to be served before this request in the partition that
-    would end it first: what is left of the running batch, then the rows of every model there
-    with a claim not after this one's, in batches of highest throughput, of each model the part
-    that is planned there; and a margin that the engine widens when promises break. Of a cold model
-    also the time until its weights are there.
+    The prediction is for the partition that would end the request first. It adds up the rest of
+    the running batch and the rows of every model there with a claim not after this one's. Rows are
+    taken in batches of highest throughput, of each model the part that is planned there. A margin
+    is added, which the engine widens when promises break, and for a cold model its load time.
 
-    A request may pass accepted ones that are less urgent only if they still end in time, or if its
-    own work is at most ``lenience`` of the time they have left: else a queue that is full to its
-    last deadline would keep out the shortest requests, which cost it nothing.
+    A request may pass less urgent accepted ones only if they still end in time, or if its own work
+    is at most ``lenience`` of the time they have left. Otherwise a queue that is full to its last
+    deadline would keep out the shortest requests, which cost it nothing.
     """
 
     lenience: float = 0.02

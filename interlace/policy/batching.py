@@ -75,9 +75,9 @@ def kept_rows(
 ) -> int:
     """The largest batch that may start now: as planned, where that loses nothing.
 
-    Rows behind a planned batch, or a full one if it is larger, are left to whoever of the hosts is
-    free next, if what is queued ends in time at the pace at which it came, and the next batch's
-    head with all the others that are in it. In a burst the whole queue is taken.
+    Rows behind a planned batch, or a full one if it is larger, are left to the host that is free
+    next. They are left only if the queue ends in time at the rate of its arrivals, and if the next
+    batch loses no request. In a burst the whole queue is taken.
     """
     queue, model, share_pct = view.queue(slot.model), view.model(slot.model), partition.share_pct
     head, rows = queue.head, max(slot.batch, wanted.following)

@@ -43,7 +43,7 @@ from interlace.policy.scaling import algorithm_2, grow_and_shrink
 GROUP: Final = "interlace.systems"
 
 _KNEES: Final = Overlapping(MaxScale(Dstack()), sizing=Sizing(over_provision_pct=5))
-#: Partitions of the size of knees, of which more stand than fit at once (D-STACK).
+#: Partitions of the size of knees; more of them stand than fit at once (D-STACK).
 _at_knees = partial(System, planner=_KNEES, packer=Dstack(), within_100=True)
 #: Duty cycles: every model takes its planned turn (Nexus, gpulet).
 _in_cycles = partial(System, dispatcher=duty, cyclic_planner=True)

@@ -18,15 +18,15 @@ from interlace.perf.cold_start import on_disk, planned, reads_too_long
 
 #: Points of a curve at most, beside its ends.
 _POINTS: Final = 24
-#: What a millisecond of the link costs those behind it: another load in an M/D/1 queue makes the
-#: others wait for rho (2 - rho) / 2 (1 - rho)^2 of its time, this much where two thirds are used.
+#: What a millisecond of the link costs the loads behind it. In an M/D/1 queue another load makes
+#: the others wait for rho (2 - rho) / 2 (1 - rho)^2 of its time: this much at rho = 2/3.
 _LINK_WEIGHT: Final = 4.0
 #: Plans that are remembered: those along the curve, and some of what else a device may hold.
 _REMEMBERED: Final = 256
 
 
 class ColdStart(Protocol):
-    """How does a model get in, of which the weights of layers ``kept`` are there?"""
+    """How is a model loaded when the weights of its layers ``kept`` are resident?"""
 
     def __call__(
         self, layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()

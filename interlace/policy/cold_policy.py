@@ -1,4 +1,4 @@
-"""More models than memory: four questions that go together, and what is told to answer them."""
+"""More models than memory: four questions that go together, and the facts to answer them."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Eviction(Protocol):
 
 
 class Prefetch(Protocol):
-    """What is brought while a link is idle? A model and a plan that copies some of it, or nothing.
+    """What is loaded while a link is idle? A model and a plan that copies some of it, or nothing.
 
-    Of all models of which something is held, and of the others the one whose missing part is worth
-    most (rate x milliseconds saved a byte). It may need more than ``free_bytes``: then others
-    leave for it.
+    ``holdings`` are all models that are partly resident, and of the others the one whose missing
+    part is worth most (rate x milliseconds saved a byte). The plan may need more than
+    ``free_bytes``: then other weights are evicted for it.
     """
 
     def __call__(

@@ -26,29 +26,32 @@ time in which both contend what they get differs by less than both bounds togeth
 however long it lasts. A turn lasts until a decision finds no whole batch: also one that another
 partition of the same model takes at that very moment.
 
-Where partitions overlap, models contend for the accelerator and their counters are of all its
+Where partitions overlap, models contend for the accelerator, and a counter adds up all its
 partitions. Services cannot be kept together there: a small lane may run in room that no other lane
-fits into, and to leave that empty would serve nobody. What is bounded is how long who is behind
-waits. A model is owed a batch when it is ``BATCHES`` of its planned ones behind the most served
-that contends, and the one furthest behind goes first (of those equally far, the first by name), but
-others may pass it while it finds no room. One that is ``OVERDUE`` times as far behind goes before
-those, and while it finds no room nobody begins what would delay it. So, as it has a lane that is
-idle and predictions are true, it begins when the batches that ran as it came to be furthest behind
-of the overdue have ended, at the latest: then all of the accelerator is free but for what began
-since, and none of that was to end after the moment at which it could begin without. Every such
-batch moves it on by b_i / r_i, so each that is overdue is furthest behind in its turn.
+fits into, and to leave that empty would serve nobody. The bound is on how long a model that is
+behind waits. A model is owed a batch when it is ``BATCHES`` of its planned batches behind the most
+served model that contends. The model furthest behind goes first, by name among equals, but others
+may pass it while it finds no room. A model that is ``OVERDUE`` times as far behind is *overdue*: it
+goes before those. While it finds no room, no batch begins that would delay it.
+
+Take the overdue model that is furthest behind, with an idle lane and true predictions. It begins at
+the latest when all batches have ended that ran as it came to be furthest behind. Then the
+accelerator is free but for batches begun since. None of these was to end after the moment at which
+the model could begin without them. Each batch of the model moves its counter by b_i / r_i, so every
+overdue model is furthest behind in its turn.
 
 A model that is asked for seldom is never so far behind: each of its requests ends before a lag adds
-up. So there, one of which ``BATCHES`` planned batches were lost since one began is *starved*: it
-goes after those that are owed a batch and before the rest, and of ``OVERDUE`` times as many lost
-those do not pass it either. As it is chosen only where nobody is owed, the bounds above hold.
+up. Where partitions overlap, a model that lost ``BATCHES`` planned batches since it last began one
+is *starved*. It goes after models that are owed a batch and before the rest. When it lost
+``OVERDUE`` times as many, the rest do not pass it either. It is chosen only where no model is owed
+a batch, so the bounds above hold.
 
-To keep room for all that is owed, not only what is overdue, costs more than it gives: in overload
-(D-STACK's C-3 to C-7 at 1.3 of the ceiling) 0.3 to 2.1 of 100 requests, the worst-off model of the
-eight cases then gets from 5.5 less to 3.0 more.
+To keep room for all models that are owed, not only overdue ones, costs more than it gives. In
+overload (D-STACK's C-3 to C-7 at 1.3 of the ceiling) it costs 0.3 to 2.1 of 100 requests. The
+worst-off model of the eight cases then gets from 5.5 less to 3.0 more.
 
 The price is goodput counted in requests: the time that a model of long rows gets back would have
-served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more: at nine tenths
+served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more. At nine tenths
 of the ceiling with gaps of CV 4 (D-STACK C-4), 1 costs 0.8 % of the requests in time, 3 0.4 %.
 """
 

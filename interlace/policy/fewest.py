@@ -42,11 +42,11 @@ def first_of(
 ) -> tuple[Plan, Fleet]:
     """The plan on as few of the first accelerators of ``largest`` as leave nothing unserved.
 
-    gpulet's Algorithm 2 for any packer, from ``start`` accelerators up, by bisection: what serves a
-    demand with some accelerators is taken to serve it with more. A packer that leaves some of them
-    empty says so itself, hence all of them are tried first; one that is ``frugal`` cannot do with
-    fewer. Models of which one accelerator alone serves not even a thousandth are not waited for. If
-    all do not suffice, the plan on all.
+    gpulet's Algorithm 2 for any packer, from ``start`` accelerators up, by bisection: a demand that
+    some accelerators serve is taken to be served by more. A packer may leave some of them empty, so
+    all are tried first; one that is ``frugal`` cannot do with fewer. The search does not wait for
+    models whose rate one accelerator alone serves not even to a thousandth. If all do not suffice,
+    the plan is on all.
     """
     most = packer(demand, largest, profiles, current)
     missing = most.underserved

@@ -25,13 +25,13 @@ def first_come(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
 
 
 def by_deadline(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
-    """The earliest deadline of those that can be in time, and no sooner than it pays.
+    """The earliest deadline of loads that can be in time, begun no sooner than it pays.
 
-    Requests that come while a load waits share it, so A B A A C is served as A A A B C. A load for
-    which others must leave waits if another request is expected in the time that it has, until it
-    may have come, for half of that time at most, and less where others need the link behind it.
-    Those that are too late in any case come last, yet before all others once they have waited for
-    four times their SLO.
+    Requests that arrive while a load waits share it, so A B A A C is served as A A A B C. A load
+    that evicts others waits if another request is expected before it must begin. It waits until
+    that request may have arrived, for half of the time at most, and less where other loads need the
+    link behind it. Loads that are late in any case come last, but come first once they have waited
+    for four times their SLO.
     """
     in_time: list[WaitingLoad] = []
     late: list[WaitingLoad] = []
@@ -76,8 +76,8 @@ def _begin_ms(one: WaitingLoad, latest_ms: float) -> float:
     return one.first_arrival_ms + min(_PART_OF_SLACK * slack_ms, company_ms)
 
 
-#: What comes unasked must be worth that many times as much as all that leaves for it: rates are
-#: known roughly, and nothing is to go back and forth by what is not known.
+#: A prefetch must be worth this many times as much as all that is evicted for it. Rates are known
+#: roughly, and weights must not be swapped back and forth on errors of an estimate.
 _HYSTERESIS: Final = 4.0
 
 

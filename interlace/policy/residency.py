@@ -1,12 +1,12 @@
-"""Which bytes of which model stay when memory is short: a knapsack priced by rate and time saved.
+"""Which bytes of each model stay when memory is short: a knapsack priced by rate and time saved.
 
-A model's *cold curve* says when its cold start ends by how many bytes are kept: those of the layers
-that would be copied first, since copies behind them hide behind execution. What a byte of it is
-worth is what it saves times how often: milliseconds of the cold start, and of the link, for which
-those behind it wait. Where popularity is steep
-whole models win that way; where it is flat, equal parts of all: at a tie the one that has kept the
-least goes first. Were curves divisible, taking their convex hulls' edges by worth would be the best
-there is (the fractional knapsack): that bound is beside the answer.
+A model's *cold curve* gives the end of its cold start over the bytes that are kept. These are of
+the layers that would be copied first, since copies behind them hide behind execution. The worth of
+a byte is the time it saves times the request rate. That time is of the cold start, and of the link,
+for which loads behind it wait. Where popularity is steep, whole models win; where it is flat, equal
+parts of all do: at a tie the model that has kept the least goes first. Were curves divisible,
+taking the edges of their convex hulls by worth would be optimal (the fractional knapsack): the
+answer comes with that bound.
 """
 
 from __future__ import annotations

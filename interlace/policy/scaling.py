@@ -36,11 +36,11 @@ class FixedFleet:
 class Algorithm2:
     """gpulet's scaling (section 4.5, Algorithm 2), at the pace of its released code.
 
-    Every 20 s, about what a partition takes to stand (section 5.1), rates are looked at. They are
-    planned for with half as much again below 125 rows per second and a fifth above, which is also
-    what carries the service until the next look; a rate that rose by 5 % or 10 rows per second,
-    or fell by 10 %, asks for a new plan. The search for the fewest accelerators is the packer's.
-    The weight of the newest sample is not published; one half is taken.
+    Rates are looked at every 20 s, about what a partition takes to be created (section 5.1). A plan
+    has a margin of one half below 125 rows per second, and of a fifth from there on. The margin
+    also carries the service until the next look. A rate that rose by 5 % or 10 rows per second, or
+    fell by 10 %, asks for a new plan. The packer searches for the fewest accelerators. The weight
+    of the newest sample is not published; one half is taken.
     """
 
     period_ms: float = 20_000.0
@@ -69,13 +69,13 @@ class Algorithm2:
 class GrowAndShrink:
     """Ours: grow as soon as rates leave what was planned for, shrink when they stayed lower.
 
-    Planned is a ``margin`` above what is seen. More is asked for once half of the margin is surely
-    gone, by ``sure`` standard deviations of a smoothed Poisson count; less once the target is
-    surely below ``shrink`` of the plan's, for all of ``patience_ms``. The gap between the two
-    thresholds is the hysteresis: a rate that stays where it was planned asks for nothing.
+    The target is the measured rate times ``margin``. The plan grows once half of the margin is
+    surely gone, by ``sure`` standard deviations of a smoothed Poisson count. It shrinks once the
+    target is surely below ``shrink`` of the plan's, for all of ``patience_ms``. The gap between the
+    two thresholds is the hysteresis: a rate that stays where it was planned asks for nothing.
 
-    After a jump three samples are waited for: by then the smoothed rate with its margin has come
-    as far as the true one. To plan at once would plan for half of the jump, and again later.
+    After a jump, planning waits for three samples: by then the smoothed rate with its margin has
+    reached the true one. To plan at once would plan for half of the jump, and again later.
     """
 
     period_ms: float = 1000.0

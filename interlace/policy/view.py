@@ -29,7 +29,7 @@ class PartitionView:
     #: Where partitions exceed their accelerator: all that are there; else only this one.
     rivals: Sequence[PartitionView]
     #: Where partitions exceed their accelerator: (slack_ms, room), by slack. A batch that runs for
-    #: longer should leave so much of ``Gpu.room`` to a model that cannot wait for its end.
+    #: longer should leave this part of ``Gpu.room`` to a model that cannot wait for its end.
     tight: Sequence[tuple[float, int]]
     kept_room: int  #: what ``tight`` asks of the shortest batch here, when the plan last changed
     #: The part of the accelerator's room that a batch here takes from its rivals; 1 if none.
@@ -110,7 +110,7 @@ class ModelView:
 
     demand: Demand
     hosts: tuple[PartitionView, ...]  #: accepting, on any accelerator, with the model loaded
-    lenders: tuple[PartitionView, ...]  #: the same, where it is a guest
+    lenders: tuple[PartitionView, ...]  #: such partitions where it is a guest
     alike: bool  #: its hosts are of one share, and none has another model's turns
     lost_rows: int  #: refused, dropped or late since a batch of it last began
     ready_ms: float  #: when its weights are predicted to be there; a past time if they are

@@ -7,7 +7,7 @@ released planner:
 * The candidates for a stall are sorted by what reading from the host adds, then by the longest
   copy; a tie keeps the order of execution.
 * A layer whose time on the host is beyond its run and one and a half times its copy ends the
-  search for that stall, as one does that would add more than the stall (line 9): layers behind it
+  search for that stall. So does one that would add more than the stall (line 9). Layers behind it
   are not looked at. Algorithm 1 as printed has no such bound, and ``as_printed`` has none either.
 * The timeline is computed anew only when a stall is gone (line 17). Layers that were changed for a
   stall that remains stay changed, and stalls behind are judged as they were before.

@@ -1,12 +1,12 @@
 """Ours: each layer kept, copied, read from the host or brought by a peer; dynamic programming.
 
-After so many layers all that matters of the choices so far is when execution and each link are
-free. Choices that leave all of these later than others do can be dropped, and so can those that
-could not end before the best of DeepPlan's plans even if the rest took its shortest execution
-alone. What is left is a frontier. Of up to eight layers and one peer all of it is kept, and the
-answer is the best there is; of more it is thinned evenly, and DeepPlan's plans, of Algorithm 1 as
-printed and of the released planner, remain the ones to beat. Of plans that end at once the one that
-moves the fewest bytes is taken: links are shared.
+After each layer, only the times at which execution and each link are free matter. Choices that
+leave all of these later than others do are dropped. So are choices that could not end before the
+best of DeepPlan's plans even if the rest took its shortest execution alone. The choices left are
+the Pareto front. With up to eight layers and one peer all of it is kept, and the plan is optimal.
+With more it is thinned evenly. Then the answer is one of DeepPlan's plans, of Algorithm 1 as
+printed or of the released planner, where none found ends sooner. Of plans that end at the same
+time, the one that moves the fewest bytes is taken, because links are shared.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ def frontier(
 def lasting(
     layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
 ) -> LoadPlan:
-    """The plan that ends first of those that later runs need not pay for.
+    """The plan that ends first of those that do not slow later runs.
 
-    While execution waits for copies anyway, ``frontier`` has layers read from the host that take
-    several times as long so: it ends a little sooner, holds its partition for longer, and so do all
-    later runs. Here none is that takes over one and a half times its copy longer, which is the
-    bound of DeepPlan's released planner, unless its Algorithm 1 as printed, which has no such
-    bound, ends sooner with them: never later than either. Cores pay for it once: what a run has
-    read in a file is mapped from then on, and a load that is begun only for that ends later.
+    While execution waits for copies, ``frontier`` may read layers from the host that take several
+    times as long that way. Its plan ends a little sooner, but it and all later runs hold their
+    partition for longer. Here a layer is not read from the host if that takes over one and a half
+    times its copy longer, the bound of DeepPlan's released planner. DeepPlan's Algorithm 1 as
+    printed has no such bound; its plan is taken where it ends sooner. So this plan ends no later
+    than either of DeepPlan's. Cores pay for such reads once, since what a run has read in a file
+    stays mapped. To copy only for later runs would delay the load, so there ``frontier`` decides.
     """
     if links.takes_cores:
         return frontier(layers, links, kept)

@@ -12,9 +12,9 @@ def duty(view: View, now_ms: float) -> Dispatch:
 
     Every idle partition starts the model whose turn has been waiting longest among those with
     requests; a turn with nothing queued is skipped rather than waited for. A turn takes what is
-    queued up to its planned batch, even if the most urgent is late by it: batches cut down to the
-    head's deadline (adaptive batching, section 2.1) serve less the later heads are, and so never
-    catch up after a burst that a plan has room for.
+    queued up to its planned batch, even if that makes the most urgent request late. Batches cut
+    down to the head's deadline (adaptive batching, section 2.1) serve less the later heads are.
+    They would never catch up after a burst that a plan has room for.
     """
     launches: list[Launch] = []
     taken: dict[str, int] = {}

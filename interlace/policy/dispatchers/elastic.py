@@ -28,7 +28,7 @@ class _WorkerGroup:
 def naive_elastic(view: View, now_ms: float) -> Dispatch:
     """N-Ebird, Algorithm 1: up to MaxInf rows in flight, each time in the largest idle worker.
 
-    Where several models have workers on one accelerator, which the paper leaves open, its
+    The paper leaves open what happens where several models have workers on one accelerator. Its
     hypothesis of equal sharing is kept: a row of a model takes 1 / MaxInf of the accelerator, and
     the parts in flight add up to at most one. The model whose head has waited longest chooses
     first, and those behind it do not take what it lacks.

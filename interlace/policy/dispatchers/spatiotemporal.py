@@ -47,19 +47,20 @@ class _ShareUse(NamedTuple):
 class SpatioTemporal:
     """Spatio-temporal scheduling of sections 6.1.1 and, with ``fill``, 6.1.2.
 
-    Every model runs at least once in its SLO, with its planned batch: it is due an SLO after it
-    last began, which is as far apart as its runs may be, or when its most urgent request could wait
-    no longer if the batch were full by then. Models that are due start in the order of
-    deadlines, as soon as their share is free. The running shares never exceed 100 %.
+    Every model runs at least once in its SLO, with its planned batch. It is due one SLO after it
+    last began: its runs may be no further apart. It is due sooner if its most urgent request could
+    wait no longer with a full batch. Models that are due start in the order of deadlines, as soon
+    as their share is free. The running shares never exceed 100 %.
 
-    With ``fill`` a model that is not running and not due may begin too, those that ran least in the
-    last ``sessions`` sessions first (the scoreboard; a batch is a run), with the largest batch that
-    leaves every model that is due, or will be, its share in time. The paper plans a session in
-    advance; here the plan is remade at every arrival and end, and reserves what is coming.
+    With ``fill`` a model that is not running and not due may begin too. Models that ran least in
+    the last ``sessions`` sessions come first (the scoreboard; a batch is a run). Each takes the
+    largest batch that leaves every model that is due, or will be, its share in time. The paper
+    plans a session in advance; here the plan is remade at every arrival and end, and reserves the
+    runs that fall due later.
 
-    A model never runs below the share of its partition, the knee: the paper can "when necessary"
-    but does not say when, and shares of live partitions are fixed. A model that lacks
-    room gets a smaller batch (halves are tried) or waits.
+    A model never runs below the share of its partition, the knee. In the paper it can "when
+    necessary", but the paper does not say when, and shares of live partitions are fixed. A model
+    that lacks room gets a smaller batch (halves are tried) or waits.
     """
 
     fill: bool = True
@@ -188,8 +189,9 @@ def _reserved(
 def _coming(jobs: Sequence[_Candidate]) -> Iterator[_ShareUse]:
     """Runs that fall due later, of models that have something to run.
 
-    Only the next of each: reserving those of running models too, and one in every SLO after it,
-    leaves shares idle that a batch could use, and then more are late (D-STACK's C-4: 7 % for 2 %).
+    Only the next run of each. To reserve runs of running models too, and one in every SLO after
+    that, leaves shares idle that a batch could use. More requests are late then: 7 % in place of
+    2 % on D-STACK's C-4.
     """
     for job in jobs:
         if not job.due and job.head is not None:

@@ -30,9 +30,9 @@ class Auto:
     lengths differ are kept apart. An accelerator is coarse with up to ``few`` legal shares.
 
     The fine plan is for the largest multiple of the rates that fits, under arrivals no burstier
-    than Poisson: of a fleet that is there every part is used, and more cannot be kept for bursts.
-    What shares are left widen the partitions. The plan of ``pools`` takes its
-    place where its multiple is clearly larger: one queue for several hosts keeps more in time.
+    than Poisson. It uses every part of the fleet, so no more can be kept for bursts. Shares that
+    are left widen the partitions. The plan of ``pools`` takes its place where its multiple is
+    clearly larger: one queue for several hosts keeps more requests in time.
 
     A cut that falls short of the rates is compared with two other plans. Partitions that overlap
     (``overlapping``), where shares are a launch's choice, serve models whose knees add up to
@@ -40,8 +40,8 @@ class Auto:
     replace the cut where they fit all rates, or where their headroom is larger by ``worth`` than
     the fine plan's: below that ratio the worst-off model pays for what others gain
     (results/log.md, ``bench.versus``).
-    Where requests come in bursts, as ``bursty`` says of their mean coefficient of variation, they
-    do wherever they have as much: what overlaps lends more.
+    Where the mean coefficient of variation is above ``bursty``, they replace the cut wherever their
+    headroom is as large: partitions that overlap lend more.
 
     Pools of alike partitions replace both where they have time for all rates, and either place
     more models, or have ``ample`` times the headroom of both and the others do not fit. A cut

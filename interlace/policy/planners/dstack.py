@@ -26,9 +26,9 @@ class Dstack:
 
     The session is the longest SLO (section 6.1). D-STACK frees a model's share when its batch
     ends; in a plan of standing partitions the models that fit a share take turns there instead. A
-    model gets the smallest partition of at least its knee in which its whole rate fits, else a new
-    one, else what others have left, else less than its knee ("albeit with high inference latency
-    when necessary").
+    model gets the smallest partition of at least its knee in which its whole rate fits. Else it
+    gets a new one, else what others have left, else less than its knee ("albeit with high
+    inference latency when necessary").
     """
 
     sizing: Sizing = _FIVE_PERCENT

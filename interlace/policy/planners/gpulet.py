@@ -251,10 +251,10 @@ def bestfit(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current:
     """The smallest share that serves each rate alone, where that leaves the least over.
 
     No time sharing and no interference, any number of partitions to an accelerator. Models come by
-    rate * SLO, as in gpulet's own planner. Where the paper is silent: a remainder that can be cut
-    no further is given whole only where no accelerator can be cut to the share, as the published
-    code does; a rate that no share serves, or none that is left, takes the largest, and what it
-    leaves is placed again.
+    rate * SLO, as in gpulet's own planner. The paper does not say the following. A remainder that
+    can be cut no further is given whole only where no accelerator can be cut to the share, as in
+    the published code. A rate that no share serves, or none that is left, takes the largest share;
+    the rest of the rate is placed again.
     """
     tables = Tables(profiles)
     asked = feasible(demand, fleet, tables)

@@ -47,7 +47,7 @@ class Ideal:
             return groups(fleet.gpus[:count], asked.wanted, tables)
 
         most, best = len(fleet.gpus), BestCut()
-        # With fewer not even the relaxation holds: it grows with what is there.
+        # With fewer not even the relaxation holds: it grows with the number of accelerators.
         least = 1 + bisect_left(range(1, most), True, key=lambda n: search.possible(first(n)))
         for count in range(least, most + 1):
             best = search.search(first(count))

@@ -54,8 +54,8 @@ class Nested:
     another model began. So for every model there must be at least one partition in which the
     longest single execution of any other, and its own, together take at most ``patience`` of its
     SLO. Long models are therefore kept to the first partitions, short ones run in all: the sets
-    of hosts are nested, and by Hall's condition a factor k on all rates fits if and only if for
-    each m the models that only the first m partitions host need at most m times ``busy``.
+    of hosts are nested. By Hall's condition a factor k on all rates fits if and only if, for each
+    m, the models that only the first m partitions host need at most m times ``busy``.
 
     Among the shares that the hardware offers the layout of largest k is taken; it is the plan's
     ``headroom``. Models that no layout can place are ``unserved``, with the reason.
@@ -185,7 +185,7 @@ class Nested:
 
 
 def _batch_limit_ms(alone_ms: float, place: int, blocked: Sequence[tuple[float, int]]) -> float:
-    """How long a batch of one model may block the others, of which ``blocked`` says how long each.
+    """How long a batch of one model may block the others; ``blocked`` has the limit of each.
 
     Models that even one row blocks have other hosts.
     """

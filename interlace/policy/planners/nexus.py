@@ -21,8 +21,8 @@ class Nexus:
     """Saturated loads get bins of their own, residual loads are merged pair by pair.
 
     A bin is an uncut accelerator, or one of ``parts`` even parts of it (gpulet section 3.2). A
-    residual load of rate r runs the largest b that gathers in time, L(b) + (b - 1) / r <= SLO, in
-    cycles of min(SLO - L(b), b / r), as the published code does. Merged loads keep the shorter
+    residual load of rate r runs the largest b that gathers in time: L(b) + (b - 1) / r <= SLO.
+    Its cycle is min(SLO - L(b), b / r), as in the published code. Merged loads keep the shorter
     cycle, with b_i = ceil(duty * r_i), and each load joins the bin that it makes fullest.
     """
 
@@ -110,7 +110,7 @@ class _Packing:
 
 
 def _even(gpu: Gpu, parts: int) -> list[int]:
-    """The largest share of which ``parts`` may stand side by side, that many times."""
+    """The largest share that fits ``parts`` times side by side, that many times."""
     for share in reversed(gpu.shares_pct):
         if gpu.legal([share] * parts):
             return [share] * parts

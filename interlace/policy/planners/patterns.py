@@ -61,9 +61,9 @@ class Patterns:
     in several partitions has one queue for all: further runs count on the replicas of the first,
     and their plans are kept only if they hold with those they have.
 
-    Models of like SLOs in pools of alike partitions, of which only the layouts are a program
-    (``packing.pools``), count on that, too: they are the plan above ``apart`` models, and where
-    that takes at least two accelerators fewer.
+    Above ``apart`` models, the plan is models of like SLOs in pools of alike partitions
+    (``packing.pools``). There only the layouts are a program. These models share one queue for
+    several hosts, too. Pools are also the plan where they take at least two accelerators fewer.
     """
 
     frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
