@@ -27,10 +27,10 @@ _PARTS: Final = np.linspace(1.0, 0.02, 50)
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What each model would do where no batch is longer than so much: rows are shares x lengths.
+    """What each model does under a limit on the length of batches; rows are shares x lengths.
 
-    Arrays are rows x models: the batch with the least work a row that it can use, that work
-    (infinite where it has none), L(1), the cost of a further row, and what it may be asked for
+    Arrays are rows x models. They hold the usable batch with the least work a row, that work
+    (infinite without one), L(1), the cost of a further row, and the rate that it may be asked for
     alone.
     """
 

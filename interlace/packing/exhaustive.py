@@ -56,14 +56,14 @@ class ExhaustiveSearch:
     """Depth-first over layouts, and for each over what its partitions are filled with.
 
     Filled with: models whose whole remaining rate fits, and one more at the highest rate that
-    fits beside them. By taking partitions in every order this reaches every plan in which the
-    models that are split over partitions form no ring (as basic solutions of linear programs do:
-    there is then always a partition with one split model only); a ring, two models split over the
-    same two partitions, gains a little at times where batches are few rows, and is not looked for.
-    Where partitions share memory, only the fullest fillings are tried for want of it. A partial
-    plan is given up when the prices of the linear relaxation say that what is left cannot hold the
-    rest. ``steps`` bounds the cycles, fillings and partial plans looked at; ``exhausted`` is false
-    if it ended the search.
+    fits beside them. Partitions are taken in every order. This reaches every plan in which the
+    models that are split over partitions form no ring: some partition then has one split model
+    only, as in basic solutions of linear programs. A ring is two models split over the same two
+    partitions. It gains a little at times where batches are few rows, and is not looked for. Where
+    partitions share memory, only the fullest fillings are tried for want of it. A partial plan is
+    given up when the prices of the linear relaxation show that the accelerators left cannot hold
+    the rest. ``steps`` bounds the cycles, fillings and partial plans looked at; ``exhausted`` is
+    false if it ended the search.
     """
 
     def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:

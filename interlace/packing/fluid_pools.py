@@ -1,13 +1,14 @@
 """A fleet cut into pools of alike partitions, with time for as much of the rates as can be.
 
 Rates are fluid: every pool's batches are as large as its SLOs allow, and queues are not looked at.
-So what is found here is a proposal, and trials decide. In a pool no batch is longer than a given
-time, and no request waits longer than that before its own; a model that has no time for both has
-partitions of its own, in which it may be asked for what `packing.single_model_capacity` says.
+So the result is a proposal, and trials decide. A pool has a time that no batch exceeds, and that no
+request waits before its own batch. A model that has no time for both has partitions of its own. It
+may be asked for the rate in `packing.single_model_capacity` there.
 
-Where memory does not hold all models of a pool in each of its partitions, each is in some that
-follow each other on a ring, and shares those at its ends with its neighbours: such a chain evens
-out nearly as much as if all were everywhere (Jordan and Graves, Management Science 1995).
+Memory may not hold all models of a pool in each of its partitions. Then each model is in some
+partitions that follow each other on a ring, and shares those at its ends with its neighbours. Such
+a chain evens out nearly as much as if all were everywhere (Jordan and Graves, Management Science
+1995).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 
-#: Lengths of batches that are told apart: so many, or more of few models.
+#: Distinct limits on the length of batches: 64 over the number of models, but at least 4.
 _LENGTHS, _LENGTHS_X_MODELS = 4, 64
-#: Where branch and bound ends: after so many nodes, or so near the optimum.
+#: Branch and bound ends after this number of nodes, or within this gap to the optimum.
 _NODES, _GAP = 20, 0.03
 #: Hosts of a pool that are kept idle: arrivals are random, and the more so the fewer host them.
 _IDLE: Final = 0.2
@@ -259,6 +260,6 @@ def _better(one: _PoolKind, other: _PoolKind, most: Mapping[int, int]) -> bool:
 
 
 def _pool(share_pct: int, options: BatchOptions, rows_per_s: Floats, idle: float) -> _PoolKind:
-    """Each model in the batch of which most rows are served."""
+    """Each model in the batch that serves most rows."""
     at = np.arange(len(rows_per_s)), rows_per_s.argmax(axis=1)
     return _PoolKind(share_pct, rows_per_s[at], options.rows[at], idle)

@@ -23,9 +23,9 @@ def with_guests(
     """The plan with every model that has a place a guest wherever it breaks no promise.
 
     Those that have one ``elsewhere``, on accelerators of another plan, are guests here, too.
-    A guest's batch is so short that a request of a partition's own models that comes just after it
-    began still ends in time: at most the SLO less the longest planned batches of the others and
-    its own. Guests are held in memory where there is room, the longest SLOs first.
+    A guest's batch delays no request of the partition's own models beyond its deadline, even one
+    that arrives just after the batch began. Its length is at most their SLO less one planned batch
+    of each of them. Guests are held in memory where there is room, the longest SLOs first.
     """
     placed = elsewhere | {slot.model for partition in plan.partitions for slot in partition.slots}
     wanted = {one.model: one for one in demand if one.model in placed & profiles.keys()}

@@ -201,9 +201,9 @@ class _PartitionIds:
 def _kept(
     patterns: Sequence[Pattern], homes: Sequence[FilledGpu], question: PlacementInput
 ) -> list[Pattern]:
-    """Put patterns that the current plan has where it has them; the others.
+    """Put patterns where the current plan has them, and return the others.
 
-    Then those of which it has most models, in a partition of the same share.
+    A place has the same share. It has exactly the same models, or else the most models in common.
     """
     by_id = {home.gpu.id: home for home in homes}
     free = _StandingPlaces([p for p in question.current.partitions if p.gpu in by_id])

@@ -70,7 +70,7 @@ class PoolMemory:
 
 
 class HostPool(NamedTuple):
-    """Models by their place in the order of SLOs, from ``first``; hosts, and of which share."""
+    """Models that follow each other in the order of SLOs, from place ``first``, and their hosts."""
 
     first: int
     models: int

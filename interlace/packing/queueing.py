@@ -46,11 +46,12 @@ class Turns(NamedTuple):
 def lateness(turns: Turns) -> Floats:
     """Late requests of each turn over those that may be: its promise holds up to 1.
 
-    Late is who meets a batch of another model that ends too late (its residual is uniform), and one
-    that has other hosts is met whenever it is idle, since all take from one queue; who
-    then has more urgent work before it as well, and who would be late in its own queue alone, in
-    the time that the others leave. Infinite where what gathers beside the longest batch of the
-    others takes longer than the SLO, and where a partition of several is busier than ``BUSIEST``.
+    A request is late if it meets a batch of another model that, with more urgent work behind it,
+    ends too late (the batch's residual is uniform). A model with other hosts may run here in all
+    idle time, since all its hosts take from one queue. A request is late, too, if it would be late
+    in its own queue alone, in the time that the others leave. Infinite where the rows that gather
+    beside the longest batch of the others take longer than the SLO. Infinite also where a partition
+    of several is busier than ``BUSIEST``.
     """
     formed = _formed(turns)
     run_ms = turns.first_ms + turns.row_ms * (formed - 1.0)
@@ -142,11 +143,12 @@ def hosts_needed(
 ) -> Floats:
     """Hosts with which all but a part ``loss`` of the work waits at most ``slack_ms``.
 
-    ``load`` is the work that arrives, in hosts; ``variance_ms`` its variance in a ms; who waits for
-    a free host meets what is left of a batch, half of ``longest_ms`` over k at most on average. In
-    heavy traffic the work of k hosts is a Brownian motion with a drift of load - k (Kingman 1961),
-    P(wait > t) = exp(-2 (k - load) k t / variance), so that k is the larger root of
-    (k - load) (2 k slack - longest) = variance ln(1 / loss). Infinite where there is no slack.
+    ``load`` is the work that arrives, in hosts; ``variance_ms`` its variance in a ms. A request
+    that waits for a free host waits for the rest of a batch, on average at most half of
+    ``longest_ms`` over k. In heavy traffic the work of k hosts is a Brownian motion with a drift of
+    load - k (Kingman 1961): P(wait > t) = exp(-2 (k - load) k t / variance). So k is the larger
+    root of (k - load) (2 k slack - longest) = variance ln(1 / loss). Infinite where there is no
+    slack.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         drained = 2.0 * slack_ms * load

@@ -1,14 +1,16 @@
 """What one model alone in a partition can be asked for, so that its SLO holds: a table.
 
-One host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispatcher's own rules:
-the rate up to which a given part of the requests ends in time depends on the SLO in latencies of
-one row, on a row's part of that latency, on the largest batch and on ``cv``.
-Every cell was played request by request (`bench.planning.capacity_table`, last in commit
-0e65b79f); `tests/bench/test_promise.py` holds the table to the engine. Between cells it is
-interpolated in logarithms; over the square of ``cv``, since where a gap below x makes someone
-late, that has a probability of nearly (rate x)^(1 / cv^2) under gamma gaps. Of a burst behind a
-running batch as many rows are admitted as the SLO has time for, and with each what is kept jumps:
-so SLOs are told by how many may wait (``waiting``), with cells on both sides of the first jumps.
+The model is one host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispatcher's
+own rules. The table holds the highest rate at which a given part of the requests ends in time. It
+depends on the SLO in latencies of one row, on a row's part of that latency, on the largest batch
+and on ``cv``. Every cell was played request by request (`bench.planning.capacity_table`, last in
+commit 0e65b79f); `tests/bench/test_promise.py` checks the table against the engine.
+
+Between cells it is interpolated in logarithms, and over the square of ``cv``: a gap below x has a
+probability of nearly (rate x)^(1 / cv^2) under gamma gaps. Of a burst behind a running batch as
+many rows are admitted as the SLO has time for, and the rate jumps with each such row. So the axis
+of SLOs is the number of rows that may wait (``waiting``), with cells on both sides of the first
+jumps.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from interlace.packing.queueing import Floats
 LEAST_MARGIN: Final = 0.02
 #: From this SLO on, in L(1), a row behind a running one is admitted.
 BEHIND_ONE: Final = 2.0 / (1.0 - LEAST_MARGIN)
-#: Rows that wait are counted up to so many.
+#: Rows that wait are counted up to this number.
 COUNTED: Final = 13
-#: The longest SLO that is told, in L(1).
+#: The longest SLO in the table, in L(1).
 LONGEST: Final = 40.0
 _BELOW: Final = (
     *(1.0, 1.05, 1.1, 1.25, 1.35, 1.5, 1.65, 1.75, 1.85, 1.9, 1.94, 1.97, 2.0, 2.025, 2.039),
@@ -56,20 +58,20 @@ TABLE: Final = Path(__file__).with_name("single_model_capacity.npy")
 _ROUNDING: Final = 1e-9
 #: Rows in an L(1) that are a trickle; hosts that are asked at most to serve one each.
 _TRICKLE, _MOST_HOSTS = 0.02, 50.0
-#: Of what the table says: cells are told apart by more.
+#: The part of the table's rates that is used: neighbouring cells differ by more than the rest.
 _KEPT: Final = 0.96
-#: Where no two batches follow each other within the SLO, hosts gather as if rows cost so much.
+#: The least part of L(1) that a row costs several hosts whose SLO has no time for two batches.
 _TIGHT_ROW: Final = 0.45
-#: Losses that are told apart: beyond the ends of the table lines go on.
+#: The range of losses; beyond the ends of the table, values are extrapolated.
 _LEAST_LOSS, _MOST_LOSS = 1e-5, 0.5
 
 
 def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
     """Models x choices: what each may be asked for alone, in batches of at most that choice.
 
-    Of n hosts of one queue, one ends a batch every nth part of its time: it waits for 1 + 1/n
-    batches where a lone host has it wait for two, so n hosts are as good as an SLO of 2n / (n + 1)
-    of it. A little is kept back for what lies between the cells.
+    With n hosts of one queue, a host ends a batch every nth part of a batch's time. So a request
+    takes 1 + 1/n batches where a lone host takes two, and n hosts are as good as one with an SLO
+    2n / (n + 1) times as long. A little is kept back for what lies between the cells.
     """
     run_ms, rows = options.latency_ms, options.rows
     first_ms, models = run_ms[:, :1], np.arange(len(rows))[:, None]
@@ -94,8 +96,8 @@ def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
 def _row_parts(options: BatchOptions, slo_ms: Floats, cv: Floats) -> Floats:
     """Models x choices: what a row costs, in L(1), on the line that stands for the latencies.
 
-    It goes through L(1) and the batch of which two follow each other within the SLO, or one up to
-    twice as large where bursts make it larger (by ``cv``), but none beyond the choice.
+    The line goes through L(1) and the largest batch that fits twice into the SLO. Bursts (``cv``)
+    make that batch up to twice as large, but not larger than the choice.
     """
     run_ms, first_ms = options.latency_ms, options.latency_ms[:, :1]
     rows = np.where(np.isfinite(run_ms), options.rows, np.inf)
@@ -122,7 +124,7 @@ def _between(known: Floats, over: Floats, at: Floats) -> Floats:
 
 
 def fluid(slo: Floats, row: Floats, limit: Floats) -> Floats:
-    """Rows per L(1) in batches of which two follow each other within the SLO, back to back."""
+    """Rows per L(1), back to back, in the largest batches that fit twice into the SLO."""
     within = 1.0 + np.maximum(slo / 2.0 - 1.0, 0.0) / np.maximum(row, _ROUNDING)
     batch = np.minimum(within, limit)
     rows: Floats = batch / (1.0 - row + row * batch)

@@ -1,10 +1,10 @@
 """What no scheduler can do better than with these profiles, and the price of one more request.
 
 Every request that ends in time is in a batch with L(b, p) <= SLO, and only ``attainment`` of each
-rate must. Valid for any scheduler that cuts accelerators into their legal shares, as long as
-running side by side never speeds a model up, a larger share is never slower, rows beyond the
-largest measured batch gain nothing, and batches take the measured quantile that plans count on. The
-gathering bound counts on random arrivals as well, with the demand's coefficient of variation.
+rate must. Valid for any scheduler that cuts accelerators into their legal shares, on these
+assumptions. Running side by side never speeds a model up, and a larger share is never slower. Rows
+beyond the largest measured batch gain nothing. Batches take the measured quantile that plans count
+on. The gathering bound also assumes random arrivals, with the demand's coefficient of variation.
 Models must be resident to be served. Models that no share serves within the SLO are left out, and
 named.
 """
@@ -73,7 +73,7 @@ def lower_bound(
 def memory(rates: ShareRates, gpu: Gpu, profiles: Profiles) -> Bound:
     """G >= sum of weights and activations over the memory of one; more requests cost nothing.
 
-    Weights that come and go need not be anywhere.
+    Swapped weights do not count: they need not be resident.
 
     Behind walls, one accelerator has what the partitions of its roomiest layout have.
     """

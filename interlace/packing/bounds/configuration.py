@@ -75,10 +75,10 @@ def dearest_worth(rates: ShareRates, gpu: Gpu) -> Floats:
     widths and time for lengths. The duals of the latter are the prices.
 
     Solved from its dual, max over worths w_p of sum_i attainment_i rate_i min_p w_p / rate_ip
-    where no layout is worth more than one accelerator: a concave function of as many variables as
-    there are shares, by cutting planes (Kelley, 1960). Layouts of a freely cut accelerator come
-    from a knapsack. Every worth gives a valid bound, the shares' own sizes the area bound, so the
-    answer is valid and no worse than that wherever the search stops.
+    where no layout is worth more than one accelerator. The function is concave, in as many
+    variables as there are shares: cutting planes solve it (Kelley, 1960). Layouts of a freely cut
+    accelerator come from a knapsack. Every worth gives a valid bound, and the shares' own sizes
+    give the area bound. So the answer is valid, and no worse than that, wherever the search stops.
     """
     return _CuttingPlanes(rates, gpu).best()
 

@@ -11,30 +11,32 @@ It may know all arrivals beforehand, have any number of accelerators, and wait f
 
 Proof. 1. What is late in a batch may be left out of it, for no batch takes longer with fewer
 rows. A batch of b rows that are all in time has members that arrived within w_b = S - L(b, p) of
-each other, and costs c_b = worth_p L(b, p). Let alpha_p = min_b (c_b - beta b) >= 0: the cost is at
-least alpha_p + beta b, so all cost at least beta for each request that is answered, and alpha for
-each batch. From here on a batch is a set of arrivals with its span (last less first) at most w_b.
+each other, and costs c_b = worth_p L(b, p). Let alpha_p = min_b (c_b - beta b) >= 0. Then the cost
+is at least alpha_p + beta b: beta for each answered request, and alpha for each batch. From here on
+a batch is a set of arrivals with its span (last less first) at most w_b.
 
 2. Among all ways to deal the answered requests out to these batches, without changing their sizes,
-take one of least summed span. Then no request that is given up lies within a span (it would take
-the place of its last member), and any two spans are disjoint or one lies between two neighbouring
-members of the other (else the earlier requests of both would go to the one that begins first, or
-those within the inner span to the inner one; either makes the sum less). So the answered requests
-fall into runs of successive arrivals, each a batch by itself, or one of at least 2 rows with m >= 1
-batches inside. Of a run of h requests the first kind spans at most w_h; the other spans at most w_2
-of its outer batch, holds at most m + 1 of the largest batch, and costs alpha_p + m min alpha.
+take one of least summed span. Then no request that is given up lies within a span: it would take
+the place of the batch's last member. Any two spans are disjoint, or one lies between two
+neighbouring members of the other. Else the earlier requests of both would go to the batch that
+begins first, or those within the inner span to the inner batch. Either makes the sum less. So the
+answered requests fall into runs of successive arrivals, each a batch by itself, or one of at least
+2 rows with m >= 1 batches inside. Of a run of h requests the first kind spans at most w_h. The
+other spans at most w_2 of its outer batch, holds at most m + 1 of the largest batch, and costs
+alpha_p + m min alpha.
 
 3. What a kind t of run allows to be one run allows of fewer requests too. So it does no harm if a
 run takes as many successive arrivals as its kind allows, N_t, and if no cheaper kind would take as
 many: the others have less left to do. As gaps are alike, P(run t holds h) has a bound that follows
 from P(the sum of h - 1 gaps <= w), whatever came before; A_h = sum_t exp(-theta alpha_t) P(...).
 
-4. A sequence of kinds, with requests given up between them, has come true with n arrivals at a cost
-of alphas of at most k n with a probability of at most exp(theta k n) prod(P exp(-theta alpha)). Sum
-over all sequences that give up at most d n: with exp(eta (d n - given up)) and z^-n z^(requests),
-at most exp(n (theta k + eta d - ln z)) times a geometric series of sum_h z^h A_h + z exp(-eta).
-This is at most 1 for D = z exp(-eta), so no such sequence exists in the long run
-(Borel and Cantelli) if theta k < ln z - eta d. That is the bound.
+4. Take a sequence of kinds, with requests given up between them. The probability that it comes true
+with n arrivals, at a cost of alphas of at most k n, is at most
+exp(theta k n) prod(P exp(-theta alpha)). Sum over all sequences that give up at most d n, with
+exp(eta (d n - given up)) and z^-n z^(requests). The sum is at most exp(n (theta k + eta d - ln z))
+times a geometric series of sum_h z^h A_h + z exp(-eta). That ratio is at most 1 for
+D = z exp(-eta), so no such sequence exists in the long run (Borel and Cantelli) if
+theta k < ln z - eta d. That is the bound.
 
 The sum over models is a bound on accelerators wherever no layout's partitions are worth more
 than one, as for the area bound, which is the case of beta = min c_b / b. Arrivals are taken to be
@@ -75,7 +77,7 @@ class GapSums(NamedTuple):
     within: Floats
 
     def at_most(self, gaps: Floats, mean_gaps: Floats) -> Floats:
-        """An upper bound on P(the sum of ``gaps`` gaps <= ``mean_gaps``), of which each mean is 1.
+        """An upper bound on P(the sum of ``gaps`` gaps <= ``mean_gaps``); gaps have a mean of 1.
 
         Times are rounded up by at most one percent; 0 where a time is below 0.
         """
@@ -282,7 +284,7 @@ class _GatheredTogether:
         sums = gap_sums(cv, _MOST_GAPS * (1 + self._longest // _MOST_GAPS), _MOST_IN_WINDOW)
         self._fit = self._allowed(sums)
         # P(m gaps fit) falls ever faster with m (it is log-concave): longer runs are a geometric
-        # series at most, of which z is kept in reach.
+        # series at most. z is kept where that converges.
         last, widest = np.full(len(models), self._longest - 1.0), self._window[:, :, 0].max(axis=1)
         falls = sums.at_most(last + 1.0, widest) / np.maximum(sums.at_most(last, widest), _TINY)
         falls = np.clip(falls, 1e-9, 1.0 - 1e-9)

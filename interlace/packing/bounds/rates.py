@@ -57,11 +57,11 @@ def highest_rates(
 ) -> ShareRates:
     """max b / L(b, p) over batches with L(b, p) <= SLO, for each model and legal share p.
 
-    Nothing is smoothed: a bound must not be above what was seen. Between two measured batches L is
-    a straight line, on which b / L(b) rises or falls throughout, so only measured batches and
-    where a line meets the SLO or the largest batch need be looked at; rows beyond the largest
-    measured batch are taken to gain nothing. A share that was not measured does what the largest
-    measured share below it does, as planners assume, and a share does no less than smaller ones.
+    Nothing is smoothed: a bound must not be above what was measured. Between two measured batches L
+    is a straight line, on which b / L(b) only rises or only falls. So the maximum is at a measured
+    batch, or where a line meets the SLO or the largest batch. Rows beyond the largest measured
+    batch are taken to gain nothing. A share that was not measured does what the largest measured
+    share below it does, as planners assume, and a share does no less than smaller ones.
     """
     asking = [one for one in demand if _asks(one)]
     known = [one for one in asking if one.model in profiles and profiles[one.model].points]
