@@ -20,10 +20,9 @@ class PlanFollower:
 
     Models are found by their public name, which a deployment key begins with; during a reload the
     old and the new deployment have the same places. Slots of models that are not deployed are left
-    out. Models that the plan does not know are planned by ``otherwise`` as if they were alone, and
-    each of those places becomes a turn in the smallest partition of at least that share, or the
-    largest there is: a plan is followed, not improved. Without a model of the plan, ``otherwise``
-    plans.
+    out. ``otherwise`` plans models that the plan does not know, as if they were alone. Each of
+    those places becomes a turn in the smallest partition of at least that share, or in the largest
+    partition: a plan is followed, not improved. Without a model of the plan, ``otherwise`` plans.
     """
 
     partitions: tuple[Partition, ...]

@@ -112,7 +112,7 @@ def read_scenario(
     "16GB", stand above the file's.
 
     Raises:
-        InputError: the file is not a scenario; the key, what is there, what is expected.
+        InputError: the file is not a scenario; with the key, its value and what is expected.
     """
     path = Path(path)
     table = _read(path)
@@ -182,10 +182,10 @@ def _kind(path: Path, wanted: str | GpuTable | None) -> Gpu:
 
 
 def with_weights_memory(gpu: Gpu, nbytes: int) -> Gpu:
-    """The accelerator with so much of its memory for weights that come and go.
+    """The accelerator with ``nbytes`` of its memory for swapped weights.
 
     Raises:
-        InputError: it has not so much.
+        InputError: it has less memory.
     """
     if nbytes > gpu.memory_bytes:
         raise InputError(

@@ -40,9 +40,9 @@ from interlace.sim.workload.traces import TraceFiles
 class SimulationSettings:
     """How a scenario is simulated.
 
-    ``seconds`` of arrivals at ``load`` times the scenario's rates, the same for the same ``seed``;
-    on ``gpus`` accelerators (None: the fewest that the system plans for), or by a ``plan`` that was
-    saved; with ``jitter`` executions spread as the profiles say.
+    ``seconds`` of arrivals at ``load`` times the scenario's rates, the same for the same ``seed``.
+    They run on ``gpus`` accelerators (None: the fewest that the system plans for), or by a saved
+    ``plan``. With ``jitter``, latencies spread as in the profiles.
     """
 
     seconds: float = 20.0
@@ -57,8 +57,8 @@ class SimulationSettings:
 class SimulationResult:
     """A system's run and its figures.
 
-    ``cold_part`` of the requests found their model's weights on no accelerator, where these come
-    and go.
+    ``cold_part``: with swapped weights, the part of the requests whose model was resident on no
+    accelerator.
     """
 
     system: str

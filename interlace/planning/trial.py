@@ -1,4 +1,4 @@
-"""A plan tried before it is told: random arrivals in virtual time, and who is answered in time."""
+"""Trials of plans before they are reported: random arrivals in virtual time, and who is late."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class PlanTrial:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Models of which fewer were in time than promised, the worst first."""
+        """Models with fewer requests in time than promised, the worst first."""
         short = {m: t.attainment - self.asked[m] for m, t in self.models.items()}
         return tuple(sorted((m for m, by in short.items() if by < 0), key=lambda m: (short[m], m)))
 
@@ -155,13 +155,14 @@ def try_plan(
     """The scenario's demand, played on ``fleet`` by the plan and the system's dispatcher.
 
     Arrivals are renewal processes of gamma gaps with each model's ``cv`` and ``load`` times its
-    rate, from seeds counted up from ``seed``; what is refused is not in time. Up to ``requests``
+    rate, from seeds counted up from ``seed``; a refused request is not in time. Up to ``requests``
     are sent (0: as ``enough`` says). Parts of the plan that share nothing are tried apart, of a
-    large plan as many as the requests allow, drawn by the seed. A part's trial ends early where
-    every promise is shown to be kept, and once some model has lost so many that its promise cannot
-    come out as kept by so many standard ``errors`` any more. With ``least_s`` a part is played in
-    halves, which do not end as kept before so much of its time in all. Parts, and halves of one,
-    are played on so many ``cores`` at once.
+    large plan as many as the requests allow, drawn by the seed.
+
+    A part's trial ends early once every promise is shown to be kept. It also ends once a model has
+    lost too many requests for its promise to be kept by ``errors`` standard errors. With
+    ``least_s`` a part is played in halves, and does not end as kept before that time in all.
+    Parts, and halves of one, are played on ``cores`` cores at once.
     """
     wanted = {
         d.model: replace(d, rows_per_s=d.rows_per_s * load)
@@ -294,7 +295,7 @@ class _PartTrial:
         }
 
     def played(self, number: int) -> _Played:
-        """What came of a group of runs."""
+        """Play a group of runs."""
         least_s = max(_RUNS[0] * self.seconds, _SLOS * self.longest_s, self.least_s)
         least = min(least_s / self.seconds, 1.0) * sum(self.runs[number]) * self.part.rate_rps
         most = self._may_lose(sum(self.runs[number]), min(self.errors, -_MISSED))
@@ -319,7 +320,7 @@ class _PartTrial:
         return _Played(runs.times.taken_ms, runs.times.in_time, seeds, frozenset(short(runs)))
 
     def found(self, played: Sequence[_Played]) -> PlanTrial:
-        """What came of all of them."""
+        """The trial of this part from all its groups of runs."""
         taken_ms: dict[str, list[float]] = {}
         in_time: dict[str, int] = {}
         for one in played:
@@ -401,14 +402,14 @@ class TrialRuns:
         return self._enough(self)
 
     def models(self) -> dict[str, ModelTrial]:
-        """Each model of which a request was sent."""
+        """Each model with a request sent."""
         return model_trials(self.times.taken_ms, self.times.in_time)
 
 
 def model_trials(
     taken_ms: Mapping[str, Sequence[float]], in_time: Mapping[str, int]
 ) -> dict[str, ModelTrial]:
-    """Each model of which a request was sent, by what ``AnswerTimes`` has of it."""
+    """Each model with a request sent, from the figures of ``AnswerTimes``."""
     return {
         model: ModelTrial(len(taken), in_time[model], quantile(sorted(taken), _TAIL))
         for model, taken in taken_ms.items()
