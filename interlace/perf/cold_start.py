@@ -114,14 +114,14 @@ def reads_too_long(layer: LayerProfile) -> bool:
 def capped_residency(
     layers: Sequence[LayerProfile], links: HostLinks, most_bytes: int
 ) -> tuple[LayerProfile, ...]:
-    """The layers of a model of whose weights at most so many bytes are ever brought.
+    """The layers under a residency cap: at most ``most_bytes`` of their weights are ever loaded.
 
-    Those that gain most a byte by being there are; others are as layers without weights, and run
-    as they do on the host. What cores read in a file they can always read there; elsewhere layers
-    must be brought that are not to be read from the host (``reads_too_long``).
+    Layers that gain most a byte by being resident are loaded. The others become layers without
+    weights, and run as they do on the host. Cores can always read weights in a file; elsewhere
+    layers that are slow to read from the host (``reads_too_long``) must be loaded.
 
     Raises:
-        ValueError: those alone are more, in words with both figures.
+        ValueError: layers that must be loaded exceed the cap; the text has both figures.
     """
 
     def needed(layer: LayerProfile) -> bool:
@@ -289,9 +289,9 @@ def on_disk(
 ) -> tuple[LayerProfile, ...]:
     """Copies and reads as long as they were measured from disk, or as the ``host``'s disk takes.
 
-    Empty if neither is known. Where copies ``takes_cores``, that is a part of its own
-    (``core_ms``), and the disk has brought a layer before cores copy it. A disk that is told by its
-    rate alone reads all of a layer, and a copy follows it as it reads.
+    Empty if neither is known. With ``takes_cores`` the cores' copy is a part of its own
+    (``core_ms``), and begins when the disk has read the layer. For a disk known by its rate alone,
+    all of a layer is read, and the copy runs beside the read.
     """
     if host is not None:
         return tuple(_at_rate(layer, host.read_ms(layer.weights_bytes)) for layer in layers)

@@ -51,9 +51,10 @@ def shortest(turns: Sequence[CycleTurn]) -> DutyCycle | None:
 
     In each cycle model i runs one batch b_i = ceil(rate_i * duty). A request waits at most one
     cycle and one execution, so duty + L_i(b_i) <= SLO_i; the executions fit: sum L_i(b_i) <= duty.
-    The execution of a cycle is a staircase that rises with its length, so the shortest cycle is the
-    least fixed point of duty = sum L_i(ceil(rate_i * duty)), reached from below as in response-time
-    analysis (Joseph and Pandya, 1986); if the SLOs do not hold there they hold in no longer cycle.
+    The execution time of a cycle is a step function that rises with its length. So the shortest
+    cycle is the least fixed point of duty = sum L_i(ceil(rate_i * duty)). It is reached from below,
+    as in response-time analysis (Joseph and Pandya, 1986). If the SLOs do not hold there, they hold
+    in no longer cycle.
     """
     if not turns or any(one.max_batch < 1 for one in turns):
         return None

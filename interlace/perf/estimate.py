@@ -2,8 +2,8 @@
 
 A kernel takes the p-norm of its time in arithmetic and in memory. Arithmetic of products is
 FLOPs over peak, divided by the efficiency of the kind, which falls with short sums (``k``) and
-narrow results (``n``); beside it stands the time of one tile, which no further SM shortens
-(D-STACK, section 4: parallel tiles against SMs). A batch lasts at least as long as its launches.
+narrow results (``n``). To this comes the time of one tile, which no further SM shortens (D-STACK,
+section 4: parallel tiles against SMs). A batch lasts at least as long as its launches.
 """
 
 from __future__ import annotations

@@ -112,11 +112,11 @@ class Surface:
     """L(b, p) of gpulet (section 4.3, Table 2): latency in ms over batch rows and share.
 
     ``curves`` maps a measured share to its ascending (batch, ms) points, made monotone by
-    ``surface``. Nothing is promised that the measured neighbours do not justify: a share between
-    two measured ones takes the smaller's curve, a share below the smallest measured is unknown,
-    between two batches latency is linear, and beyond the largest a row costs at least what it
-    costs there, so that no throughput is promised that was not seen. ``measured`` says which batch
-    that is for each share, where larger shares have lent a curve more points.
+    ``surface``. The surface promises only what measured neighbours justify. A share between two
+    measured ones takes the smaller's curve; a share below the smallest measured is unknown. Between
+    two batches latency is linear. Beyond the largest batch a row costs at least what it costs
+    there, so that no throughput is promised that was not measured. ``measured`` has that batch for
+    each share, where larger shares have lent a curve more points.
     """
 
     curves: Mapping[int, Curve]
@@ -220,9 +220,9 @@ def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
 
     A point that is ``doubtful`` at that quantile is taken for what puts it in doubt. Noise can make
     a larger batch or a smaller share look faster. Each latency is then raised to that of the
-    smaller batches and the larger shares (a running maximum). The other way, lowering L(b) to that
-    of a larger batch that was a little faster, since b rows could be padded up to it, would promise
-    what the engine does not do: it runs the rows it has.
+    smaller batches and the larger shares (a running maximum). L(b) is not lowered to that of a
+    larger batch that was a little faster. This would count on b rows padded up to that batch, but
+    the engine runs the rows it has.
 
     Raises:
         ValueError: the profile holds no points.

@@ -10,9 +10,9 @@ from interlace.core.profile import Profile, Profiles
 
 
 def comes_and_goes(profile: Profile, gpu: Gpu) -> bool:
-    """True if the model's weights are brought when they are wanted, and need not stay there.
+    """True if the model's weights are swapped: loaded on demand, and evicted.
 
-    Without a profile by layer nothing is known of bringing them.
+    Without a profile by layer, load times are unknown, and the weights stay.
     """
     return gpu.weights_bytes > 0 and bool(profile.layers)
 
@@ -20,7 +20,7 @@ def comes_and_goes(profile: Profile, gpu: Gpu) -> bool:
 def needed_bytes(instances: Iterable[str], profiles: Profiles, gpu: Gpu) -> int:
     """Memory of these model instances (a model once per partition it is in), weights shared.
 
-    Weights that come and go have a budget of their own.
+    Swapped weights have a budget of their own.
     """
     seen: set[str] = set()
     total = 0
@@ -34,7 +34,7 @@ def needed_bytes(instances: Iterable[str], profiles: Profiles, gpu: Gpu) -> int:
 
 
 def room_bytes(gpu: Gpu) -> int:
-    """Memory for all but weights that come and go."""
+    """Memory for all but swapped weights."""
     return gpu.memory_bytes - gpu.weights_bytes
 
 

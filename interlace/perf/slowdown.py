@@ -277,13 +277,14 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedInterference:
-    """1 + the excesses of all neighbours, of which none is below 0; each is the sum of three parts.
+    """1 + the excesses of all neighbours, each at least 0 and the sum of three parts.
 
-    ``base``, for strangers too: how long the two batches are (one is slowed less the longer it is
-    beside its neighbour; below equal length that makes no difference), the ratios of the L2 and of
-    the DRAM that they use, and how evenly the accelerator is cut. ``runners``: how the model that
-    is slowed departs from it beside anyone, which carries over to unseen pairs; empty unless that
-    helped on pairs left out of training. ``pairs``: how a known pair departs from both.
+    ``base``, also for unknown models: the lengths of the two batches, the ratios of the L2 and of
+    the DRAM that they use, and how evenly the accelerator is cut. A batch is slowed less the longer
+    it is beside its neighbour; below equal length that makes no difference. ``runners``: how the
+    model that is slowed departs from the base beside any other. This carries over to unseen pairs;
+    empty unless it helped on pairs left out of training. ``pairs``: how a known pair departs from
+    both.
 
     No weight, penalty or map comes from what it is tested on, but the base's features were chosen
     on 750 pairs of four models on a V100. Chosen without the pairs to be predicted, features

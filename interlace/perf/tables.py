@@ -53,9 +53,9 @@ class Tables:
     def efficient_pct(self, one: Demand, shares: Sequence[int]) -> int | None:
         """p_eff of gpulet: the knee of the affordable rate over the share; ``None`` if no share.
 
-        The paper (section 4.3, Figure 9) draws the knee and gives no formula: here it is the share
-        whose rate lies furthest above the line from nothing to the largest share, the smaller one
-        if two do.
+        The paper (section 4.3, Figure 9) draws the knee and gives no formula. Here it is the share
+        whose rate lies furthest above the line from zero to the largest share; the smaller one of
+        two equals.
         """
         rates = {share: self.saturated_rows_per_s(one, share) for share in sorted(shares)}
         usable = [share for share, rate in rates.items() if rate > 0]
