@@ -9,8 +9,9 @@ from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.perf.latency import surface
 
-#: What makes it the 0.9 quantile of seen over predicted latency, as steps up end at what was seen;
-#: the step towards it, and its bounds: by what is seen, and by refusals, which teach nothing.
+#: The value for which the correction follows the 0.9 quantile of measured over predicted latency:
+#: steps up end at the measured ratio. Then the step; the least value by measurements, and by
+#: refusals, which teach nothing; and the highest value.
 _QUANTILE: Final = 0.92
 _STEP: Final = 0.05
 _LOW: Final = 0.01
@@ -29,10 +30,10 @@ _DECAY: Final = 0.97
 class LatencyEstimator:
     """Latency tables of one model by share, and correction factors by shape of batch.
 
-    The correction follows about the 0.9 quantile of seen over predicted latency (Robbins and
-    Monro's recursion): it rises by most of a step when an execution is slower than predicted and
-    falls by the rest of one when it is not. Steps are in proportion to the spread of what is seen
-    and never go beyond it, so that latencies that do not vary are predicted exactly.
+    The correction follows about the 0.9 quantile of measured over predicted latency (Robbins and
+    Monro's recursion). It rises by most of a step when an execution is slower than predicted, and
+    falls by the rest of one when it is not. Steps are in proportion to the spread of measured
+    ratios and never pass the last ratio, so constant latencies are predicted exactly.
     """
 
     def __init__(self, demand: Demand, profile: Profile) -> None:
@@ -78,7 +79,7 @@ class LatencyEstimator:
 
 
 class _Correction:
-    """A correction and how far what is seen lies from it: steps are as large as the spread."""
+    """A correction, and the mean distance of measured ratios from it, which scales its steps."""
 
     __slots__ = ("spread", "value")
 

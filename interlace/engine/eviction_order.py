@@ -130,7 +130,7 @@ class EvictionOrder:
         return live.state in (PartitionState.DRAINING, PartitionState.RELEASING)
 
     def _fits(self, gpu: Gpu, gone: list[_Evictable]) -> bool:
-        """True if what is there without ``gone``, and all that the plan wants, fit in memory."""
+        """True if present partitions without ``gone``, and all that are planned, fit in memory."""
         here: dict[str, tuple[int, set[str]]] = {}
         for live in self._there[gpu.id]:
             if _Evictable(live.id) not in gone:

@@ -90,9 +90,9 @@ def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
 
     The wait is as long as replacing the process would take, which costs at most twice what an
     oracle would pay (the ski rental rule). A worker on cores starts within about a second, and
-    opens its models in the time that they took. A process that holds a GPU starts slowly, and its
-    other partitions, which go on serving while one batch hangs, end with it: their models are
-    loaded again, too, by what profiles say, since partitions of a process load in turn.
+    opens its models in the time that they took. A process that holds a GPU starts slowly. Its other
+    partitions go on serving while one batch hangs, but end with the process. So the load times of
+    all their models count, from profiles: partitions of a process load in turn.
     """
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
         return max(_LEAST_MS, live.loads_ms, _TIMES * run_ms)

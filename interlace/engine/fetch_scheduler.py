@@ -84,10 +84,12 @@ _IDLE_MS: Final = 100.0
 class FetchScheduler:
     """Decides what is fetched and evicted, and which queues dispatchers see.
 
-    Level-triggered, as plans are: ``step`` looks at what waits and what is there, and begins what
-    can be begun. Law: what is held and on its way never exceeds the budget; nothing leaves that
-    runs, is fetched or is pinned, and nothing that requests wait for, unless a cold model has been
-    passed over for half of the time that it had; at most two fetches are on a link.
+    Level-triggered, as plans are: ``step`` looks at waiting requests and resident weights, and
+    begins every fetch and eviction that it can.
+
+    Law: resident weights and fetches together never exceed the budget. Weights that run, are
+    fetched or are pinned are not evicted. Nor are weights that requests wait for, unless a cold
+    model has been passed over for half of the time that it had. At most two fetches are on a link.
     """
 
     def __init__(self, state: EngineState, system: System) -> None:

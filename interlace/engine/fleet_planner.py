@@ -25,11 +25,11 @@ from interlace.policy.base import Scaler
 
 
 class FleetPlanner:
-    """Asks for plans as the engine does: when models or accelerators come and go, or rates move.
+    """Asks for plans as the engine does: for a changed set of models or accelerators, or new rates.
 
     Planners match accelerators with what stands (``matched``): they know what must stay apart.
-    Nothing is carried out here. What is headed for counts as what stands from then on, so a plan
-    costs once what it is large, whatever servers go through to get there.
+    Nothing is carried out here. The target plan counts as standing at once. So a plan costs time in
+    proportion to its size only once, whatever steps servers take to reach it.
     """
 
     def __init__(self, fleet: Fleet, scaler: Scaler, priced: bool = False) -> None:

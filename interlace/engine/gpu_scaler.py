@@ -15,7 +15,7 @@ from interlace.policy.base import Scaler
 class GpuScaler:
     """Asks for accelerators and gives up those that are not needed.
 
-    Level-triggered like plans: what is wanted is said as a total, not as a change.
+    Level-triggered like plans: it asks for a total, not for a change.
     """
 
     def __init__(self, state: EngineState, scaler: Scaler) -> None:

@@ -33,11 +33,11 @@ class PoolEntry:
 class InputPool(QueueView):
     """The GPU resident memory pool of E2bird (section 5.1, Table 2, Figure 5), as bookkeeping.
 
-    Requests take slots in the order in which they are staged, as many as they have rows and all of
-    them in a row: one that does not fit before the ring's end begins at its start. They are
-    launched in that order. A batch is a window: requests whose slots follow each other, all copied,
-    so that their rows are one contiguous array. It ends where the ring does, and where a
-    cancelled request left a gap. Slots become free in order, when batches have ended.
+    Requests take contiguous slots, one for each row, in the order in which they are staged. A
+    request that does not fit before the ring's end begins at its start. Requests are launched in
+    that order. A batch is a window: requests whose slots follow each other, all copied, so that
+    their rows are one contiguous array. It ends where the ring does, and where a cancelled request
+    left a gap. Slots become free in order, when batches have ended.
 
     All rows have one shape, that of the first request of an empty pool, which also decides how many
     slots there are: ``most``, less where rows are so large that these would take over 256 MiB, but

@@ -23,9 +23,9 @@ class InputStaging:
 
     A request is in exactly one place: its model's queue, one pool, or a batch. The most urgent goes
     to the pool with the fewest rows as soon as there is room, and is then served in order of
-    staging. Requests that no pool takes (text, a shape other than the pool's, more rows than slots,
-    a retry; any of a model whose weights come and go) stay in the queue and are read from host
-    memory.
+    staging. Requests that no pool takes stay in the queue and are read from host memory. These are
+    text, a shape other than the pool's, more rows than slots, a retry, and all requests of a model
+    whose weights are swapped.
     """
 
     state: EngineState

@@ -192,12 +192,12 @@ class _Pool:
 
 
 def match_gpus(plan: Plan, partitions: LivePartitions, fleet: Fleet) -> Plan:
-    """The plan with equal accelerators swapped so that it resembles what is there already.
+    """The plan with equal accelerators swapped so that it resembles the current partitions.
 
-    Two accelerators are alike by the number of equal shares, plus two for each model that need not
-    be loaded again. The likest pair is matched first; of pairs that are as like those that stay
-    where they are, then by name. Only pairs that have a model in common are looked at one by one:
-    the others are told apart by their shares alone, of which there are few sets.
+    The likeness of two accelerators is the number of equal shares, plus two for each model that
+    need not be loaded again. The likest pair is matched first; of equal pairs those that stay where
+    they are, then by name. Only pairs that have a model in common are looked at one by one. Others
+    differ only by their sets of shares, and these are few.
     """
     kind_of: dict[object, int] = {}
     kinds = {g.id: kind_of.setdefault(replace(g, id=""), len(kind_of)) for g in fleet.gpus}

@@ -32,9 +32,9 @@ from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
 
-#: Of more steps than this that are under way (partitions made and released, models loaded and
-#: unloaded), the end of one is not looked at until this part of them has ended since the last look,
-#: or an epoch: a look goes over all models.
+#: With more steps than this under way (partitions made and released, models loaded and unloaded),
+#: not each end is followed by a look at all models. The next look is when this part of the steps
+#: has ended since the last one, or when an epoch has.
 _MANY: Final = 32
 _PART: Final = 0.5
 
@@ -123,9 +123,9 @@ class Reconciler:
         return commands + self._scheduler.dispatch([g.id for g in state.fleet.gpus], now_ms)
 
     def _sized(self, load: Load) -> Load:
-        """With the batch sizes to capture graphs for, if it does, so that padding costs little.
+        """The load with batch sizes to capture graphs for, if any, so that padding costs little.
 
-        Without weights, if these come and go.
+        Swapped weights are not loaded with it.
         """
         deployed = self._state.models.get(load.model)
         if deployed is None:

@@ -51,9 +51,9 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WeightsSnapshot:
-    """A model's weights on one accelerator where they come and go.
+    """A model's swapped weights on one accelerator.
 
-    ``state`` is "resident" if all that its plan brings is held, "loading" while it comes, or
+    ``state`` is "resident" if all that its plan loads is loaded, "loading" during the load, or
     "cold". ``cold_ms`` is how long its ``cold_starts`` took together.
     """
 
@@ -68,7 +68,7 @@ class WeightsSnapshot:
 class ModelSnapshot:
     """One deployed model. ``hosts`` are the ready partitions in which it has a turn.
 
-    ``weights`` are by accelerator, where they come and go.
+    ``weights`` are by accelerator, where they are swapped.
     """
 
     profile: Profile
@@ -102,7 +102,7 @@ class EngineSnapshot:
 
 
 def take_snapshot(state: EngineState, models: bool = True) -> EngineSnapshot:
-    """Copy what is mutable; without ``models``, of which there may be thousands, none of them."""
+    """Copy all mutable state; without ``models`` none of the models, which may be thousands."""
     return EngineSnapshot(
         state.fleet,
         state.target,

@@ -54,7 +54,7 @@ class DeployedModel(ModelView):
     status_reported: bool = False  #: its owner was told: ready, or failed
     pinned: bool = False
     keep_ms: float = 0.0
-    #: its weights by accelerator, where they come and go, and when they are predicted to be there
+    #: its weights by accelerator, where they are swapped, and when they are predicted to be loaded
     weights: dict[str, ModelWeights] = field(default_factory=dict)
     ready_ms: float = float("-inf")
 
@@ -109,11 +109,11 @@ class PartitionTurns(NamedTuple):
 class EngineState:
     """Everything mutable, in one place; only the engine's parts change it."""
 
-    fleet: Fleet  #: the accelerators that are there
-    reserve: dict[str, Gpu] = field(default_factory=dict)  #: those that can be had
-    elastic: bool = False  #: accelerators can be had and given back
-    priced: bool = False  #: how many are used is a matter of rates: not all cost the same
-    short_since_ms: float | None = None  #: since when accelerators are waited for
+    fleet: Fleet  #: accelerators that can be used now
+    reserve: dict[str, Gpu] = field(default_factory=dict)  #: accelerators that can be added
+    elastic: bool = False  #: accelerators can be added and given back
+    priced: bool = False  #: accelerators differ in price, so rates decide how many are used
+    short_since_ms: float | None = None  #: since when accelerators are missing
     models: dict[str, DeployedModel] = field(default_factory=dict)
     partitions: dict[str, LivePartition] = field(default_factory=dict)
     settled: bool = True  #: every model is loaded in each partition that the plan gives it
@@ -124,9 +124,9 @@ class EngineState:
     turns_of: dict[str, PartitionTurns] = field(default_factory=dict)
     #: partitions and slots of each model, by accelerator
     lanes_on: dict[str, dict[str, list[tuple[LivePartition, Slot]]]] = field(default_factory=dict)
-    _indexed: set[str] = field(default_factory=set)  #: the models that these know
-    #: models with requests that wait, and about as many with none any more, in all and by
-    #: accelerator: what is done at an event does not grow with the models that nobody asks for
+    _indexed: set[str] = field(default_factory=set)  #: the models in these indexes
+    #: models with waiting requests, and at most about as many without, in all and by accelerator:
+    #: the cost of an event does not grow with idle models
     waiting: dict[str, DeployedModel] = field(default_factory=dict)
     waiting_on: dict[str, dict[str, DeployedModel]] = field(default_factory=dict)
     _most_noted: int = 0
@@ -213,9 +213,9 @@ class EngineState:
         return any(slot.model == model for p in self.target.partitions for slot in p.slots)
 
     def update_hosts(self) -> set[str]:
-        """Work out slots of partitions and hosts of models from what is loaded and wanted.
+        """Work out slots of partitions and hosts of models from the loaded and the planned ones.
 
-        Returns the models of which a turn, or where it is, has changed.
+        Returns the models with a turn that changed or moved.
         """
         wanted = {p.id: p for p in self.target.partitions}
         switched = settled(self.partitions, self.target)

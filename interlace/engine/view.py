@@ -49,7 +49,7 @@ class GpuView(View):
         gpu: Gpu,
         everything: bool = False,
     ) -> None:
-        """Of ``everything``, queues of models whose weights are not there are seen, too."""
+        """With ``everything``, queues of models whose weights are not loaded are included."""
         self._state = state
         self._staging = staging
         self._rates = rates

@@ -1,4 +1,4 @@
-"""Which models' weights come and go on which accelerators."""
+"""Which models' weights are swapped on which accelerators."""
 
 from __future__ import annotations
 
