@@ -122,7 +122,7 @@ GPU_RATES: Final[Mapping[str, GpuRates]] = MappingProxyType(
         "a100": GpuRates(19.5, 156, 312, 2039, 40),  # A100 data sheet, 80 GB SXM
         "a100-40gb": GpuRates(19.5, 156, 312, 1555, 40),  # A100 data sheet, 40 GB SXM
         "a100-mig": GpuRates(19.5, 156, 312, 2039, 40),
-        "l4": GpuRates(30.3, 60, 121, 300, 48),  # L4 data sheet, halves of the sparse rates
+        "l4": GpuRates(30.3, 60, 121, 300, 48),  # L4 data sheet, half the sparse rates
         "l40s": GpuRates(91.6, 183, 362, 864, 96),  # L40S data sheet
         "rtx-3090": GpuRates(35.6, 35.6, 71, 936, 6),  # GA102 white paper
         "rtx-4090": GpuRates(82.6, 82.6, 165.2, 1008, 72),  # Ada white paper

@@ -31,17 +31,17 @@ class Gpu:
     last one 100; geometry belongs to the kind, planners ask it. ``layouts`` are the largest sets
     of shares that may stand side by side, each in ascending order; none means any set that fits.
     ``walls`` are (share, bytes) where a partition's memory is its own, as MIG's is; weights are
-    shared by the partitions of one accelerator otherwise. ``blocks`` is into how many blocks of how
-    many units it is cut, of which every share below 100 takes whole ones; where it is (0, 0) a set
-    fits if it is at most 100 %.
+    shared by the partitions of one accelerator otherwise. ``blocks`` are the number of blocks that
+    it is cut into, and the units of each. Every share below 100 takes whole blocks. Where it is
+    (0, 0), a set of shares fits if it adds up to at most 100 %.
 
-    ``ahead_ms`` is how long before a running batch is predicted to end its partition may be given
-    the next one, which then begins by itself when the other ends; one waits so at most. 0: the next
-    is given when the end is known, and the partition is idle until then.
+    ``ahead_ms`` is how long before the predicted end of a running batch its partition may get the
+    next one. That one begins by itself when the other ends; at most one waits so. With 0 the next
+    batch is given when the end is known, and the partition is idle until then.
 
-    ``weights_bytes`` of its memory are the budget for weights that come and go over ``links``; 0:
-    what is loaded stays. ``host`` is the memory that all accelerators' weights come from, where it
-    does not hold every model; else what is not on the accelerator is there.
+    ``weights_bytes`` of its memory are the budget for weights that are swapped over ``links``; with
+    0, loaded weights stay. ``host`` is the host memory that weights of all accelerators come from,
+    where it does not hold every model; without it, host memory holds all weights.
     """
 
     id: str

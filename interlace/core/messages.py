@@ -238,7 +238,7 @@ class RequestCancelled(Message, frozen=True):
 class Deployment:
     """A profiled model to deploy. ``demand.rows_per_s`` is the expected rate, 0 if unknown.
 
-    Where weights come and go, those of one that is ``pinned`` stay, and others' stay for
+    Where weights are swapped, those of a ``pinned`` model stay resident, and others' stay for
     ``keep_ms`` after a batch began.
     """
 

@@ -1,4 +1,4 @@
-"""Nodes: machines that run one server each, what they publish, and what they are told."""
+"""Nodes: machines that run one server each, what they publish and what they receive."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ Duration = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]  #: in ms
 class ModelOutlook:
     """How soon a node would answer a model's next request.
 
-    ``wait_ms`` is the predicted time from the arrival of a request of one row until its answer,
-    ``alone_ms`` what of that its execution takes, ``row_ms`` by how much each row that comes before
-    it moves that. ``cold_ms`` of it go by loading its weights. ``arrived`` counts the model's
-    requests since the node began, for rates. ``lent``: no partition there is its own, so that it
-    runs in what others' leave of their time.
+    ``wait_ms`` is the predicted time from the arrival of a request of one row until its answer.
+    ``alone_ms`` of it are for its execution, and ``cold_ms`` for loading its weights. Each row
+    before it adds ``row_ms``. ``arrived`` counts the model's requests since the node began, for
+    rates. ``lent``: the model has no partition of its own there, and runs in time that others leave
+    in theirs.
     """
 
     wait_ms: Duration
@@ -121,10 +121,10 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """What does not change of a node while it runs; ``began`` as in ``NodeState``.
+    """The facts about a node that stay while it runs; ``began`` as in ``NodeState``.
 
-    ``assigned``: what it serves is told to it. What shares a ``zone`` fails together. Answers of
-    ``emulated`` accelerators are made up.
+    ``assigned``: the fleet's controller assigns its models. Nodes of the same ``zone`` fail
+    together. Answers of ``emulated`` accelerators are made up.
     """
 
     name: str

@@ -21,8 +21,8 @@ class Outcome(Enum):
     OK = "ok"  #: answered within its SLO
     LATE = "late"  #: answered, after its deadline
     REFUSED = "refused"  #: never accepted
-    #: accepted, dropped from the queue because its deadline could not be met, or given up while it
-    #: ran because its batch took far longer than predicted
+    #: accepted, then dropped from the queue because its deadline could not be met, or given up
+    #: because its batch ran far longer than predicted
     EXPIRED = "expired"
     CANCELLED = "cancelled"  #: the client went away
     FAILED = "failed"  #: the model or its device failed

@@ -1,4 +1,4 @@
-"""Tables and sizes in configuration files: errors say where, what is there, what fits."""
+"""Tables and sizes in configuration files: errors name the place, the value and what is valid."""
 
 from __future__ import annotations
 
