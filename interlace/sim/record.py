@@ -14,9 +14,9 @@ from interlace.core.request import Outcome
 class AppServed(NamedTuple):
     """One request of an app, from its arrival to its last answer. Times in ms.
 
-    Its outcome is OK if all stages were answered and the last one in time, LATE if only that one
-    was not, EXPIRED if stages were not begun for lack of time, else what became of the first
-    request that failed. ``requests`` are those of all its stages.
+    Its outcome is OK if all stages were answered and the last one in time. It is LATE if only the
+    last one was late, and EXPIRED if stages were not begun for lack of time. Else it is the outcome
+    of the first request that failed. ``requests`` are those of all its stages.
     """
 
     app: str

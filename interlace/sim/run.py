@@ -90,7 +90,7 @@ def play(
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Without searches for cycles, of which a run makes few: each would go through all records."""
+    """Pause the search for reference cycles: a run makes few, and a search visits all records."""
     collecting = gc.isenabled()
     gc.disable()
     try:

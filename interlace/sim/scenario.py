@@ -22,7 +22,7 @@ MakeDevice = Callable[[Gpu, Timer, Profiles], Device]
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """One run. ``belief`` is what planners and dispatchers are told, ``truth`` how devices behave.
+    """One run. Planners and dispatchers know the profiles ``belief``; devices follow ``truth``.
 
     With ``plan`` the system's planner is not asked. ``warm_ms`` pass before the trace begins, in
     which partitions are carved and models loaded.

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class TraceError(ValueError):
-    """A file that is no trace: which file, line and column, what is there, what is expected."""
+    """A file is no trace; names the file, line and column, the text there and what is expected."""
 
 
 def azure_counts(path: Path) -> Mapping[str, tuple[int, ...]]:
