@@ -27,7 +27,7 @@ from interlace.core.request import Timing
 
 #: Identifies a run, copy or fetch that ends.
 WorkKey = int | tuple[int | str, ...]
-#: Work of which an entry names only the key when it ends, and the part of it that is under way.
+#: Work that an entry names by its key alone when it ends, and such work that is under way.
 KeyedWork = Run | CopyInputs | Fetch
 OpenWork = MutableMapping[WorkKey, KeyedWork]
 

@@ -38,9 +38,9 @@ class Replay:
     def steps(self) -> Iterator[ReplayStep]:
         """Play the log from its beginning; may be called again.
 
-        After the first step that is not the ``same``, the engine is another one than that of the
-        run: what follows shows what it would have done with the same events, and ends where they
-        make no sense to it, such as the end of a batch that it never began.
+        After the first step that is not the ``same``, the engine's state differs from the run's.
+        Later steps show what it would have done with the same events. They end at an event that
+        makes no sense to it, such as the end of a batch that it never began.
 
         Raises:
             LogError: an entry cannot be read, or does not fit those before it.

@@ -86,7 +86,7 @@ class _Reader(pickle.Unpickler):
 
 _log = logging.getLogger(__name__)
 
-#: Events of which there are many; after any other what is buffered is written.
+#: Frequent events; the buffer is written after any other event.
 _MANY: Final = (RequestArrived, WorkFinished, Woke)
 _BUFFER_BYTES: Final = 1 << 16
 #: A disk that was full is tried again this often: each time the engine has to be saved.
