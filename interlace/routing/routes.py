@@ -17,11 +17,11 @@ from interlace.routing.believed_node import BelievedNode
 class RoutingLimits:
     """When nodes are asked how they are, and what their silence means.
 
-    In ms since it said anything: a node is asked for want of others only after ``silent_ms``, and
-    not at all after ``lost_ms``; what it has by then is tried elsewhere. Where nodes are so many
-    that each is asked rarely, it is after two and after three questions. While nobody who could be
-    asked for a model says anything, there is nowhere else to go: those that were not silent when
-    one of them was heard last are asked on until ``unheard_times`` as long.
+    Times are in ms since a node last answered. After ``silent_ms`` a node is asked only for want of
+    others. After ``lost_ms`` it is not asked at all, and its requests are tried elsewhere. With so
+    many nodes that each is asked rarely, this is after two and after three questions. While no node
+    of a model answers, requests have nowhere else to go. Then nodes that were not silent when one
+    of them was last heard are asked until ``unheard_times`` times as long.
     """
 
     silent_ms: float = 100.0
@@ -34,10 +34,10 @@ class RoutingLimits:
     #: each is asked more rarely, so that asking costs a router little.
     every_ms: float = 20.0
     apart_ms: float = 1.0
-    rest_ms: float = 50.0  #: a node that has no requests is asked so often
-    look_ms: float = 100.0  #: lost ones are looked for so often, and as soon as there may be one
-    #: A model that a node served within this time is known, where nobody says what is wanted: its
-    #: node was lost or began anew, and it will stand elsewhere.
+    rest_ms: float = 50.0  #: how often a node without requests is asked
+    look_ms: float = 100.0  #: how often lost nodes are looked for at least
+    #: Without a list of wanted models, a model that was served within this time is known. Its node
+    #: was lost or began anew, and the model will be served elsewhere.
     known_ms: float = 30_000.0
     any_slo_ms: float = 10_000.0  #: of requests that name no model
 
@@ -77,12 +77,12 @@ def by_pace(choices: Choices) -> Draw:
 
 
 class Routes:
-    """All that one router believes of the nodes, and whom it asks.
+    """All that one router believes of the nodes, and which node it asks.
 
-    Of the nodes that serve a model and accept requests, the one that is predicted to answer first;
-    those that are silent come after all others. A node where it has no partition of its own, and
-    one that would have to load the weights, is asked where no other is in time; if no node holds
-    them, the one that all routers draw alike (rendezvous hashing) is.
+    It asks the node that is predicted to answer first, of those that serve a model and accept
+    requests; silent nodes come last. A node is asked only where no other is in time if it has no
+    partition of its own for the model, or would have to load the weights. If no node holds the
+    weights, all routers draw the same one (rendezvous hashing).
     """
 
     def __init__(self, limits: RoutingLimits, draw: Draw) -> None:
@@ -276,7 +276,7 @@ class Routes:
             why = f"{_listed(unheard)} has said nothing yet" if unheard else "it has no nodes"
         elif self.wanted is not None or self._serving:
             return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
-        else:  # nodes that began anew, of which this router does not know what they are to serve
+        else:  # nodes began anew, and this router does not know which models they are to serve
             why = "no node serves any model yet"
         return ServeError(Reason.NOT_READY, f"{what}: {why}", retry_after_ms=self.limits.lost_ms)
 
