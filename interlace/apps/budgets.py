@@ -111,7 +111,7 @@ def _solve(
 
 
 def _in_series(steps: frozenset[int], before: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Parts of which each is wholly before the next."""
+    """Parts in series: all of each is before the next."""
     parts = _components(steps, lambda a, b: a not in before[b] and b not in before[a])
     if len(parts) == 1:
         first = frozenset(one for one in steps if not before[one] & steps)

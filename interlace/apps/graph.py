@@ -263,8 +263,8 @@ def fitted_shape(
 ) -> tuple[int, ...]:
     """The shape of a tensor where its next owner expects ``spec``, with ``rows`` in front or not.
 
-    Between models of which one has a batch dimension and the other has none, a dimension of 1 is
-    added or removed; a full shape that fits already stays.
+    If only one of the two models has a batch dimension, a dimension of 1 is added or removed. A
+    full shape that fits already stays.
 
     Raises:
         ServeError: BAD_INPUT, naming ``where``: no such shape fits.
