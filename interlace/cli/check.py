@@ -49,7 +49,7 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Only these models.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check what `interlace serve` would take of a repository; no model is opened.
+    """Check what serve would take of a model repository; no model is opened.
 
     Each version is served, served with a difference (a setting has no effect), or refused.
     Exit code 1: something is refused.

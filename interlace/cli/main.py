@@ -25,7 +25,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("serve", "Profile what is new, plan, and serve a folder of models."),
-    Command("check", "Say what of a model repository would be served, and why not the rest."),
+    Command("check", "Check what serve would take of a model repository; no model is opened."),
     Command(
         "router", "One address for many nodes: a request goes to the one that can answer first."
     ),

@@ -90,16 +90,20 @@ def replay(
     again = opened(log, system)
     if history is not None:
         typer.echo(msgspec.json.encode(history_of(again, max(1, history))))
-        return
-    if trace is not None:
+    elif trace is not None:
         _write_trace(again, trace, last_s)
-        return
-    if what_if:
+    elif what_if:
         _show_what_if(again, what_if, last_s, as_json)
-        return
-    if request_id is not None:
+    elif request_id is not None:
         _tell(again, request_id)
-        return
+    else:
+        _summarise(again, missed, model, full_report, as_json)
+
+
+def _summarise(
+    again: Replay, missed: int | None, model: str | None, full_report: bool, as_json: bool
+) -> None:
+    log = again.log.path
     found = summary(again)
     if missed is not None:
         _tell(again, _chosen(found, missed, model, log).request.id)

@@ -54,7 +54,7 @@ class Precision(Enum):
 class ServiceTerms:
     """What the operator promises and allows for one model.
 
-        ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it. Where weights
+    ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it. Where weights
     are swapped, those of a ``resident`` model stay, and others' stay for ``keep_s`` after a batch.
     At most ``most_weights_bytes`` of them are ever loaded; the rest is read in place. ``stacked``
     hands a Python backend model one request for a whole batch.

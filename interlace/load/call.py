@@ -6,8 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from interlace.server.grpc.headers import literal
-from interlace.server.grpc.stream import PREFIX
+from interlace.server.grpc.http2_frames import PREFIX, literal
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.headers import literal
+from interlace.server.grpc.http2_frames import literal
 
 #: What it does with one connection's next request; true to go on with the connection.
 Act = Callable[[socket.socket, bytes], bool]

@@ -16,7 +16,7 @@ from interlace.server.errors import GrpcStatus
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
 from interlace.server.grpc.headers import HeaderBlocks
-from interlace.server.grpc.stream import PREFIX
+from interlace.server.grpc.http2_frames import PREFIX
 from interlace.server.limits import GrpcLimits, HeapBudget, HeapReservation, TokenBucket
 from interlace.server.tls import FollowedContext, connect_tls
 

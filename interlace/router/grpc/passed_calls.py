@@ -7,7 +7,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from interlace.server.errors import GrpcStatus
-from interlace.server.grpc.headers import Pairs, literal
+from interlace.server.grpc.headers import Pairs
+from interlace.server.grpc.http2_frames import literal
 
 #: As they are written; any other value is UNKNOWN, as gRPC has it.
 _STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}

@@ -18,6 +18,7 @@ from interlace.server.grpc.http2_frames import (
     ENHANCE_YOUR_CALM,
     PROTOCOL_ERROR,
     PeerError,
+    literal,
 )
 
 Pairs = list[tuple[bytes, bytes]]
@@ -152,24 +153,6 @@ def _grpc_head(pseudo: Mapping[bytes, bytes], plain: Mapping[bytes, bytes]) -> C
         key=given_key(plain.get(b"x-api-key", b""), plain.get(b"authorization", b"")),
         status_errors=plain.get(b"triton_grpc_error", b"").lower() == b"true",
     )
-
-
-def literal(name: str, value: str) -> bytes:
-    """A header field as a literal that is never indexed (RFC 7541, 6.2.2): it needs no state."""
-    raw_name, raw_value = name.encode("ascii"), value.encode("ascii")
-    return b"\x00" + _length(raw_name) + raw_name + _length(raw_value) + raw_value
-
-
-def _length(raw: bytes) -> bytes:
-    size = len(raw)
-    if size < 127:
-        return bytes((size,))
-    out, size = bytearray((127,)), size - 127
-    while size >= 128:
-        out.append(size % 128 + 128)
-        size //= 128
-    out.append(size)
-    return bytes(out)
 
 
 _STATUS_200: Final = b"\x88"

@@ -121,3 +121,25 @@ def word(payload: bytes, kind: str) -> int:
     if len(payload) != 4:
         raise PeerError(FRAME_SIZE_ERROR, f"{kind} of {len(payload)} bytes")
     return int.from_bytes(payload, "big")
+
+
+#: The head of a gRPC message: whether it is compressed, and its size.
+PREFIX: Final = struct.Struct(">BI")
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header field as a literal that is never indexed (RFC 7541, 6.2.2): it needs no state."""
+    raw_name, raw_value = name.encode("ascii"), value.encode("ascii")
+    return b"\x00" + _length(raw_name) + raw_name + _length(raw_value) + raw_value
+
+
+def _length(raw: bytes) -> bytes:
+    size = len(raw)
+    if size < 127:
+        return bytes((size,))
+    out, size = bytearray((127,)), size - 127
+    while size >= 128:
+        out.append(size % 128 + 128)
+        size //= 128
+    out.append(size)
+    return bytes(out)

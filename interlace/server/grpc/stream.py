@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -19,6 +18,7 @@ from interlace.server.grpc.http2_frames import (
     END_STREAM,
     HEAD,
     HEADERS,
+    PREFIX,
     STREAM_WINDOW,
     frame,
     rst_stream,
@@ -68,8 +68,6 @@ class RpcCall(Protocol):
         """The client cancelled, or its connection broke: no answer is wanted."""
 
 
-#: Compressed flag and length, before each message.
-PREFIX: Final = struct.Struct(">BI")
 #: Answers up to this size are joined into one piece; larger ones go out by reference.
 _JOINED_BYTES: Final = 16_000
 _HEAD_FRAME: Final = frame(HEADERS, END_HEADERS, 0, ANSWER_HEAD)[:5]
