@@ -102,6 +102,7 @@ LONG = {
         "test_the_table_is_what_the_engine_keeps",
     ),
     "bench/test_versus.py": ("test_a_world_just_fits_at_its_ceiling",),
+    "cli/test_plan_many.py": ("test_more_gpus_than_blocks_are_drawn_together",),
     "cli/test_plan_scenario.py": (
         "test_busy_neighbours_cost_gpus_and_leave_the_bound",
         "test_measured_corunning_slows_as_it_was_seen",
@@ -137,6 +138,9 @@ LONG = {
         "test_collect_metrics",
     ),
     "peers/test_triton_oracle.py": ("test_the_recording_is_what_the_real_server_says",),
+    "planning/test_kinds.py": (
+        "test_kinds_that_differ_in_price_per_work_cost_at_most_four_fifths_together",
+    ),
     "policy/cold_starts/test_plans.py": (
         "test_of_eight_layers_and_a_peer_ours_is_the_best_there_is",
     ),

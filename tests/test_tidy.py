@@ -15,6 +15,39 @@ FILE_LINES_WANTED = 300
 FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 50
 PARAMETERS_WANTED = 6
+#: Most lines of each room, and of all tests and benchmarks. They only fall: a change that must raise
+#: one says why in its commit, and what it deleted first.
+ROOM_LINES = {
+    "bench": 19_000,
+    "interlace": 250,
+    "interlace/apps": 1_100,
+    "interlace/assembly": 2_500,
+    "interlace/cli": 4_800,
+    "interlace/control": 2_250,
+    "interlace/core": 2_200,
+    "interlace/device": 15_600,
+    "interlace/engine": 5_150,
+    "interlace/fleet": 4_900,
+    "interlace/formats": 5_350,
+    "interlace/load": 1_100,
+    "interlace/packing": 4_000,
+    "interlace/perf": 2_100,
+    "interlace/planning": 4_000,
+    "interlace/policy": 5_850,
+    "interlace/profiling": 3_800,
+    "interlace/proto": 50,
+    "interlace/repository": 2_200,
+    "interlace/router": 2_050,
+    "interlace/routing": 450,
+    "interlace/runtime": 1_450,
+    "interlace/server": 10_700,
+    "interlace/shm": 800,
+    "interlace/sim": 2_250,
+    "interlace/testing": 1_150,
+    "tests": 59_400,
+}
+#: A budget this far above its room is lowered.
+ROOM_SLACK = 150
 #: Rooms that know no clock, no chance and no outside world: time and numbers are arguments there.
 PURE_ROOMS = tuple(
     f"interlace/{room}/" for room in ("core", "perf", "packing", "policy", "engine", "routing")
@@ -65,6 +98,25 @@ def report(findings: list[str], remedy: str) -> str:
 
 def test_the_package_is_seen() -> None:
     assert len(package()) > 20
+
+
+def test_rooms_keep_their_budgets() -> None:
+    sizes = dict.fromkeys(ROOM_LINES, 0)
+    for name in tracked():
+        first, _, rest = name.partition("/")
+        if name.endswith(".py") and first in ("interlace", "tests", "bench"):
+            inner = first == "interlace" and "/" in rest
+            room = "/".join(name.split("/")[:2]) if inner else first
+            sizes[room] = sizes.get(room, 0) + len((ROOT / name).read_text().splitlines())
+    over, loose = [], []
+    for room, size in sizes.items():
+        budget = ROOM_LINES.get(room, 0)
+        if size > budget:
+            over.append(f"  {room}: {size} lines, budget {budget}")
+        elif budget > size + ROOM_SLACK:
+            loose.append(f"  {room}: {size} lines, budget {budget}")
+    assert not over, report(over, "rooms beyond their budget of lines: delete first")
+    assert not loose, report(loose, "rooms became smaller: lower their budgets")
 
 
 def test_files_have_one_subject() -> None:

@@ -130,7 +130,7 @@ def test_the_same_models_run_their_code_where_they_are_trusted(
 
 
 def test_every_format_is_code_or_data(tmp_path: Path) -> None:
-    data = {Format.ONNX, Format.HUGGINGFACE, Format.PROFILE}
+    data = {Format.ONNX, Format.HUGGINGFACE, Format.PROFILE, Format.ENSEMBLE}
     assert data == set(Format) - CODE_FORMATS
     some = TrustedModels.of("a, b")
     for form in CODE_FORMATS:

@@ -27,7 +27,7 @@ from bench.harness.conditions import conditions
 ROWS: Final = "rows.jsonl"
 BUNDLE: Final = "bundle.tar.gz"
 BACKEND: Final = "bench.gpu.devices:open_backend"
-FAKE: Final = "tests.device.cuda.fake.backend:at_once"
+FAKE: Final = "tests.device.cuda.fake.capture:at_once"
 #: A dry run is for any machine, however slow or busy.
 _DRY_PATIENCE: Final = 4
 #: A borrowed machine gives back files of at most this size.

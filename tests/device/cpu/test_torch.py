@@ -12,7 +12,7 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.memory import process_memory
 from tests.device.cpu.rig import Rig, settings
-from tests.processes import children, memory_maps
+from tests.processes import memory_maps
 
 WEIGHTS_BYTES = 4096 * 4096 * 4
 CODE = """
@@ -72,13 +72,11 @@ def test_the_fork_server_has_the_libraries_and_no_threads(torch_rig: Rig, linear
     for kind in Format:
         torch_rig.device.register(replace(linear, name=kind.value, format=kind))
     torch_rig.carve("after")  # what was asked for before it is imported now
-    maps = {pid: memory_maps(pid) for pid in children()}
-    servers = [
-        pid for pid, text in maps.items() if "libtorch_cpu" in text and "onnxruntime" in text
-    ]
-    assert servers
-    for pid in servers:
-        assert len(os.listdir(f"/proc/{pid}/task")) == 1
+    pid = torch_rig.device.fork_server_pid
+    assert pid is not None
+    maps = memory_maps(pid)
+    assert "libtorch_cpu" in maps and "onnxruntime" in maps
+    assert len(os.listdir(f"/proc/{pid}/task")) == 1
     torch_rig.release("after")
 
 
