@@ -25,7 +25,7 @@ ROOM_LINES = {
     "interlace/cli": 4_800,
     "interlace/control": 2_250,
     "interlace/core": 2_200,
-    "interlace/device": 15_600,
+    "interlace/device": 15_700,
     "interlace/engine": 5_150,
     "interlace/fleet": 4_900,
     "interlace/formats": 5_350,

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from interlace.core.model import Format
-from interlace.formats import factory
+from interlace.formats.model_file import execute_file
 from interlace.repository.digest import Digests
 from interlace.repository.draft import read
 from interlace.repository.folder import scan
@@ -33,7 +33,7 @@ LANGUAGE = {"bert_base": 109_482_240, "gpt2": 124_439_808}
 
 @cache
 def code(name: str) -> Any:
-    return factory._execute(ZOO / name / "1" / "model.py", f"zoo_{name}")
+    return execute_file(ZOO / name / "1" / "model.py", f"zoo_{name}")
 
 
 def parameters(module: torch.nn.Module) -> int:
