@@ -15,8 +15,8 @@ FILE_LINES_WANTED = 300
 FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 50
 PARAMETERS_WANTED = 6
-#: Most lines of each room, and of all tests and benchmarks. They only fall: a change that must raise
-#: one says why in its commit, and what it deleted first.
+#: Most lines of each room, and of all tests and benchmarks. They only fall: a change that must
+#: raise one says why in its commit, and what it deleted first.
 ROOM_LINES = {
     "bench": 19_000,
     "interlace": 250,
