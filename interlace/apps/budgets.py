@@ -53,7 +53,7 @@ def step_cost(latencies_ms: Sequence[float], rows_per_s: float) -> StepCost:
     return StepCost(tuple(times[i] for i in order), tuple(costs[i] for i in order))
 
 
-class _Part:
+class _Front:
     """A part of a graph: its cheapest choices by time, ascending, and the steps' times in each."""
 
     def __init__(
@@ -95,7 +95,7 @@ def _solve(
     before: Sequence[frozenset[int]],
     costs: Sequence[StepCost],
     slo_ms: float,
-) -> _Part:
+) -> _Front:
     if len(steps) == 1:
         (place,) = steps
         return _single(place, costs[place], slo_ms)
@@ -133,14 +133,14 @@ def _components(steps: frozenset[int], joined: Callable[[int, int], bool]) -> li
     return found
 
 
-def _single(place: int, cost: StepCost, slo_ms: float) -> _Part:
+def _single(place: int, cost: StepCost, slo_ms: float) -> _Front:
     times_ms, values = np.array(cost.times_ms), np.array(cost.costs)
     kept = _front(times_ms, values, slo_ms)
     times_ms = times_ms[kept]
-    return _Part(times_ms, values[kept], lambda index: {place: float(times_ms[index])})
+    return _Front(times_ms, values[kept], lambda index: {place: float(times_ms[index])})
 
 
-def _beside(first: _Part, second: _Part, slo_ms: float) -> _Part:
+def _beside(first: _Front, second: _Front, slo_ms: float) -> _Front:
     """Both at the same time: for each time, the cheapest choice of each within it."""
     times_ms = np.union1d(first.times_ms, second.times_ms)
     a = np.searchsorted(first.times_ms, times_ms, "right") - 1
@@ -151,7 +151,7 @@ def _beside(first: _Part, second: _Part, slo_ms: float) -> _Part:
     return _joined(times_ms, costs, a, b, first, second, slo_ms)
 
 
-def _behind(first: _Part, second: _Part, slo_ms: float) -> _Part:
+def _behind(first: _Front, second: _Front, slo_ms: float) -> _Front:
     """Both one after the other: every pair of choices that nothing dominates."""
     times_ms = np.add.outer(first.times_ms, second.times_ms).ravel()
     costs = np.add.outer(first.costs, second.costs).ravel()
@@ -160,15 +160,15 @@ def _behind(first: _Part, second: _Part, slo_ms: float) -> _Part:
 
 
 def _joined(
-    times_ms: Row, costs: Row, a: Indices, b: Indices, first: _Part, second: _Part, slo_ms: float
-) -> _Part:
+    times_ms: Row, costs: Row, a: Indices, b: Indices, first: _Front, second: _Front, slo_ms: float
+) -> _Front:
     kept = _front(times_ms, costs, slo_ms)
     a, b = a[kept], b[kept]
 
     def divide(index: int) -> dict[int, float]:
         return first.divide(int(a[index])) | second.divide(int(b[index]))
 
-    return _Part(times_ms[kept], costs[kept], divide)
+    return _Front(times_ms[kept], costs[kept], divide)
 
 
 def _front(times_ms: Row, costs: Row, slo_ms: float) -> Indices:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from interlace.core.errors import ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.repository.draft import Draft
 from interlace.repository.model_config import ModelConfig
 
 #: The weight of the newest request in the averages of a step's times.
@@ -46,6 +47,11 @@ class App:
     steps: tuple[Step, ...]
     places: tuple[int, ...]
     readers: tuple[tuple[int, ...], ...]
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the models, each once."""
+        return list(dict.fromkeys(step.model for step in self.steps))
 
     def needed(self, outputs: Collection[str]) -> frozenset[int]:
         """The steps without which one of these tensors would be missing."""
@@ -100,13 +106,14 @@ class ServedApp:
         return rest
 
 
-def read_ensemble(config: ModelConfig, name: str, signature: Signature) -> App:
-    """The graph of a config with ``ensemble_scheduling``; its members are checked later.
+def read_ensemble(draft: Draft) -> App:
+    """The graph of a model whose config has ``ensemble_scheduling``; its members are checked later.
 
     Raises:
         RepositoryError: no inputs, outputs or steps; a tensor with no producer or with two; a
             cycle. With file, line and key.
     """
+    config, name, signature = draft.config, draft.name, draft.provisional().signature
     for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
         if not specs or len(specs) != len(config.values.get(kind, ())):
             expected = f"{kind} [ {{ name data_type dims }} ]: an ensemble declares every {kind}"

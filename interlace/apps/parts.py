@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.request import Reply
 from interlace.core.tensor import BYTES, Span, Tensor, TensorSpec, element_count
-from interlace.shm.arena import Arena
+from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.blocks import ArenaBlocks
 
 _LENGTH_BYTES: Final = 4
-
-
-class ReadsSpans(Protocol):
-    """An ``ArenaMap``."""
-
-    def view(self, span: Span) -> memoryview: ...
 
 
 class Held:
@@ -59,7 +53,7 @@ class Value(NamedTuple):
 class TensorMemory:
     """Reads tensors wherever they lie, and writes joined ones to the server's arena."""
 
-    def __init__(self, arena: Arena, arenas: ReadsSpans) -> None:
+    def __init__(self, arena: Arena, arenas: ArenaMap) -> None:
         self._arena = arena
         self._arenas = arenas
 
@@ -67,7 +61,8 @@ class TensorMemory:
         """A tensor in parts of at most ``most`` rows; nothing is copied.
 
         Raises:
-            ServeError: BAD_INPUT, a tensor of strings whose framing is broken.
+            ServeError: BAD_INPUT, a tensor of strings whose framing is broken; BACKEND, its bytes
+                are gone.
         """
         rows = tensor.shape[0]
         counts = [min(most, rows - at) for at in range(0, rows, most)]
@@ -89,7 +84,8 @@ class TensorMemory:
         """The outputs of requests one after the other, copied; the blocks to free afterwards.
 
         Raises:
-            ServeError: BACKEND, outputs whose rows differ in shape; OVERLOADED, no room.
+            ServeError: BACKEND, outputs whose rows differ in shape, or whose bytes are gone;
+                OVERLOADED, no room.
         """
         blocks, joined = ArenaBlocks(self._arena), []
         try:
@@ -103,7 +99,7 @@ class TensorMemory:
                 at = start = blocks.alloc(max(1, nbytes))
                 for one in same:
                     size = one.span.nbytes
-                    self._arena.memory[at : at + size] = self._arenas.view(one.span)
+                    self._arena.memory[at : at + size] = self._view(one)
                     at += size
                 shape = (sum(one.shape[0] for one in same), *first.shape[1:])
                 span = Span(self._arena.number, start, nbytes)
@@ -113,8 +109,15 @@ class TensorMemory:
             raise
         return tuple(joined), blocks
 
+    def _view(self, tensor: Tensor) -> memoryview:
+        try:
+            return self._arenas.view(tensor.span)
+        except ValueError as error:  # its memory went with a process
+            detail = f"the bytes of tensor '{tensor.name}' are gone: {error}"
+            raise ServeError(Reason.BACKEND, detail) from error
+
     def _string_sizes(self, tensor: Tensor, counts: Sequence[int]) -> list[int]:
-        data = self._arenas.view(tensor.span)
+        data = self._view(tensor)
         at, sizes = 0, []
         for count in counts:
             start = at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.apps.graph import App, ServedApp, Step, fitted_shape
 from interlace.apps.parts import Held, TensorMemory, Value, no_rows, overlap
@@ -20,12 +20,8 @@ _EXPIRED: Final = ServeError(Reason.DEADLINE, "Request timeout expired")
 
 #: The served model of a name and version. Raises ServeError.
 FindModel = Callable[[str, str], Model]
-
-
-class OnStep(Protocol):
-    """Hears the reply of every step: deployment key of its model, reply, time in ms."""
-
-    def __call__(self, model: str, reply: Reply, now_ms: float) -> None: ...
+#: Hears the reply of every step: deployment key of its model, reply, time in ms.
+OnStep = Callable[[str, Reply, float], None]
 
 
 class AppRuntime:
@@ -201,7 +197,7 @@ class _AppRequest:
                 model.key,
                 self.owner.clock.now_ms() if self.timings else self.request.arrived_ms,
                 self.request.deadline_ms - self.rest_ms[place],
-                part[0].shape[0] if signature.batched else 1,
+                part[0].shape[0] if signature.batched and part else 1,
                 tuple((one.name, one.shape[first:]) for one in part),
                 self.request.priority or model.terms.priority,
                 part,

@@ -120,7 +120,7 @@ def _check_ensemble(draft: Draft, served: Mapping[str, Draft]) -> None:
         return served[name].provisional()
 
     signature = draft.provisional().signature
-    app = read_ensemble(draft.config, draft.name, signature)
+    app = read_ensemble(draft)
     for place, step in zip(app.places, app.steps, strict=True):
         if step.model not in served:
             key = f"ensemble_scheduling.step[{place}].model_name"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from interlace.apps.budgets import by_work, exact, step_cost
@@ -23,13 +23,6 @@ _log = logging.getLogger(__name__)
 _WHOLE: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class _Served:
-    draft: Draft
-    app: App
-    model: Model
-
-
 class Ensembles:
     """The ensembles of one server."""
 
@@ -37,7 +30,8 @@ class Ensembles:
         self._apps = apps
         self._table = table
         self._registry = registry
-        self._served: dict[str, _Served] = {}
+        self._served: dict[str, tuple[Draft, Model]] = {}
+        self._missing: list[Draft] = []  #: of the start, without a member or with a wrong graph
 
     def serve(self, draft: Draft, generation: int) -> Model:
         """Route to an ensemble whose members are served.
@@ -46,36 +40,37 @@ class Ensembles:
             RepositoryError: its graph is wrong, or a member is not served or does not fit.
         """
         model = replace(draft.provisional(), generation=generation)
-        app = read_ensemble(draft.config, draft.name, model.signature)
-        check_members(app, model.signature, self._find, draft.config)
-        self._apps.add(app, model)
+        self._apps.add(self._checked(draft), model)
         self._table.publish(ServedModel(model, config=config_json(model, draft.config)))
-        self._served[model.key] = _Served(draft, app, model)
+        self._served[model.key] = draft, model
         return model
 
     def serve_all(self, drafts: Sequence[Draft]) -> list[Model]:
-        """Serve what can be served, those within others first; the registry has why others not."""
-        left, serving = list(drafts), list[Model]()
-        failures: dict[int, str] = {}
-        progress = True
-        while progress:
-            progress = False
-            for draft in tuple(left):
-                try:
-                    model = self.serve(draft, 0)
-                except RepositoryError as error:
-                    failures[id(draft)] = str(error)
-                    continue
-                progress = True
-                left.remove(draft)
-                serving.append(model)
-                self._enter(model, "")
-        for draft in left:
-            why = failures[id(draft)]
+        """Serve what can be served; the registry has why others not, and ``follow`` tries again."""
+        serving, failures = self._try(drafts)
+        for draft, why in failures:
             entry = VersionEntry(draft.name, str(draft.version), VersionState.UNAVAILABLE, why)
             self._registry.put(entry)
             _log.error("%s is not served: %s", draft.name, why)
+        self._missing = [draft for draft, _ in failures]
         return serving
+
+    def _try(self, drafts: Sequence[Draft]) -> tuple[list[Model], list[tuple[Draft, str]]]:
+        """Serve ensembles, those within others first; also returns why the rest cannot be."""
+        left, serving = list(drafts), list[Model]()
+        while True:
+            failures = []
+            for draft in left:
+                try:
+                    model = self.serve(draft, 0)
+                except RepositoryError as error:
+                    failures.append((draft, str(error)))
+                    continue
+                self._enter(model, "")
+                serving.append(model)
+            if len(failures) == len(left):
+                return serving, failures
+            left = [draft for draft, _ in failures]
 
     def remove(self, model: Model) -> None:
         """Stop routing to an ensemble; accepted requests are still answered."""
@@ -83,29 +78,31 @@ class Ensembles:
         self._apps.remove(model.key)
         self._served.pop(model.key, None)
 
-    def members(self, draft: Draft) -> list[str]:
-        """Names of the models that an ensemble joins.
-
-        Raises:
-            RepositoryError: its graph is wrong.
-        """
-        app = read_ensemble(draft.config, draft.name, draft.provisional().signature)
-        return list(dict.fromkeys(step.model for step in app.steps))
-
     def follow(self) -> None:
         """Look again at every ensemble after models were loaded or unloaded."""
-        for one in self._served.values():
+        missing = [one for one in self._missing if not self._registry.serving(one.name)]
+        serving, failures = self._try(missing)
+        self._missing = [draft for draft, _ in failures]
+        for model in serving:
+            _log.info("ensemble %s is served, too", model.name)
+        for draft, model in self._served.values():
             why = ""
             try:
-                check_members(one.app, one.model.signature, self._find, one.draft.config)
+                self._checked(draft)
             except RepositoryError as error:
                 why = str(error)
-            served = self._table.resolve(one.model.name, str(one.model.version))
+            served = self._table.resolve(model.name, str(model.version))
             if served.ready != (not why):
                 served.ready = not why
-                self._enter(one.model, why)
+                self._enter(model, why)
                 state = f"is not ready: {why}" if why else "is ready again"
-                _log.warning("ensemble %s %s", one.model.name, state)
+                _log.warning("ensemble %s %s", model.name, state)
+
+    def _checked(self, draft: Draft) -> App:
+        """The graph, whose members fit. Raises RepositoryError."""
+        app = read_ensemble(draft)
+        check_members(app, draft.provisional().signature, self._find, draft.config)
+        return app
 
     def _enter(self, model: Model, why: str) -> None:
         state = VersionState.UNAVAILABLE if why else VersionState.READY
@@ -130,14 +127,17 @@ def member_slos_ms(
     found: dict[str, float] = {}
     for draft in drafts:
         try:
-            app = read_ensemble(draft.config, draft.name, draft.provisional().signature)
+            app = read_ensemble(draft)
         except RepositoryError:
             continue
         if not all(step.model in members for step in app.steps):
             continue
         steps = [members[step.model] for step in app.steps]
         slo_ms, rate_rps = draft.terms.slo_ms, draft.terms.rate_rps or 0.0
-        latencies_ms = [_latencies_ms(one) for one in steps]
+        latencies_ms = []
+        for one in steps:
+            known, sizes = surface(one.profile), range(1, one.model.signature.max_batch + 1)
+            latencies_ms.append([known.latency_ms(rows, _WHOLE) for rows in sizes])
         costs = [step_cost(one, rate_rps) for one in latencies_ms]
         budgets = exact(app.readers, costs, slo_ms)
         if budgets is None:
@@ -146,10 +146,3 @@ def member_slos_ms(
             key = one.model.key
             found[key] = min(found.get(key, budget_ms), budget_ms)
     return found
-
-
-def _latencies_ms(one: PreparedModel) -> list[float]:
-    """On a whole accelerator, for batches 1, 2, ..."""
-    known = surface(one.profile)
-    sizes = range(1, one.model.signature.max_batch + 1)
-    return [known.latency_ms(rows, _WHOLE) for rows in sizes]

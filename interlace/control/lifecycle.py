@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Seque
 from contextlib import asynccontextmanager
 from itertools import count
 
+from interlace.apps.graph import read_ensemble
 from interlace.control.deployments import Deployments
 from interlace.control.ensembles import Ensembles
 from interlace.control.model_preparer import ModelPreparer, failure_text, prepared_model
@@ -140,13 +141,13 @@ class ModelLifecycle:
 
     async def _load(self, draft: Draft) -> None:
         """Bring up one version next to the one that serves, then switch."""
-        if draft.format is Format.ENSEMBLE:
-            await self._load_ensemble(draft)
-            return
         name, version = draft.name, str(draft.version)
         before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
         model: Model | None = None
         try:
+            if draft.format is Format.ENSEMBLE:
+                await self._switch(before, await self._join(draft))
+                return
             model = await self._preparation.open(draft, next(self._generations))
             if before is not None and _same(before, model) and self._serves(before):
                 self._registry.put(VersionEntry(name, version, VersionState.READY, model=before))
@@ -160,24 +161,45 @@ class ModelLifecycle:
             if model is not None:
                 self._device.forget(model.key)
             raise self._failed(name, version, failure_text(error), before) from error
-        self._registry.put(VersionEntry(name, version, VersionState.READY, model=model))
-        if before is not None:
-            await self._deployments.take_down(before)
+        await self._switch(before, model)
 
-    async def _load_ensemble(self, draft: Draft) -> None:
-        """Serve an ensemble; its members are loaded before, where they are not served yet."""
-        name, version = draft.name, str(draft.version)
-        before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
-        try:
-            for member in self._ensembles.members(draft):
-                if not self._registry.serving(member):
-                    await self.load(member)
-            model = self._ensembles.serve(draft, next(self._generations))
-        except Exception as error:
-            raise self._failed(name, version, failure_text(error), before) from error
-        self._registry.put(VersionEntry(name, version, VersionState.READY, model=model))
+    async def _switch(self, before: Model | None, model: Model) -> None:
+        """Enter a model that is served now; take down the one that it replaces."""
+        entry = VersionEntry(model.name, str(model.version), VersionState.READY, model=model)
+        self._registry.put(entry)
         if before is not None:
-            self._ensembles.remove(before)
+            await self._take_down(before)
+
+    async def _take_down(self, model: Model) -> None:
+        if model.format is Format.ENSEMBLE:
+            self._ensembles.remove(model)
+        else:
+            await self._deployments.take_down(model)
+
+    async def _join(self, draft: Draft) -> Model:
+        """Serve an ensemble; its members are loaded before, where they are not served yet."""
+        await self._check_no_cycle(draft, (draft.name,))
+        for member in read_ensemble(draft).members:
+            if not self._registry.serving(member):
+                await self.load(member)
+        return self._ensembles.serve(draft, next(self._generations))
+
+    async def _check_no_cycle(self, draft: Draft, within: tuple[str, ...]) -> None:
+        """Refuse ensembles that contain each other: each load would wait for the other's.
+
+        Raises:
+            RepositoryError: the names that lead back to the first.
+        """
+        for member in read_ensemble(draft).members:
+            if member in within:
+                cycle = " -> ".join((*within, member))
+                key = "ensemble_scheduling.step"
+                raise draft.config.error(key, f"a cycle: {cycle}", "ensembles of other models")
+            found = await self._preparation.found(member)
+            for version in found.versions if found is not None else ():
+                inner = await self._preparation.draft(member, version)
+                if inner.format is Format.ENSEMBLE:
+                    await self._check_no_cycle(inner, (*within, member))
 
     def _serves(self, model: Model) -> bool:
         """True unless the deployment is quarantined: then loading it again starts it afresh."""
@@ -186,12 +208,8 @@ class ModelLifecycle:
 
     async def _remove(self, model: Model) -> None:
         name, version = model.name, str(model.version)
-        if model.format is Format.ENSEMBLE:
-            self._ensembles.remove(model)
-            self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, UNLOADED))
-            return
         self._registry.put(VersionEntry(name, version, VersionState.UNLOADING, model=model))
-        await self._deployments.take_down(model)
+        await self._take_down(model)
         self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, UNLOADED))
 
     def _failed(

@@ -1,54 +1,40 @@
 """The time that ensembles leave to their members."""
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
 from interlace.control.ensembles import member_slos_ms
 from interlace.control.model_preparer import PreparedModel
-from interlace.repository.draft import declared_signature
 from interlace.testing.worlds import line_profile
-from tests.apps.test_graph import FIRST, SECOND, ensemble, model
+from tests.apps.test_graph import FIRST, SECOND, draft, model
 
 
-def draft(slo_ms: float, *steps: str) -> Any:
-    config = ensemble(*steps)
-    provisional = SimpleNamespace(signature=declared_signature(config, 4))
-    return SimpleNamespace(
-        name="app",
-        config=config,
-        terms=SimpleNamespace(slo_ms=slo_ms, rate_rps=None),
-        provisional=lambda: provisional,
-    )
+def prepared(fixed_ms: dict[str, float], row_ms: dict[str, float]) -> dict[str, PreparedModel]:
+    found = {}
+    for name, fixed in fixed_ms.items():
+        member = model(name, {"X": (5,)}, {"Y": (5,)})
+        found[name] = PreparedModel(member, line_profile(name, fixed, row_ms[name]), {})
+    return found
 
 
 def test_members_are_planned_for_what_the_tightest_ensemble_leaves_them() -> None:
-    members = {name: model(name, {"X": (5,)}, {"Y": (5,)}) for name in ("first", "second")}
-    prepared = {
-        name: PreparedModel(members[name], line_profile(name, fixed_ms, 1.0), {})
-        for name, fixed_ms in (("first", 5.0), ("second", 30.0))
-    }
-    key = {name: members[name].key for name in members}
-    drafts = cast(
-        Any, [draft(400.0, FIRST, SECOND), draft(100.0, FIRST, SECOND), draft(1.0, FIRST)]
-    )
-    found = member_slos_ms(drafts, prepared)
-    assert found[key["first"]] + found[key["second"]] <= 100.0 + 1e-6
-    assert found[key["first"]] >= 0.6 * 6.0 and found[key["second"]] >= 0.6 * 31.0
-    assert found[key["second"]] > found[key["first"]]
+    members = prepared({"first": 5.0, "second": 30.0}, {"first": 1.0, "second": 1.0})
+    drafts = [
+        draft(FIRST, SECOND, slo_ms=400.0),
+        draft(FIRST, SECOND, slo_ms=100.0),
+        draft(FIRST, slo_ms=1.0),
+    ]
+    found = member_slos_ms(drafts, members)
+    first, second = (found[one.model.key] for one in members.values())
+    assert first + second <= 100.0 + 1e-6
+    assert first >= 0.6 * 6.0 and second >= 0.6 * 31.0
+    assert second > first
 
 
 def test_an_slo_that_no_split_keeps_is_divided_by_work() -> None:
-    members = {name: model(name, {"X": (5,)}, {"Y": (5,)}) for name in ("first", "second")}
-    prepared = {
-        name: PreparedModel(members[name], line_profile(name, 0.0, row_ms), {})
-        for name, row_ms in (("first", 10.0), ("second", 30.0))
-    }
-    found = member_slos_ms(cast(Any, [draft(4.0, FIRST, SECOND)]), prepared)
-    assert found[members["first"].key] == pytest.approx(1.0)
-    assert found[members["second"].key] == pytest.approx(3.0)
+    members = prepared({"first": 0.0, "second": 0.0}, {"first": 10.0, "second": 30.0})
+    found = member_slos_ms([draft(FIRST, SECOND, slo_ms=4.0)], members)
+    assert list(found.values()) == pytest.approx([1.0, 3.0])
 
 
 def test_members_without_a_profile_are_planned_for_their_own_slo() -> None:
-    assert member_slos_ms(cast(Any, [draft(400.0, FIRST, SECOND)]), {}) == {}
+    assert member_slos_ms([draft(FIRST, SECOND, slo_ms=400.0)], {}) == {}

@@ -4,12 +4,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from bench.attack.repository import write_model
 from tests.serve.server import CRASH, Server
+from tests.serve.test_lifecycle import Shared
 
 _TENSOR = "data_type: TYPE_FP32 dims: [ 4 ] } ]"
 
@@ -32,11 +33,6 @@ def write_ensemble(root: Path, name: str, members: list[str], last: str = "y") -
     (root / name / "interlace.toml").write_text("slo_ms = 30000\n")
 
 
-class Shared(NamedTuple):
-    root: Path
-    server: Server
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Shared]:
     root = tmp_path_factory.mktemp("ensembles")
@@ -48,6 +44,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
     write_ensemble(root, "follows", ["double", "other"])
     write_ensemble(root, "unknown", ["double", "nobody"])
     write_ensemble(root, "open", ["double", "treble"], last="z")
+    write_ensemble(root, "waits", ["double", "late"])
+    write_ensemble(root, "hen", ["egg"])
+    write_ensemble(root, "egg", ["hen"])
     server = Server(root, cache, "--allow-missing", "all")
     try:
         yield Shared(root, server.wait_ready())
@@ -151,3 +150,19 @@ def test_it_follows_its_members(shared: Shared) -> None:
     assert server.call("POST", "/v2/repository/models/follows/unload", {})[0] == 200
     assert server.call("POST", "/v2/repository/models/follows/load", {})[0] == 200
     assert outputs(server.infer("follows")) == [14.0] * 4, "its member was loaded with it"
+
+
+def test_one_whose_member_comes_later_is_served_then(shared: Shared) -> None:
+    server = shared.server
+    assert index(server)["waits"]["state"] == "UNAVAILABLE"
+    write_model(shared.root, "late", factor=11.0)
+    assert server.call("POST", "/v2/repository/models/late/load", {})[0] == 200
+    assert index(server)["waits"]["state"] == "READY"
+    assert outputs(server.infer("waits")) == [22.0] * 4
+
+
+def test_ensembles_that_contain_each_other_are_refused_and_block_no_load(shared: Shared) -> None:
+    for name, other in (("hen", "egg"), ("egg", "hen")):
+        status, body = shared.server.call("POST", f"/v2/repository/models/{name}/load", {})
+        assert status != 200
+        assert f"a cycle: {name} -> {other} -> {name}" in body["error"]

@@ -44,7 +44,7 @@ def write_trace(replay: Replay, path: Path, last_s: float) -> int:
         InputError: the log is damaged.
         UserError: the file cannot be written.
     """
-    trace = _Trace(last_s * 1000.0)
+    trace = _TraceWriter(last_s * 1000.0)
     for step in steps(replay):
         trace.follow(step)
     events = list(trace.events())
@@ -56,7 +56,7 @@ def write_trace(replay: Replay, path: Path, last_s: float) -> int:
     return len(events)
 
 
-class _Trace:
+class _TraceWriter:
     """Collects events of the last ``last_ms``."""
 
     def __init__(self, last_ms: float) -> None:
