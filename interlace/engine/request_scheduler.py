@@ -163,7 +163,11 @@ class RequestScheduler:
         """Reply to a batch's requests, or retry those of a failed batch once."""
         live = self._state.partitions.get(run.partition)
         batch = run.batch
-        running = live.ended(batch.id, now_ms) if live else None
+        running = None
+        if live is not None:
+            running = live.ended(batch.id, now_ms)
+            if live.batch is None:
+                self._state.running_on[live.gpu].pop(live.id, None)
         started_ms = running.started_ms if running else now_ms
         deployed = self._state.models.get(batch.model)
         cold = False
@@ -278,6 +282,7 @@ class RequestScheduler:
             self.fetching.runs(deployed, live.gpu, batch.id, now_ms)
         run = Run(live.gpu, live.id, batch, failures.limit_ms(self._state, live, run_ms))
         running = live.give(run, run_ms, now_ms)
+        self._state.running_on[live.gpu][live.id] = live
         live.starts_ms[launch.model] = now_ms
         live.service_tags.began(launch.model, rows)
         deployed.lost_rows = 0
@@ -333,18 +338,18 @@ class RequestScheduler:
             head = source.head
             if head is None or not deployed.hosts:
                 continue
-            fastest_ms = inf
+            start_ms = deployed.earliest_start_ms(now_ms)
+            if deployed.weights:
+                start_ms = max(start_ms, self.fetching.earliest_ms(deployed, now_ms))
+            soonest_ms, deadline_ms = inf, source.next_deadline_ms
             for share_pct in deployed.shares_pct:
                 run_ms = deployed.estimator.latency_ms(head.rows, share_pct, head.shape)
-                fastest_ms = min(run_ms, fastest_ms)
-            soonest_ms = deployed.earliest_start_ms(now_ms)
-            if deployed.weights:
-                soonest_ms = max(soonest_ms, self.fetching.earliest_ms(deployed, now_ms))
-            soonest_ms += fastest_ms
-            if source.next_deadline_ms >= soonest_ms:
-                continue
-            for request in source.expired(soonest_ms):
-                commands.append(self._expired(request, soonest_ms, now_ms))
+                soonest_ms = min(start_ms + run_ms, soonest_ms)
+                if soonest_ms <= deadline_ms:
+                    break  # as nearly always, at the first
+            else:
+                for request in source.expired(soonest_ms):
+                    commands.append(self._expired(request, soonest_ms, now_ms))
         return commands
 
     def _expired(self, request: Request, end_ms: float, now_ms: float) -> Command:

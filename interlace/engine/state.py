@@ -122,6 +122,7 @@ class EngineState:
     #: turns of each partition
     partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
     turns_of: dict[str, PartitionTurns] = field(default_factory=dict)
+    running_on: dict[str, dict[str, LivePartition]] = field(default_factory=dict)  #: with a batch
     #: partitions and slots of each model, by accelerator
     lanes_on: dict[str, dict[str, list[tuple[LivePartition, Slot]]]] = field(default_factory=dict)
     _indexed: set[str] = field(default_factory=set)  #: the models in these indexes
@@ -252,6 +253,9 @@ class EngineState:
         """Find what is where, so that decisions need not search for it: where that has changed."""
         names = set(self.models)
         known, self.partitions_on = self.partitions_on, there
+        self.running_on = {
+            gpu: {live.id: live for live in places if live.batch} for gpu, places in there.items()
+        }
         for gone in known.keys() - there.keys():
             del self.waiting_on[gone], self.contests_on[gone], self.lanes_on[gone]
         self.turns_of = {

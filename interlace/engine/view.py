@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from interlace.core.hardware import Gpu
@@ -18,6 +18,7 @@ from interlace.policy.view import History, PartitionView, View
 
 #: The queue of a model whose weights are not there.
 _EMPTY: Final = RequestQueue(0)
+_NOTHING: Final[Mapping[str, LivePartition]] = {}
 
 
 class GpuHistory(History):
@@ -64,6 +65,10 @@ class GpuView(View):
     @property
     def partitions(self) -> Sequence[LivePartition]:
         return self._state.partitions_on.get(self.gpu.id, ())
+
+    @property
+    def running(self) -> Collection[LivePartition]:
+        return self._state.running_on.get(self.gpu.id, _NOTHING).values()
 
     def model(self, model: str) -> DeployedModel:
         return self._state.models[model]

@@ -141,8 +141,7 @@ def _crowded_ms(request: Request, host: PartitionView, view: View, now_ms: float
             if place is host and model == request.model:
                 turn_ms = 1000.0 / planned_rows_per_s(slot) / (view.plan.headroom or 1.0)
                 own_ms = rows * place.parts.get(model, 1.0) * turn_ms
-    running = [p for p in host.rivals if p.running is not None]
-    ends = sorted((max(p.free_at_ms, now_ms), p.room_part) for p in running)
+    ends = sorted((max(p.free_at_ms, now_ms), p.room_part) for p in view.running)
     free, at_ms = 1.0 - sum(part for _, part in ends), now_ms
     for end_ms, part in ends:
         done_ms = free * (end_ms - at_ms)

@@ -30,11 +30,13 @@ def rows_in_time(
     rows: int, model: ModelView, head: Request, share_pct: int, budget_ms: float
 ) -> int:
     """The largest batch of at most ``rows`` within the budget, and at least the head's rows."""
+    if rows <= head.rows:
+        return head.rows
     shape = head.shape
     budget_ms -= _ROUNDING_MS
     if model.latency_ms(rows, share_pct, shape) <= budget_ms:
-        return max(rows, head.rows)
-    low, high = head.rows, max(rows, head.rows)
+        return rows
+    low, high = head.rows, rows
     while high - low > 1:
         middle = (low + high) // 2
         if model.latency_ms(middle, share_pct, shape) <= budget_ms:

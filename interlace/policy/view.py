@@ -7,7 +7,7 @@ partition. All of it is live and read-only, and must not be kept after the call.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan, Slot
@@ -156,6 +156,9 @@ class View:
     @property
     @abstractmethod
     def partitions(self) -> Sequence[PartitionView]: ...
+    @property
+    @abstractmethod
+    def running(self) -> Collection[PartitionView]: ...  #: those where a batch runs now
     @abstractmethod
     def model(self, model: str) -> ModelView: ...
     @abstractmethod

@@ -27,6 +27,9 @@ _REST: Final = 4
 _YIELDS: Final = 0.5
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-6
+_NOTHING: Final = Dispatch()
+#: A model that waits, with partitions and its slots there.
+_Lanes = tuple[str, Sequence[tuple[PartitionView, Slot]]]
 
 
 class _Use(NamedTuple):
@@ -82,16 +85,33 @@ class _WaitingModel(NamedTuple):
     yields_ms: float
 
 
-class _Waiting(NamedTuple):
-    """A claim, and all there are.
+class _Claims:
+    """The claims at one decision: of models that find room, in order of service, and of others.
 
-    Of those models in ``begun`` a batch begins now; those in ``yielding`` left room for others.
+    Of models in ``begun`` a batch begins now; those in ``yielding`` left room for others.
     """
 
-    claim: _WaitingModel
-    claims: Sequence[_WaitingModel]
-    begun: set[str]
-    yielding: set[str]
+    def __init__(
+        self, able: Sequence[_Lanes], blocked: Sequence[_Lanes], view: View, now_ms: float
+    ):
+        self.able = [_claim(name, places, view, now_ms) for name, places in able]
+        if len(able) + len(blocked) > 1:
+            _order(self.able, view)
+        self.begun: set[str] = set()
+        self.yielding: set[str] = set()
+        self._every: list[_WaitingModel] | None = None
+        self._blocked = blocked
+        self._view = view
+        self._now_ms = now_ms
+
+    @property
+    def every(self) -> Sequence[_WaitingModel]:
+        """All of them. Most decisions begin nothing, so the others are not worked out before."""
+        if self._every is None:
+            blocked = [_claim(*lanes, self._view, self._now_ms) for lanes in self._blocked]
+            _order(blocked, self._view)
+            self._every = [*self.able, *blocked]
+        return self._every
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +144,22 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
     """
     whole = view.gpu.room
     busy = _Busy(_uses(view, now_ms), whole)
-    claims = _ordered(_claims(busy, view, now_ms), view)
+    able, blocked = _lanes(busy, view, now_ms)
+    if not able:
+        return _NOTHING
+    claims = _Claims(able, blocked, view, now_ms)
     launches: list[Launch] = []
     drops: list[Drop] = []
-    begun: set[str] = set()
     given: set[str] = set()
-    yielding: set[str] = set()
     wake_ms: float | None = None
-    for claim in claims:
-        waiting = _Waiting(claim, claims, begun, yielding)
-        found = _launch(waiting, busy, given, view, now_ms)
+    for claim in claims.able:
+        found = _launch(claim, claims, busy, given, view, now_ms)
         if found is None:
-            if claim.model in yielding:
+            if claim.model in claims.yielding:
                 wake_ms = min(claim.yields_ms, wake_ms or inf)
             continue
         launch, dropped, use = found
-        begun.add(claim.model)
+        claims.begun.add(claim.model)
         given.add(launch.partition)
         others = [one for one in busy.uses if one.partition != use.partition]
         busy = _Busy([*others, use], whole)
@@ -150,23 +170,29 @@ def side_by_side(view: View, now_ms: float) -> Dispatch:
 
 
 def _uses(view: View, now_ms: float) -> list[_Use]:
-    return [
-        _Use(max(p.free_at_ms, now_ms), p.room, p.units_mask, p.id)
-        for p in view.partitions
-        if p.running is not None
-    ]
+    return [_Use(max(p.free_at_ms, now_ms), p.room, p.units_mask, p.id) for p in view.running]
 
 
-def _claims(busy: _Busy, view: View, now_ms: float) -> list[_WaitingModel]:
-    """The models that wait, each with the lanes that take a batch now; none if none has room."""
-    lanes: dict[str, list[tuple[PartitionView, Slot]]] = {}
-    room = False
+def _lanes(busy: _Busy, view: View, now_ms: float) -> tuple[list[_Lanes], list[_Lanes]]:
+    """The models that wait, each with the lanes that take a batch now: with room for one, without.
+
+    All are without if the accelerator is full.
+    """
+    able: list[_Lanes] = []
+    blocked: list[_Lanes] = []
+    if busy.free <= 0 and not view.gpu.ahead_ms:
+        return able, blocked
     for name, hosts in view.waiting_lanes():
         taking = [lane for lane in hosts if lane[0].takes(now_ms)]
-        if taking:
-            lanes[name] = taking
-            room = room or any(busy.fits(place) for place, _ in taking)
-    return [_claim(name, places, view, now_ms) for name, places in lanes.items()] if room else []
+        if not taking:
+            continue
+        for place, _ in taking:
+            if busy.fits(place):
+                able.append((name, taking))
+                break
+        else:
+            blocked.append((name, taking))
+    return able, blocked
 
 
 def _claim(
@@ -200,11 +226,11 @@ def _by_end(one: tuple[float, int, str, PartitionView, Slot]) -> tuple[float, in
     return one[:3]
 
 
-def _ordered(claims: list[_WaitingModel], view: View) -> list[_WaitingModel]:
-    """Claims in order of service; one that is owed a batch is due before all of its priority."""
+def _order(claims: list[_WaitingModel], view: View) -> None:
+    """Sort claims by who is served first; one that is owed a batch is due before its priority."""
     claims.sort(key=_urgency)
-    if len(claims) < 2:
-        return claims
+    if not claims:
+        return
     lags_ms = claims[0].lanes[0][0].lags_ms
     for index, claim in enumerate(claims):
         slot, lag_ms = claim.lanes[0][1], lags_ms.get(claim.model, 0.0)
@@ -216,7 +242,6 @@ def _ordered(claims: list[_WaitingModel], view: View) -> list[_WaitingModel]:
             turn = _FAMISHED if famished(slot, lost_rows) else _STARVED
             claims[index] = claim._replace(turn=turn, yields_ms=-inf)
     claims.sort(key=_urgency)
-    return claims
 
 
 def _urgency(claim: _WaitingModel) -> tuple[int, int, float, float, str]:
@@ -224,16 +249,20 @@ def _urgency(claim: _WaitingModel) -> tuple[int, int, float, float, str]:
 
 
 def _launch(
-    waiting: _Waiting, busy: _Busy, given: set[str], view: View, now_ms: float
+    claim: _WaitingModel,
+    claims: _Claims,
+    busy: _Busy,
+    given: set[str],
+    view: View,
+    now_ms: float,
 ) -> tuple[Launch, int, _Use] | None:
     """The batch that the claim may begin now, how many of its oldest are given up for it."""
-    claim = waiting.claim
     for place, slot in claim.lanes:
         if place.id in given or not busy.fits(place):
             continue
         # Whatever the batch, it is not shorter: most that yield are found so, and cost no more.
         if now_ms < claim.yields_ms and place.room + place.kept_room > busy.free:
-            waiting.yielding.add(claim.model)
+            claims.yielding.add(claim.model)
             continue
         queue, model, head = view.queue(claim.model), view.model(claim.model), claim.head
         at_ms = start_ms(place, now_ms)
@@ -247,9 +276,9 @@ def _launch(
             continue  # too slow a lane: a faster one may have room in time
         use = _Use(end_ms, place.room, place.units_mask, place.id)
         if now_ms < claim.yields_ms and not _leaves_room(use, busy, place.tight, now_ms):
-            waiting.yielding.add(claim.model)
+            claims.yielding.add(claim.model)
             continue
-        if _passes(waiting, use, busy.uses, view, now_ms):
+        if _passes(claim, claims, use, busy.uses, view, now_ms):
             return Launch(place.id, claim.model, rows), dropped, use
     return None
 
@@ -259,16 +288,22 @@ def _leaves_room(use: _Use, busy: _Busy, tight: Sequence[tuple[float, int]], now
     return use.room + kept_room(tight, use.until_ms - now_ms) <= busy.free
 
 
-def _passes(waiting: _Waiting, use: _Use, uses: Sequence[_Use], view: View, now_ms: float) -> bool:
+def _passes(
+    claim: _WaitingModel,
+    claims: _Claims,
+    use: _Use,
+    uses: Sequence[_Use],
+    view: View,
+    now_ms: float,
+) -> bool:
     """True if every claim of a nearer deadline that can begin in time still can afterwards.
 
     One that is overdue can begin no later than before; one that is only owed a batch may be passed.
     """
-    claim = waiting.claim
     before = sorted(uses)
     after = sorted([*(one for one in uses if one.partition != use.partition), use])
-    for other in waiting.claims:
-        if other is claim or other.model in waiting.begun:
+    for other in claims.every:
+        if other is claim or other.model in claims.begun:
             continue
         if claim.priority <= other.priority and not _goes_before(other, claim):
             continue
