@@ -17,12 +17,13 @@ FIGURES = {
     "alone_p99_ms": ("alone", "p99_ms"),
     "half_p50_ms": ("half", "p50_ms"),
     "half_p99_ms": ("half", "p99_ms"),
+    "half_lag_p99_ms": ("half", "lag_p99_ms"),
 }
 
 
 #: The file that repetitions are appended to.
 FILE: Final = "peers.jsonl"
-_HEADS: Final = ("server", "wire", "max req/s", "alone p50 / p99 ms", "half p50 / p99 ms")
+_HEADS: Final = ("server", "wire", "max req/s", "alone p50 / p99 ms", "half p50 / p99 / lag p99 ms")
 
 
 def summarise(
@@ -61,8 +62,10 @@ def by_key(rows: list[Row]) -> dict[Key, list[Row]]:
 
 def value(row: Row, figure: str) -> float | None:
     part, name = FIGURES[figure]
-    found = (row[part] or {}).get(name)
-    return None if found is None else float(found)
+    measured = row[part] or {}
+    if measured.get("void"):
+        return None  # the generator was late, not the server
+    return None if (found := measured.get(name)) is None else float(found)
 
 
 def summary(rows: list[Row]) -> Row:
@@ -114,8 +117,9 @@ def table(figures: list[Row], model: str) -> Table:
         rate = row["full_rps"]
         found = [f"{rate['median']:.0f} ({rate['min']:.0f}-{rate['max']:.0f})"]
         for part in ("alone", "half"):
-            pair = [row[f"{part}_{p}_ms"] for p in ("p50", "p99")]
-            found.append(" / ".join("-" if v is None else f"{v['median']:.2f}" for v in pair))
+            shown = [row.get(f"{part}_{one}_ms") for one in ("p50", "p99", "lag_p99")]
+            texts = ["-" if one is None else f"{one['median']:.2f}" for one in shown]
+            found.append(" / ".join(texts if part == "half" else texts[:2]))
         cells.append((row["peer"], row["proto"], *found))
     return Table(_HEADS, cells, model)
 

@@ -14,8 +14,23 @@ from hypothesis import strategies as st
 
 from bench.harness.closed_loop import closed_loop
 from interlace.load.call import Call, EncodedCall, pack
-from interlace.load.open_loop import Arrival, ArrivalProcess, OpenLoop, poisson, send_times
-from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
+from interlace.load.open_loop import (
+    Arrival,
+    ArrivalProcess,
+    OpenLoop,
+    open_loop,
+    poisson,
+    send_times,
+)
+from interlace.load.result import (
+    UNANSWERED,
+    CallSample,
+    LoadRun,
+    figures,
+    goodput_rps,
+    lagged,
+    percentile,
+)
 
 
 @contextmanager
@@ -74,6 +89,13 @@ def test_open_loop_answers_every_arrival(chunked: bool) -> None:
     assert figures(run)["statuses"] == {"200": len(poisson([100.0], 0.5, 1))}
 
 
+def test_what_is_sent_while_all_is_cold_is_left_out() -> None:
+    with server() as call:
+        run = open_loop(call, 200.0, 0.3)
+    assert 30 < len(run.samples) < 100 and min(one.due_s for one in run.samples) >= 0.3
+    assert figures(run)["lag_p99_ms"] is not None
+
+
 def test_latency_counts_from_when_a_call_was_due() -> None:
     """One connection, 50 ms a call, all due at once: the waiting is the caller's, so it counts."""
     with server(delay_s=0.05) as call:
@@ -114,6 +136,11 @@ def test_figures() -> None:
     assert (result["ok"], result["rps"], result["statuses"]) == (100, 50.0, {"200": 100, "503": 1})
     assert result["p50_ms"] == pytest.approx(51, abs=1) and result["max_ms"] == 100
     assert goodput_rps(samples, 10.0, 2.0) == 5.0
+    assert result["lag_p99_ms"] is None and not lagged(result)
+    late = [CallSample(0, 1.0, 0.01, 200, sent_s=1.004), CallSample(0, 1.0, 9.0, 200, 9.0, True)]
+    assert figures(LoadRun(late, 2.0, 0.5))["lag_p99_ms"] == 4.0
+    assert lagged({"lag_p99_ms": 4.0, "p99_ms": 10.0})
+    assert not lagged({"lag_p99_ms": 2.0, "p99_ms": 10.0})
     assert percentile([], 50) is None
 
 

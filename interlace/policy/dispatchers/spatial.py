@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
@@ -32,7 +32,8 @@ _NOTHING: Final = Dispatch()
 _Lanes = tuple[str, Sequence[tuple[PartitionView, Slot]]]
 
 
-class _Use(NamedTuple):
+@dataclass(slots=True)
+class _Use:
     """Room of the accelerator (``Gpu.room``) that a partition has until it ends, and its units."""
 
     until_ms: float
@@ -67,7 +68,8 @@ class _Busy:
         return place.room <= free and not place.units_mask & units
 
 
-class _WaitingModel(NamedTuple):
+@dataclass(slots=True)
+class _WaitingModel:
     """A model's head and the lanes that could run it now, the fastest first.
 
     ``latest_ms`` is when it must begin in the first of them, ``yields_ms`` until when it leaves
@@ -232,20 +234,20 @@ def _order(claims: list[_WaitingModel], view: View) -> None:
     if not claims:
         return
     lags_ms = claims[0].lanes[0][0].lags_ms
-    for index, claim in enumerate(claims):
+    for claim in claims:
         slot, lag_ms = claim.lanes[0][1], lags_ms.get(claim.model, 0.0)
         lost_rows = view.model(claim.model).lost_rows
         if lag_ms >= owed_ms(slot):
-            turn = _OVERDUE if lag_ms >= overdue_ms(slot) else _OWED
-            claims[index] = claim._replace(turn=turn, ahead_ms=-lag_ms, yields_ms=-inf)
+            claim.turn = _OVERDUE if lag_ms >= overdue_ms(slot) else _OWED
+            claim.ahead_ms, claim.yields_ms = -lag_ms, -inf
         elif starved(slot, lost_rows):
-            turn = _FAMISHED if famished(slot, lost_rows) else _STARVED
-            claims[index] = claim._replace(turn=turn, yields_ms=-inf)
+            claim.turn = _FAMISHED if famished(slot, lost_rows) else _STARVED
+            claim.yields_ms = -inf
     claims.sort(key=_urgency)
 
 
 def _urgency(claim: _WaitingModel) -> tuple[int, int, float, float, str]:
-    return claim[:5]
+    return claim.priority, claim.turn, claim.ahead_ms, claim.latest_ms, claim.model
 
 
 def _launch(
@@ -300,8 +302,9 @@ def _passes(
 
     One that is overdue can begin no later than before; one that is only owed a batch may be passed.
     """
-    before = sorted(uses)
-    after = sorted([*(one for one in uses if one.partition != use.partition), use])
+    before = sorted(uses, key=_by_use_end)
+    after = [*(one for one in uses if one.partition != use.partition), use]
+    after.sort(key=_by_use_end)
     for other in claims.every:
         if other is claim or other.model in claims.begun:
             continue
@@ -314,6 +317,10 @@ def _passes(
         if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
             return False
     return True
+
+
+def _by_use_end(use: _Use) -> float:
+    return use.until_ms
 
 
 def _goes_before(one: _WaitingModel, other: _WaitingModel) -> bool:
