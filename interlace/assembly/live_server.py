@@ -64,6 +64,7 @@ from interlace.server.http.request_head import Origins, loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.limits import GrpcLimits, HttpLimits
+from interlace.server.loop_delay import LoopDelay
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.statistics import Metrics
@@ -177,7 +178,8 @@ class LiveServer:
             ],
         )
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
-        self._core_wait = RunDelay(loop)
+        self._core_wait, self._loop_wait = RunDelay(loop), RunDelay(loop)
+        self._loop_delay = LoopDelay(loop, self._loop_wait.ms)
         self.apps = AppRuntime(
             self.runtime,
             lambda name, version: self.table.resolve(name, version).model,
@@ -253,6 +255,7 @@ class LiveServer:
             self.registry,
             lambda: self.plane.in_flight,
             lambda: self.connections,
+            self._loop_delay.delays,
         )
         admin = AdminApi(
             self.plane,
@@ -364,7 +367,9 @@ class LiveServer:
             task.cancel()
         self.grpc.close()
         self.devices.close()
+        self._loop_delay.close()
         self._core_wait.close()
+        self._loop_wait.close()
         if self._log is not None:
             self._log.close()
         self._planner.shutdown(wait=False, cancel_futures=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from interlace.control.registry import VersionRegistry
 from interlace.engine.snapshot import EngineSnapshot, WeightsSnapshot
+from interlace.server.model_table import Duration
 from interlace.server.statistics import CpuGauges, ModelGauges, ServerSnapshot
 from interlace.shm.arena import Arena
 
@@ -64,6 +65,7 @@ class SnapshotSource:
     _registry: VersionRegistry
     _in_flight: Callable[[], int]
     _connections: Callable[[], int]
+    _loop_delays: Duration
     _processor: _Processor = field(default_factory=_Processor)
 
     def snapshot(self) -> ServerSnapshot:
@@ -82,6 +84,7 @@ class SnapshotSource:
             connections=self._connections(),
             arena_used_bytes=self._arena.used_bytes,
             arena_size_bytes=self._arena.size_bytes,
+            loop_delays=self._loop_delays,
             cpu=self._processor.look(),
         )
 

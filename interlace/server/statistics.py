@@ -131,6 +131,7 @@ class ServerSnapshot:
     connections: int = 0
     arena_used_bytes: int = 0
     arena_size_bytes: int = 0
+    loop_delays: Duration = field(default_factory=Duration)
     cpu: CpuGauges | None = None
     gpus: tuple[GpuGauges, ...] = ()
 
@@ -241,6 +242,7 @@ _FAMILIES: Final = (
     ("interlace_connections", "gauge", "HTTP connections open"),
     ("interlace_arena_used_bytes", "gauge", "Shared memory holding request bodies"),
     ("interlace_arena_size_bytes", "gauge", "Shared memory that request bodies may use"),
+    ("interlace_loop_delay_ms", "histogram", "How late timers of the server's loop run, in ms"),
     ("nv_cpu_utilization", "gauge", "Use of all processors, 0 to 1"),
     ("nv_cpu_memory_total_bytes", "gauge", "Memory of the machine"),
     ("nv_cpu_memory_used_bytes", "gauge", "Memory in use"),
@@ -363,6 +365,7 @@ def _add_server(page: MetricsPage, snapshot: ServerSnapshot) -> None:
     page.add("interlace_connections", snapshot.connections)
     page.add("interlace_arena_used_bytes", snapshot.arena_used_bytes)
     page.add("interlace_arena_size_bytes", snapshot.arena_size_bytes)
+    page.add_histogram("interlace_loop_delay_ms", snapshot.loop_delays, {}, US_PER_MS)
 
 
 def _add_cpu(page: MetricsPage, cpu: CpuGauges) -> None:

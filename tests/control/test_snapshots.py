@@ -9,6 +9,7 @@ from interlace.control import snapshots
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.core.plan import Slot
+from interlace.server.model_table import Duration
 
 COUNT = 20
 
@@ -36,7 +37,12 @@ def test_the_plan_is_gone_through_once_for_all_models(monkeypatch: pytest.Monkey
     )
     arena = SimpleNamespace(used_bytes=0, size_bytes=0)
     source = SnapshotSource(
-        lambda: cast(Any, engine), cast(Any, arena), VersionRegistry(), lambda: 0, lambda: 0
+        lambda: cast(Any, engine),
+        cast(Any, arena),
+        VersionRegistry(),
+        lambda: 0,
+        lambda: 0,
+        Duration(),
     )
     found = source.snapshot().models
     assert len(asked) == 1
