@@ -72,11 +72,17 @@ class FleetFiles:
     def routes(self) -> list[Route]:
         """Which models there are, and their files; both need the node key."""
         return [
-            Route("/v2/fleet/models", respond={"GET": self._listed}, access=Access.ORDER),
+            Route(
+                "/v2/fleet/models",
+                respond={"GET": self._listed},
+                access=Access.ORDER,
+                title="The fleet's models and their files",
+            ),
             Route(
                 "/v2/fleet/files/{digest}/{block}",
                 respond={"GET": self._block},
                 access=Access.ORDER,
+                title="A block of a model's file",
             ),
         ]
 

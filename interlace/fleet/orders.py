@@ -19,13 +19,13 @@ from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Ro
 Form = TypeVar("Form")
 
 
-class _NodeOrder(msgspec.Struct, forbid_unknown_fields=True):
+class NodeOrder(msgspec.Struct, forbid_unknown_fields=True):
     """The node that an order is about."""
 
     node: str
 
 
-class _PlanQuestion(msgspec.Struct, forbid_unknown_fields=True):
+class PlanQuestion(msgspec.Struct, forbid_unknown_fields=True):
     """Other requests/s of some models, and nodes to do without."""
 
     rates: dict[str, Annotated[float, msgspec.Meta(ge=0.0)]] = {}
@@ -74,19 +74,24 @@ def fleet_routes(
         "drain": drain, "undrain": undrain, "add": add, "remove": remove,
     }  # fmt: skip
     return [
-        Route("/v2/fleet", respond={"GET": status}),
+        Route("/v2/fleet", respond={"GET": status}, title="State of the fleet"),
         *(
-            Route(f"/v2/fleet/{name}", respond={"POST": _about_one(do)}, access=Access.CHANGE)
+            _order(name, _about_one(do), f"{name.capitalize()} a node", NodeOrder)
             for name, do in orders.items()
         ),
-        Route("/v2/fleet/plan", respond={"POST": _plan_of(service)}, access=Access.CHANGE),
-        Route("/v2/fleet/down", respond={"POST": down}, access=Access.CHANGE),
+        _order("plan", _plan_of(service), "What would be planned", PlanQuestion),
+        _order("down", down, "Withdraw all, then end"),
     ]
+
+
+def _order(name: str, respond: Respond, title: str, body: type | None = None) -> Route:
+    path, access = f"/v2/fleet/{name}", Access.CHANGE
+    return Route(path, respond={"POST": respond}, access=access, title=title, body=body)
 
 
 def _plan_of(service: Callable[[], FleetService]) -> Respond:
     async def respond(asked: AdminRequest) -> HttpResponse:
-        question = _read(asked, _PlanQuestion)
+        question = _read(asked, PlanQuestion)
         rates = {model: as_rows_per_s(rate) for model, rate in question.rates.items()}
         return HttpResponse(msgspec.json.encode(await service().plan(rates, question.without)))
 
@@ -95,7 +100,7 @@ def _plan_of(service: Callable[[], FleetService]) -> Respond:
 
 def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
     async def respond(asked: AdminRequest) -> HttpResponse:
-        return _said(await do(_read(asked, _NodeOrder).node))
+        return _said(await do(_read(asked, NodeOrder).node))
 
     return respond
 

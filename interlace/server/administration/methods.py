@@ -8,6 +8,7 @@ the form of Triton's JSON.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -156,7 +157,8 @@ class AdminMethod(Generic[Asked]):
     ``rpc`` is gRPC's path, and ``field`` the field of its reply that takes the result (empty: the
     result is the reply). ``verbs`` and ``paths`` are HTTP's: a segment ``{field}`` of a path is
     that field of the request, the members of the JSON body are the other fields; ``body`` names
-    the field that takes the whole body instead.
+    the field that takes the whole body instead. ``about`` says what is answered, where ``rpc`` does
+    not.
     """
 
     request: type[Asked]
@@ -167,6 +169,13 @@ class AdminMethod(Generic[Asked]):
     paths: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ("GET",)
     body: str = ""
+    about: str = ""
+
+    @property
+    def title(self) -> str:
+        """What is answered, in words."""
+        words = re.findall("[A-Z][a-z]+", self.rpc.rpartition("/")[2])
+        return self.about or " ".join(words).capitalize()
 
     def call(self, api: AdminAnswers, fields: Mapping[str, Any]) -> object | Awaitable[object]:
         """Answer a request whose fields came as plain values; unknown ones are ignored.
@@ -201,8 +210,10 @@ def _get(
     *paths: str,
     access: Access = Access.USE,
     field: str = "",
+    about: str = "",
 ) -> AdminMethod[Any]:
-    return AdminMethod(request, answer, rpc and _RPC + rpc, access, field, paths)
+    rpc = rpc and _RPC + rpc
+    return AdminMethod(request, answer, rpc, access, field, paths, about=about)
 
 
 def _post(
@@ -234,7 +245,13 @@ def _register(api: AdminAnswers, asked: RegisterRequest) -> None:
 _probe = partial(_get, access=Access.PROBE)
 
 HEALTH_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    _probe(NoRequest, lambda api, asked: {"name": "interlace", "live": True}, "", "/"),
+    _probe(
+        NoRequest,
+        lambda api, asked: {"name": "interlace", "live": True},
+        "",
+        "/",
+        about="That this is Interlace",
+    ),
     _probe(NoRequest, lambda api, asked: {"live": True}, "ServerLive", "/v2/health/live"),
     _probe(NoRequest, lambda api, asked: {"ready": api.ready()}, "ServerReady", "/v2/health/ready"),
     _probe(ModelRequest, _model_ready, "ModelReady", f"{_MODEL}/ready", f"{_VERSION}/ready"),
@@ -244,8 +261,11 @@ HEALTH_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
 
 _MODEL_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
     _get(NoRequest, lambda api, asked: api.server_metadata(), "ServerMetadata", "/v2"),
-    _get(NoRequest, lambda api, asked: api.models(), "", "/v2/models"),
-    _get(NoRequest, lambda api, asked: api.node_state(), "", "/v2/node/state"),
+    _get(NoRequest, lambda api, asked: api.models(), "", "/v2/models", about="Models served"),
+    _get(
+        NoRequest, lambda api, asked: api.node_state(), "", "/v2/node/state",
+        about="State of this node, for routers and controllers",
+    ),
     _get(
         ModelRequest, lambda api, asked: api.model_metadata(asked.name, asked.version),
         "ModelMetadata", _MODEL, _VERSION,

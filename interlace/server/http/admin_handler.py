@@ -66,17 +66,32 @@ def node_routes(
         have(_read(asked.body, FilesOrder))
         return HttpResponse(b"{}")
 
+    order = Access.ORDER
     return [
-        Route("/v2/node", respond={"GET": described_to}),
-        Route("/v2/node/models", respond={"GET": at_hand}),
-        Route("/v2/node/files", respond={"POST": files}, access=Access.ORDER),
+        Route("/v2/node", respond={"GET": described_to}, title="What this node is"),
+        Route("/v2/node/models", respond={"GET": at_hand}, title="Models that it could serve"),
+        Route(
+            "/v2/node/files",
+            respond={"POST": files},
+            access=order,
+            title="Fetch model files",
+            body=FilesOrder,
+        ),
         Route(
             "/v2/node/assignment",
             RouteKind.PLAN,
             respond={"GET": told, "POST": assigned},
-            access=Access.ORDER,
+            access=order,
+            title="This node's part of the fleet's plan",
+            body=Assignment,
         ),
-        Route("/v2/node/drain", respond={"POST": drained}, access=Access.ORDER),
+        Route(
+            "/v2/node/drain",
+            respond={"POST": drained},
+            access=order,
+            title="Serve nothing anew",
+            body=DrainOrder,
+        ),
     ]
 
 
@@ -109,6 +124,7 @@ def metrics_route(render: Callable[[], str]) -> Route:
     return Route(
         "/metrics",
         respond={"GET": lambda asked: HttpResponse(render().encode("ascii"), media=METRICS_MEDIA)},
+        title="Metrics for Prometheus",
     )
 
 
@@ -125,7 +141,9 @@ def _route(api: AdminAnswers, method: AdminMethod[Any], path: str) -> Route:
         return _response(method, await result)
 
     kind = RouteKind.LOAD if method.rpc.endswith("ModelLoad") else RouteKind.ADMIN
-    return Route(path, kind, dict.fromkeys(method.verbs, respond), method.access)
+    verbs = dict.fromkeys(method.verbs, respond)
+    body = None if method.body or "POST" not in verbs else method.request
+    return Route(path, kind, verbs, method.access, title=method.title, body=body)
 
 
 def _response(method: AdminMethod[Any], result: object) -> HttpResponse:

@@ -25,27 +25,33 @@ _KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
 _NONE: Final[Mapping[str, Parameter]] = {}
 
 
-class _Input(msgspec.Struct):
+class InferenceInput(msgspec.Struct):
+    """A tensor; without ``data`` its bytes follow the JSON, or lie in shared memory."""
+
     name: str
     shape: list[int]
     datatype: str
     parameters: dict[str, Parameter] | None = None
-    data: msgspec.Raw = msgspec.Raw()
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # a description has no default
 
 
-class _Output(msgspec.Struct):
+class InferenceOutput(msgspec.Struct):
+    """An output that is wanted."""
+
     name: str
     parameters: dict[str, Parameter] | None = None
 
 
-class _InferenceRequest(msgspec.Struct):
-    inputs: list[_Input]
+class InferenceBody(msgspec.Struct):
+    """The JSON part of an inference request of KServe v2."""
+
+    inputs: list[InferenceInput]
     id: str = ""
     parameters: dict[str, Parameter] | None = None
-    outputs: list[_Output] | None = None
+    outputs: list[InferenceOutput] | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(_InferenceRequest)
+_decoder: Final = msgspec.json.Decoder(InferenceBody)
 
 
 def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
@@ -74,7 +80,7 @@ def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest
     return DecodedRequest(request.id, tuple(sources), targets, parameters)
 
 
-def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
+def _source(given: InferenceInput, offset: int, has_header: bool) -> InputSource:
     name, shape = given.name, tuple(given.shape)
     if given.datatype not in _KNOWN:
         raise bad_input(
@@ -108,7 +114,7 @@ def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
     return InputSource(name, given.datatype, shape, 0, len(packed), packed)
 
 
-def _target(given: _Output) -> OutputTarget:
+def _target(given: InferenceOutput) -> OutputTarget:
     parameters = given.parameters or _NONE
     where = f"output '{given.name}'"
     return OutputTarget(

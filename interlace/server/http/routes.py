@@ -39,7 +39,8 @@ class Route:
     """One path. ``pattern`` has ``{field}`` where a name stands; ``access`` is the key it needs.
 
     ``respond`` holds the methods of an administrative route; the other kinds take POST.
-    ``stream`` marks an inference route that answers as server-sent events.
+    ``stream`` marks an inference route that answers as server-sent events. ``title`` and the form
+    of a POST's JSON, ``body``, are for the description of routes (``openapi``).
     """
 
     pattern: str
@@ -47,6 +48,8 @@ class Route:
     respond: Mapping[str, Respond] = field(default_factory=dict)
     access: Access = Access.USE
     stream: bool = False
+    title: str = ""
+    body: type | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from interlace.server.api_keys import ApiKeys
 from interlace.server.http.admin_handler import AdminHandler, admin_routes, metrics_route
 from interlace.server.http.connection import HttpConnection, ServerState
 from interlace.server.http.exchange import InferenceFront, RequestHandler
+from interlace.server.http.openapi import with_description
 from interlace.server.http.request_head import Origins, RequestHeadReader
 from interlace.server.http.routes import Route, RouteTable
 from interlace.server.http.timeouts import ConnectionTimeouts
@@ -25,7 +26,10 @@ TRIM_BYTES: Final = 16 * MIB
 
 
 class HttpServer:
-    """One set of routes on any number of addresses. Lives on the running asyncio loop."""
+    """One set of routes, and their description, on any number of addresses.
+
+    Lives on the running asyncio loop.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,8 @@ class HttpServer:
         handlers: dict[RouteKind, RequestHandler] = dict.fromkeys(orders, admin)
         if inference is not None:
             handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
-        reader = RequestHeadReader(RouteTable(routes), self._limits, keys, origins)
+        table = RouteTable(with_description(routes))
+        reader = RequestHeadReader(table, self._limits, keys, origins)
         self._state = ServerState(reader, handlers, inference, self._limits)
         self._inference = inference
         self._trims = trims
@@ -116,14 +121,22 @@ class HttpServer:
             self._inference.arena.trim_next(TRIM_BYTES)
 
 
+_PLAIN: Final = "with plain JSON values"
+
+
 def inference_routes() -> list[Route]:
     """Inference and generation, with and without a version."""
     routes = []
     for prefix in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         routes += [
-            Route(f"{prefix}/infer", RouteKind.INFER),
-            Route(f"{prefix}/generate", RouteKind.GENERATE),
-            Route(f"{prefix}/generate_stream", RouteKind.GENERATE, stream=True),
+            Route(f"{prefix}/infer", RouteKind.INFER, title="Infer"),
+            Route(f"{prefix}/generate", RouteKind.GENERATE, title=f"Infer, {_PLAIN}"),
+            Route(
+                f"{prefix}/generate_stream",
+                RouteKind.GENERATE,
+                stream=True,
+                title=f"Infer, {_PLAIN} and an event for the answer",
+            ),
         ]
     return routes
 

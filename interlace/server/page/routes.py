@@ -292,10 +292,10 @@ def page_routes(
         return HttpResponse(await ask(question))
 
     return [
-        Route("/", respond={"GET": page}, access=Access.PROBE),
-        Route("/page/about", respond={"GET": told}),
-        Route("/page/now", respond={"GET": frame}),
-        Route("/page/ask", respond={"POST": answer}),
+        Route("/", respond={"GET": page}, access=Access.PROBE, title="The page"),
+        Route("/page/about", respond={"GET": told}, title="What the page is of"),
+        Route("/page/now", respond={"GET": frame}, title="What it draws now"),
+        Route("/page/ask", respond={"POST": answer}, title="Answer a question by a command"),
     ]
 
 
