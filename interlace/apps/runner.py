@@ -47,6 +47,8 @@ class AppRuntime:
         self.runtime = runtime
         self.find = find
         self.on_step = on_step
+        #: hears of a request of an app, and of each one that it makes for a step
+        self.on_asked: Callable[[Request, Request], None] = lambda whole, step: None
         self.memory = memory
         self.held_bytes = 0
         self._intermediate_bytes = intermediate_bytes
@@ -211,6 +213,7 @@ class _AppRequest:
                 self._parts_ended(place, model, len(requests) - number)
                 return
             self.running[place, number] = request
+            self.owner.on_asked(self.request, request)
             heard = partial(self._heard, place, number, model)
             self.owner.submit(request, heard, self._too_long)
 

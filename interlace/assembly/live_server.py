@@ -34,6 +34,7 @@ from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.model import Model, TrustedModels
 from interlace.core.node import Assignment, NodeDescription, Revision, check_node_name
+from interlace.core.request import Reply
 from interlace.core.tables import counted
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
@@ -67,6 +68,7 @@ from interlace.server.limits import GrpcLimits, HttpLimits
 from interlace.server.loop_delay import LoopDelay
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
+from interlace.server.spans import exported_spans
 from interlace.server.statistics import Metrics
 from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import Arena, ArenaMap
@@ -90,7 +92,8 @@ class ServeOptions:
     ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
     commas; else all of a folder that was given, and none that are fetched. The server is ready
     without models that cannot be served only if ``allow_missing`` names them, or "all"; with
-    ``exit_on_error`` it ends if another cannot.
+    ``exit_on_error`` it ends if another cannot. Spans of requests are sent to the collector at the
+    URL ``otlp`` (OpenTelemetry, the extra ``otel``).
     """
 
     api_key: str = ""
@@ -110,6 +113,7 @@ class ServeOptions:
     trust_models: str = ""
     allow_missing: tuple[str, ...] = ()
     exit_on_error: bool = False
+    otlp: str = ""
 
     def __post_init__(self) -> None:
         if self.assigned and not (self.node_key or self.admin_key or self.api_key):
@@ -166,6 +170,8 @@ class LiveServer:
         solver = self._assigned or ProcessPlanSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
         self._log = self._log_of(choices)
+        otlp = choices.options.otlp
+        self._spans = exported_spans(otlp, self.clock.now_ms) if otlp else None
         self.runtime = Runtime(
             self.engine,
             self.clock,
@@ -175,6 +181,7 @@ class LiveServer:
                 ExecutionCounter(self.table),
                 WorkerDeathObserver(),
                 *([self._log] if self._log else []),
+                *([self._spans] if self._spans else []),
             ],
         )
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
@@ -183,11 +190,16 @@ class LiveServer:
         self.apps = AppRuntime(
             self.runtime,
             lambda name, version: self.table.resolve(name, version).model,
-            self.table.record,
+            self._step_ended,
             TensorMemory(self.arena, self.arenas),
             self.arena.size_bytes // 2,
         )
-        self.plane = DataPlane(self.apps, self.table, self.arenas, waited_ms=self._core_wait.ms)
+        if self._spans is not None:
+            self.apps.on_asked = self._spans.begin_step
+        waited_ms = self._core_wait.ms
+        self.plane = DataPlane(
+            self.apps, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
+        )
         self.registry = VersionRegistry()
         self.statuses = StatusFutures(self.registry, self.table)
         self.runtime.on_status = self.statuses.report
@@ -314,6 +326,11 @@ class LiveServer:
             isinstance(choices.accelerators, SimulatedAccelerators),
         )
 
+    def _step_ended(self, model: str, reply: Reply, now_ms: float) -> None:
+        self.table.record(model, reply, now_ms)
+        if self._spans is not None:
+            self._spans.end(reply, now_ms)
+
     async def _assign(self, assignment: Assignment) -> Revision:
         return await self.assignments.assign(assignment, AssignedPlan(assignment.plan))
 
@@ -372,6 +389,8 @@ class LiveServer:
         self._loop_wait.close()
         if self._log is not None:
             self._log.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.arenas.close()
         self.arena.close()

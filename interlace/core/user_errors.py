@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         ),
         "cuda": frozenset({"cuda", "pynvml"}),
         "fleet": frozenset({"ray"}),
+        "otel": frozenset({"opentelemetry"}),
         "plots": frozenset({"matplotlib"}),
         "testing": frozenset({"hypothesis"}),
         "bench": frozenset({"grpc", "numba"}),

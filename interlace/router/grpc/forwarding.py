@@ -118,9 +118,11 @@ class ForwardedCall(Forwarded):
         self.lose(why, asked_in_vain=True)
 
     def send(self, links: NodeLinks, waited_ms: float) -> None:
-        budget_ms = self._caller.stream.head.budget_ms
-        left_ms = None if budget_ms is None else budget_ms - waited_ms
-        self._call = links.grpc.call(MODEL_INFER, self._message, left_ms, waited_ms, self)
+        head = self._caller.stream.head
+        left_ms = None if head.budget_ms is None else head.budget_ms - waited_ms
+        self._call = links.grpc.call(
+            MODEL_INFER, self._message, left_ms, waited_ms, self, head.traceparent
+        )
 
     def withdraw(self) -> None:
         if self._call is not None:

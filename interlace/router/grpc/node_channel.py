@@ -108,8 +108,11 @@ class NodeChannel:
         budget_ms: float | None,
         waited_ms: float,
         taker: CallTaker,
+        traceparent: str = "",
     ) -> NodeCall:
         """Make a unary call with ``budget_ms`` left, that came ``waited_ms`` ago.
+
+        ``traceparent`` names the caller's span; empty if it named none.
 
         Raises:
             ServeError: OVERLOADED, the node has as many calls as it takes.
@@ -124,7 +127,7 @@ class NodeChannel:
                 retry_after_ms=100.0,
             )
         call = NodeCall(link, taker, self._budget)
-        link.send(call, self._heads.block(path, budget_ms, waited_ms), message)
+        link.send(call, self._heads.block(path, budget_ms, waited_ms, traceparent), message)
         return call
 
     def fail_all(self, why: str, hopeless: bool = False) -> None:

@@ -29,13 +29,17 @@ class CallHeads:
             + (literal("x-api-key", key) if key else b"")
         )
 
-    def block(self, path: str, budget_ms: float | None, waited_ms: float) -> bytes:
+    def block(
+        self, path: str, budget_ms: float | None, waited_ms: float, traceparent: str
+    ) -> bytes:
         """The head of a call with ``budget_ms`` left, received ``waited_ms`` ago."""
         block = self._rest + literal(":path", path) + self._plain
         if budget_ms is not None:
             block += literal("grpc-timeout", f"{max(0, round(budget_ms * 1000.0))}u")
         if waited_ms:
             block += literal("interlace-elapsed-ms", f"{waited_ms:.3f}")
+        if traceparent:
+            block += literal("traceparent", traceparent)
         return block
 
 

@@ -178,6 +178,7 @@ class InferenceCall:
     Input bytes already lie in a shared-memory arena. ``budget_ms`` is the caller's own deadline
     from now (gRPC deadline), ``None`` if it gave none; ``slo_ms`` and ``timeout`` stand in the
     parameters of ``decoded``. ``elapsed_ms`` is how long it was under way before, at a router.
+    ``traceparent`` names the caller's span (W3C Trace Context), empty if it named none.
     """
 
     model: str
@@ -187,6 +188,7 @@ class InferenceCall:
     decoded: DecodedRequest
     budget_ms: float | None = None
     elapsed_ms: float = 0.0
+    traceparent: str = ""
 
 
 #: Called once per accepted call, when the device is done with the inputs.

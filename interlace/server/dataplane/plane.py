@@ -28,6 +28,7 @@ from interlace.server.dataplane.call import (
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check, check_contents
 from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.spans import RequestSpans
 from interlace.shm.arena import ArenaMap
 
 _FILE: Final = "/proc/thread-self/schedstat"
@@ -182,8 +183,12 @@ class DataPlane:
         arenas: ArenaMap,
         in_flight_limit: int = IN_FLIGHT_LIMIT,
         waited_ms: Callable[[], float] = lambda: 0.0,
+        spans: RequestSpans | None = None,
     ) -> None:
-        """``waited_ms`` says how long what is read now may have waited to be."""
+        """``waited_ms`` says how long what is read now may have waited to be.
+
+        ``spans`` hears of every request, if there are any to be made.
+        """
         self.accepting = True
         self.in_flight = 0
         self._runtime = runtime
@@ -191,6 +196,7 @@ class DataPlane:
         self._table = table
         self._arenas = arenas
         self._waited_ms = waited_ms
+        self._spans = spans
         self._in_flight_limit = in_flight_limit
         self._quarantine = Quarantine(arenas.view)
         self._refusing_until_ms = _NEVER  # the latest time that known_refusal may answer
@@ -218,22 +224,29 @@ class DataPlane:
         try:
             served = self._table.resolve(call.model, call.version)
         except ServeError as error:
-            on_error(error)
+            self._refuse(call, error, on_error)
             return None
         if self.refusing:
             refusal = self.known_refusal(call.decoded)
             if refusal is not None:
-                on_error(refusal)
+                self._refuse(call, refusal, on_error)
                 return None
         try:
             checked = self._checked(served, call)
             request = self._request(checked, call)
         except ServeError as error:
             served.statistics.refused(error)
-            on_error(error)
+            self._refuse(call, error, on_error)
             return None
+        if self._spans is not None:
+            self._spans.begin(request, call.traceparent)
         self._submit(request, checked, on_reply, on_give_up)
         return request
+
+    def _refuse(self, call: InferenceCall, error: ServeError, on_error: OnError) -> None:
+        if self._spans is not None:
+            self._spans.refused(call.model, call.version, call.traceparent, error)
+        on_error(error)
 
     def cancel(self, request: Request) -> None:
         """The client went away; ``on_reply`` is still called, when the inputs are not in use."""
@@ -328,6 +341,8 @@ class DataPlane:
             self.in_flight -= 1
             now_ms = self._now_ms()
             statistics.record(reply, now_ms)
+            if self._spans is not None:
+                self._spans.end(reply, now_ms)
             if reply.deaths:
                 self._quarantine.died(request.model, request.inputs, reply.deaths, now_ms)
             if self._empty is not None and not self.in_flight:

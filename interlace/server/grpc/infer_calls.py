@@ -292,6 +292,7 @@ class LocalRequest(Inference):
             request,
             head.budget_ms,
             head.elapsed_ms,
+            head.traceparent,
         )
         self._request = self._context.plane.infer(call, self.reply, self.refuse, self.give_up)
 

@@ -159,7 +159,14 @@ class HttpInference(Inference):
             inputs = gathered(decoded.sources, raw, self.blocks, context.arena, context.regions)
         version = names[1] if len(names) > 1 else ""
         call = InferenceCall(
-            names[0], version, decoded.id, inputs, decoded, None, self._head.elapsed_ms
+            names[0],
+            version,
+            decoded.id,
+            inputs,
+            decoded,
+            None,
+            self._head.elapsed_ms,
+            self._head.traceparent,
         )
         self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up)
 
