@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shlex
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from interlace.control.registry import VersionRegistry
 from interlace.core.gpu_kinds import GPU_KINDS
@@ -16,7 +19,8 @@ from interlace.core.hardware import Gpu
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.engine.snapshot import EngineSnapshot
-from interlace.planning.scenario import read_scenario
+from interlace.planning.capacity_plan import CapacityPlan
+from interlace.planning.scenario import Scenario, read_scenario
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.event_loop import run_loop
 from interlace.runtime.log import open_log
@@ -24,7 +28,7 @@ from interlace.runtime.runtime import Runtime
 from interlace.server.http.request_head import Origins
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer
-from interlace.server.page.routes import LiveFrames, PlanWords, Questions, page_routes
+from interlace.server.page.routes import LiveFrames, PageAnswer, PlanWords, Questions, page_routes
 
 _LOG: Final = logging.getLogger(__name__)
 _HOSTS: Final = frozenset({"localhost"})
@@ -65,8 +69,29 @@ def show_page(target: Path, port: int, on_ready: Callable[[str], None]) -> None:
         InputError: the file is neither.
         OSError: it cannot be read, or the port cannot be had.
     """
-    routes = _log_page(target) if target.suffix != ".toml" else _scenario_page(target)
+    if target.suffix == ".toml":
+        words = [str(target.absolute())]
+        _show(_scenario_page(target.name, read_scenario(target), words), port, on_ready)
+    else:
+        _show(_log_page(target), port, on_ready)
 
+
+def show_plan(
+    found: CapacityPlan, words: Sequence[str], port: int, on_ready: Callable[[str], None]
+) -> None:
+    """Show a plan in a browser on this machine until SIGINT or SIGTERM.
+
+    ``words`` follow `interlace plan` to ask for it again, with other rates and SLOs.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    command = f"interlace {shlex.join(('plan', *words))}"
+    answer = PageAnswer(command, 0, msgspec.Raw(found.to_json()), "")
+    _show(_scenario_page(Path(words[0]).name, found.scenario, words, answer), port, on_ready)
+
+
+def _show(routes: Sequence[Route], port: int, on_ready: Callable[[str], None]) -> None:
     async def serve() -> None:
         server, ended = HttpServer(routes, origins=Origins(_HOSTS)), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,20 +113,22 @@ def _log_page(log: Path) -> list[Route]:
     return page_routes(about, None, Questions(log.absolute(), None))
 
 
-def _scenario_page(path: Path) -> list[Route]:
-    scenario = read_scenario(path)
-    about = _about(path.name, live=False, log=False, plan=True)
+def _scenario_page(
+    title: str, scenario: Scenario, words: Sequence[str], answer: PageAnswer | None = None
+) -> list[Route]:
+    about = _about(title, live=False, log=False, plan=True)
+    about["answer"] = answer
     about["models"] = {one.model: [one.rows_per_s, one.slo_ms] for one in scenario.demand}
     about["kinds"] = list(GPU_KINDS)
-    return page_routes(about, None, Questions(None, _overriding(path.absolute())))
+    return page_routes(about, None, Questions(None, _overriding(words)))
 
 
-def _overriding(path: Path) -> PlanWords:
+def _overriding(words: Sequence[str]) -> PlanWords:
     def planned(folder: Path, asked: Mapping[str, tuple[float, float]]) -> list[str]:
-        words = [str(path)]
+        found = list(words)
         for name, (rate_rps, slo_ms) in asked.items():
-            words += ["--rate", f"{name}={rate_rps!r}", "--slo", f"{name}={slo_ms!r}"]
-        return words
+            found += ["--rate", f"{name}={rate_rps!r}", "--slo", f"{name}={slo_ms!r}"]
+        return found
 
     return planned
 

@@ -80,6 +80,10 @@ _Current = Annotated[
     Path | None,
     typer.Option(metavar="PLAN", help="The running plan, to change little of it."),
 ]
+_Page = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", help="Show the plan in the browser, at this local port."),
+]
 
 
 def plan(
@@ -99,10 +103,9 @@ def plan(
     device: Device = "auto",
     gpus: Gpus = None,
     cores: Cores = None,
-    profiles: Profiles = None,
-    measured: Measured = None,
-    as_json: Json = False,
-) -> None:
+    profiles: Profiles = None, measured: Measured = None,
+    page: _Page = None, as_json: Json = False,
+) -> None:  # fmt: skip
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
     A scenario (.toml: models, rates, SLOs, a kind of GPU): the fewest GPUs, their partitions, the
@@ -123,10 +126,13 @@ def plan(
       interlace plan models/ --gpu l4,a100,h100 --rate detector=200     # estimated
       interlace plan examples/planning/kinds.toml --gpu 2080ti,a100   # which models on which
       interlace plan examples/planning/nine.toml --what-if rates=0.5,1,2,4 --draw sweep.svg
-      interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
+      interlace plan models/ --rate cnn_small=100 --slo cnn_small=150
+      interlace plan examples/planning/nine.toml --page 8003
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
-    outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
+    outputs = PlanOutputs(
+        explain or (), draw or (), what_if or (), compare, as_json, save, current, page
+    )
     overrides = _overrides(gpu, (rate, slo, price), memory, target)
     if target.suffix == ".toml":
         return plan_scenario(target, system_of(system), overrides, outputs)
@@ -165,6 +171,8 @@ def _plan_folder(
     from interlace.assembly.machine_plan import machine_scenario  # scenarios start sooner without
 
     check_outputs(outputs)
+    if outputs.page is not None:
+        raise InputError(f"--page: {root} is no scenario (.toml)")
     if root.is_file() and (root.suffix not in MODEL_SUFFIXES or overrides.gpu is None):
         raise InputError(
             f"{root}: expected a scenario (.toml), a folder of models, or with --gpu KIND a model "

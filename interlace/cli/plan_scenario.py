@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -39,6 +40,7 @@ class PlanOutputs:
     as_json: bool = False
     save: Path | None = None
     current: Path | None = None  #: a plan that stands
+    page: int | None = None  #: the port to show it at
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,40 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
         refuse_for_kinds(outputs)
         _kinds([scenario, *map(read, kinds[1:])], system, outputs)
     else:
-        answer(scenario, system, outputs, read)
+        show_again = partial(_show_page, _again(path, system, overrides), outputs.page)
+        answer(scenario, system, outputs, read, show_again)
 
 
-def answer(scenario: Scenario, system: System, outputs: PlanOutputs, read: ReadScenario) -> None:
-    """Plan one scenario, its variants or by all systems; show, draw and save the answer."""
+def _again(path: Path, system: System, overrides: Overrides) -> list[str]:
+    """What follows `interlace plan` to ask the same with other rates and SLOs."""
+    words = [str(path.absolute()), "--system", system.name]
+    for kind, price in overrides.prices.items():
+        words += ["--price", f"{kind}={price!r}"]
+    if overrides.memory_bytes is not None:
+        words += ["--memory", str(overrides.memory_bytes)]
+    return words if overrides.gpu is None else [*words, "--gpu", overrides.gpu]
+
+
+def _show_page(words: Sequence[str], port: int | None, found: CapacityPlan) -> None:
+    if port is not None:
+        from interlace.assembly.page import show_plan  # plans are made sooner without
+
+        show_plan(found, words, port, lambda url: _say(f"open {url}; Ctrl-C ends"))
+
+
+def answer(
+    scenario: Scenario,
+    system: System,
+    outputs: PlanOutputs,
+    read: ReadScenario,
+    then: Callable[[CapacityPlan], None] = lambda found: None,
+) -> None:
+    """Plan one scenario, its variants or by all systems; show, draw and save the answer.
+
+    ``then`` gets the plan, if there is one alone.
+    """
     if not vary(scenario, system, outputs, read):
-        _one(scenario, system, outputs)
+        _one(scenario, system, outputs, then)
 
 
 def vary(scenario: Scenario, system: System, outputs: PlanOutputs, read: ReadScenario) -> bool:
@@ -109,6 +138,7 @@ def check_outputs(outputs: PlanOutputs) -> None:
         "--explain": bool(outputs.explain),
         "--save": outputs.save is not None,
         "--current": outputs.current is not None,
+        "--page": outputs.page is not None,
     }
     if outputs.what_if:
         _refuse("--what-if", {**one_plan, "--compare": outputs.compare})
@@ -133,7 +163,12 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
             raise InputError(f"{many} makes many plans: {option} does not go with it")
 
 
-def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
+def _one(
+    scenario: Scenario,
+    system: System,
+    outputs: PlanOutputs,
+    then: Callable[[CapacityPlan], None],
+) -> None:
     layered = _layered(scenario)  # before the plan: it says at once what it cannot answer
     found = plan(scenario, system=system, current=running_plan(scenario, system, outputs))
     said = [line for model in outputs.explain for line in explain(found, model, system)]
@@ -152,6 +187,7 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
         for line in [*([helps] if helps else []), *said]:
             typer.echo(line)
     draw_and_save(found, outputs)
+    then(found)
     if not found.kept or (memory is not None and memory.broken):
         raise typer.Exit(NOT_KEPT)
 
@@ -184,6 +220,7 @@ def refuse_for_kinds(outputs: PlanOutputs) -> None:
         "--draw": bool(outputs.draw),
         "--save": outputs.save is not None,
         "--current": outputs.current is not None,
+        "--page": outputs.page is not None,
         "--what-if": bool(outputs.what_if),
         "--compare": outputs.compare,
     }

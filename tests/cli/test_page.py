@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
+from tests.cli.planning import Question
 from tests.cli.test_replay import FLEET, _log, _replay
 
 
@@ -193,17 +195,25 @@ def test_rates_and_slos_that_are_none_are_refused() -> None:
 @pytest.fixture(scope="module")
 def shown(log: Path) -> Iterator[str]:
     """The address of a process that shows the log."""
+    with _served("page", str(log), "--port", "0") as url:
+        yield url
+
+
+@contextmanager
+def _served(*words: str) -> Iterator[str]:
+    """The address that a command says; it ends well."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "interlace", "page", str(log), "--port", "0"],
-        stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "interlace", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert child.stdout is not None
-    found = re.search(r"http://\S+/", child.stdout.readline())
-    assert found is not None
-    yield found.group()
-    child.send_signal(signal.SIGTERM)
-    assert child.wait(20) == 0
-    child.stdout.close()
+    found = next(filter(None, (re.search(r"open (http://\S+/)", line) for line in child.stdout)))
+    try:
+        yield found[1]
+    finally:
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == 0
+        child.stdout.close()
 
 
 def _get(url: str, body: dict[str, object] | None = None, **headers: str) -> Any:
@@ -239,11 +249,23 @@ def test_pages_of_others_get_nothing(shown: str) -> None:
 @pytest.mark.process
 def test_a_scenario_is_planned_for_as_it_is_edited(tmp_path: Path) -> None:
     scenario = Path(__file__).resolve().parents[2] / "examples" / "planning" / "nine.toml"
-    questions = Questions(None, _overriding(scenario))
+    questions = Questions(None, _overriding([str(scenario)]))
     models = {"goo": [100.0, 66.0], "le": [100.0, 5.0]}
     told = _asked(questions, ask="plan", models=models, gpu="a100")
     assert told["out"]["gpus"] >= 1 and told["out"]["gpu"] == "a100"
-    assert "<svg" in told["picture"]
+    assert told["out"]["models"]["goo"]["price_gpus_per_rps"] > 0
     assert "--rate goo=100.0" in told["command"]
     wrong = _asked(questions, ask="plan", models={"nobody": [1.0, 10.0]})
     assert wrong["status"] == 2 and "nobody" in wrong["error"]
+
+
+@pytest.mark.process
+def test_a_plan_is_shown_and_asked_again(tmp_path: Path) -> None:
+    question = Question(tmp_path)
+    with _served("plan", str(question.path), "--price", "2080ti=3", "--page", "0") as url:
+        about = json.loads(_get(url + "page/about")[1])
+        assert about["answer"]["out"]["models"].keys() == about["models"].keys()
+        told = json.loads(_get(url + "page/ask", {"ask": "plan", "models": about["models"]})[1])
+        assert told["out"]["cost_per_hour"] == 3 * told["out"]["gpus"] > 0
+    question.path = tmp_path
+    assert "is no scenario" in question.refused("--page", "0")

@@ -121,16 +121,20 @@ def test_a_thousand_models_on_a_phone(tmp_path: Path) -> None:
 def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
     nine = Path(__file__).resolve().parents[2] / "examples" / "planning" / "nine.toml"
     with _shown(str(nine)) as url:
-        (fewest, drawn) = _browse(
+        fewest, drawn, goo = _browse(
             url,
             ["fill", "#asked tbody tr:nth-child(2) input", "500"],
             ["click", "#planform button"],
             ["until", "#fewest:not(:empty)"],
             ["text", "#fewest"],
-            ["value", "document.getElementById('picture').naturalWidth"],
+            ["value", "document.querySelectorAll('#planned .tile').length"],
+            ["text", "#promised tbody tr"],
         )
     assert re.match(r"[12] 2080ti, ", fewest)
-    assert drawn > 100
+    assert drawn >= int(fewest[0])
+    name, p99_ms, in_slo, gpus_for_more = goo.split("\t")
+    assert name == "goo" and 0 < float(p99_ms) < 66 and float(in_slo) >= 99
+    assert 0 < float(gpus_for_more) < 1  # of a GPU for 100 requests/s
 
 
 def test_a_server_is_watched_live(ours: Running) -> None:

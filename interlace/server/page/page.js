@@ -129,13 +129,19 @@ function drawGpus(frame, before) {
       const late = one.batches.some((batch) => (due.get(batch.model) || []).some((at) => at < batch.end_ms));
       const title = [one.id, one.share_pct + " %, " + one.state, Math.round(100 * busy) + " % of the time in use", ...names,
         running ? "runs " + running.rows + " of " + plainName(running.model) : "idle"].join("\n");
-      return h("div", { class: "tile" + (late ? " late" : "") + (one.state === "ready" ? "" : " moving"), title, style: "width:" + 100 * one.share_pct / Math.max(used, 100) + "%" },
-        h("i", { style: "height:" + Math.round(100 * busy) + "%" }), h("div", {}, one.share_pct + " %"),
-        ...names.slice(0, 3).map((name) => h("div", {}, name)), running ? h("div", {}, "▶ " + plainName(running.model) + " " + running.rows) : null);
+      const lines = [one.share_pct + " %", ...names.slice(0, 3), ...(running ? ["▶ " + plainName(running.model) + " " + running.rows] : [])];
+      return tile("tile" + (late ? " late" : "") + (one.state === "ready" ? "" : " moving"), one.share_pct, used, title, lines, busy);
     });
-    const cut = used > 100 ? ": partitions of " + used + " % overlap" : ": " + used + " % cut out";
-    return h("div", { class: "gpu" }, h("h2", {}, gpu.id + " (" + gpu.kind + ")" + cut), h("div", { class: "tiles" }, ...tiles));
+    return gpuBox(gpu.id + " (" + gpu.kind + ")", used, tiles);
   }));
+}
+function tile(kind, share, used, title, lines, busy = 0) {
+  return h("div", { class: kind, title, style: "width:" + 100 * share / Math.max(used, 100) + "%" },
+    h("i", { style: "height:" + Math.round(100 * busy) + "%" }), ...lines.map((line) => h("div", {}, line)));
+}
+function gpuBox(name, used, tiles) {
+  const cut = used > 100 ? ": partitions of " + used + " % overlap" : ": " + used + " % cut out";
+  return h("div", { class: "gpu" }, h("h2", {}, name + cut), h("div", { class: "tiles" }, ...tiles));
 }
 function dots(row, frame) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -312,8 +318,26 @@ function showPlan(told) {
   $("fewest").textContent = !found ? "" : found.gpus + " " + found.gpu + (found.gap === 1 ? ", the fewest there can be" : ", no scheduler needs fewer than " + found.lower_bound.gpus) +
     (found.cost_per_hour ? ", " + fixed(found.cost_per_hour, 2) + " an hour" : "") + (found.kept ? ", every promise kept when it was tried" : ", a promise is not kept");
   $("plansaid").textContent = "$ " + told.command + "\n" + told.error + (found ? "" : told.out);
-  $("picture").hidden = !told.picture;
-  if (told.picture) $("picture").src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(told.picture);
+  drawPlanned(found);
+}
+const PROMISED = [["model", "model"], ["p99", "p99 ms"], ["attainment", "in SLO %"], ["price", "GPUs for 100 requests/s more"]];
+function drawPlanned(found) {
+  const parts = found ? found.partitions : [];
+  const gpus = [...new Set(parts.map((one) => one.gpu))];
+  $("planned").replaceChildren(...gpus.slice(0, 64).map((gpu) => {
+    const own = parts.filter((one) => one.gpu === gpu);
+    const used = own.reduce((all, one) => all + one.share_pct, 0);
+    return gpuBox(gpu + " (" + found.gpu + ")", used, own.map((one) => {
+      const names = one.slots.map((slot) => plainName(slot.model) + " x" + slot.batch + ", " + fixed(slot.rows_per_s) + "/s");
+      return tile("tile", one.share_pct, used, [one.id, one.share_pct + " %", ...names].join("\n"), [one.share_pct + " %", ...names]);
+    }));
+  }));
+  const models = found ? Object.entries(found.models) : [];
+  $("promised").hidden = !models.length;
+  head($("promised"), PROMISED);
+  $("promised").tBodies[0].replaceChildren(...models.map(([name, one]) => h("tr", {}, h("td", {}, name), h("td", {}, fixed(one.p99_ms)),
+    h("td", { class: one.attainment !== null && one.attainment < one.attainment_wanted ? "bad" : "" }, one.attainment === null ? "-" : (100 * one.attainment).toFixed(2)),
+    h("td", {}, one.price_gpus_per_rps === null ? "-" : (100 * one.price_gpus_per_rps).toFixed(3)))));
 }
 
 // -- tabs and the loop -----------------------------------------------------------------------------
@@ -328,7 +352,11 @@ async function open(tab) {
   location.hash = tab;
   drawTabs();
   for (const id of ["now", "why", "whatif", "plan"]) $(id).hidden = id !== tab;
-  if (tab === "plan") drawPlan();
+  if (tab === "plan") {
+    drawPlan();
+    if (state.about.answer) showPlan(state.about.answer);
+    state.about.answer = null;
+  }
   if (tab === "whatif") drawWhatIf();
   if (tab === "now") drawNow();
   if ((tab === "why" || tab === "whatif") && !state.about.log) {

@@ -43,13 +43,12 @@ PlanWords = Callable[[Path, Mapping[str, tuple[float, float]]], Sequence[str]]
 
 
 class PageAnswer(Struct, frozen=True):
-    """The command that anybody can repeat, how it ended, and what it printed and drew (SVG)."""
+    """The command that anybody can repeat, how it ended, and what it printed."""
 
     command: str
     status: int
     out: msgspec.Raw | str
     error: str
-    picture: str
 
 
 class Questions:
@@ -102,14 +101,13 @@ class Questions:
             raise bad_input("there is nothing to plan for here")
         asked = _asked_models(question)
         with TemporaryDirectory(prefix="interlace-page-") as folder:
-            picture = Path(folder) / "plan.svg"
             try:
                 words = ["plan", *self._planned(Path(folder), asked), "--json"]
             except InputError as error:
                 raise bad_input(str(error)) from None
             if kind := question.get("gpu"):
                 words += ["--gpu", _word(kind, "gpu")]
-            return await _run([*words, "--draw", str(picture)], picture)
+            return await _run(words)
 
 
 def _asked_models(question: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -152,8 +150,8 @@ def _whole(question: Mapping[str, Any], key: str) -> int:
     return value
 
 
-async def _run(words: Sequence[str], picture: Path | None = None) -> bytes:
-    """Run a command of ours; what it drew is a part of the answer."""
+async def _run(words: Sequence[str]) -> bytes:
+    """Run a command of ours."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "interlace", *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -171,14 +169,12 @@ async def _run(words: Sequence[str], picture: Path | None = None) -> bytes:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # planning has processes of its own
             await child.wait()
-    drawn = picture is not None and picture.exists()
     return msgspec.json.encode(
         PageAnswer(
             "interlace " + shlex.join(words),
             status,
             _plain(out),
             error.decode(errors="replace")[-_ERROR_CHARS:],
-            picture.read_text() if picture is not None and drawn else "",
         )
     )
 
