@@ -132,12 +132,13 @@ def _show_what_if(again: Replay, changes: Sequence[str], last_s: float, as_json:
         return
     made = table(
         ["what if"],
-        ["GPUs", "requests", "good/s", "in time %", "p99 ms", "worst %"],
+        ["GPUs", "requests", "good/s", "bound", "regret %", "in time %", "p99 ms", "worst %"],
     )
     for row in rows:
-        p99 = "-" if row.p99_ms is None else f"{row.p99_ms:.1f}"
+        p99, bound = ("-" if one is None else f"{one:.1f}" for one in (row.p99_ms, row.bound_rps))
+        regret = "-" if row.regret is None else f"{row.regret:.2%}"[:-1]
         made.add_row(
-            row.name, str(row.gpus), str(row.requests), f"{row.goodput_rps:.1f}",
+            row.name, str(row.gpus), str(row.requests), f"{row.goodput_rps:.1f}", bound, regret,
             f"{row.in_time:.2%}"[:-1], p99, f"{row.worst_in_time:.2%}"[:-1],
         )  # fmt: skip
     console().print(made)

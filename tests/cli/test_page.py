@@ -110,6 +110,10 @@ def test_what_if_plays_the_same_requests(log: Path) -> None:
     assert as_it_came["requests"] == more["requests"] == less["requests"]
     assert (as_it_came["gpus"], more["gpus"], less["gpus"]) == (1, 2, 1)
     assert as_it_came["in_time"] < 0.9 < more["in_time"]
+    for row in rows:
+        assert 0 < row["goodput_rps"] <= row["bound_rps"]
+        assert row["regret"] == pytest.approx(1 - row["goodput_rps"] / row["bound_rps"])
+    assert more["regret"] < 0.01 < as_it_came["regret"]
     assert less["in_time"] > as_it_came["in_time"]
     assert "what if" in _replay(str(log), "--what-if", "system=gpulet")
 

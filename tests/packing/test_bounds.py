@@ -13,7 +13,7 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.packing.bounds import lower_bound
+from interlace.packing.bounds import lower_bound, most_in_time
 from interlace.packing.bounds.configuration import area, configuration
 from interlace.packing.bounds.rates import highest_rates
 from interlace.packing.layouts import layouts
@@ -135,6 +135,26 @@ def test_prices_lie_between_what_one_request_less_saves_and_one_more_costs(
                 )
                 slack = 1e-6 * max(1.0, before.accelerators)
                 assert change >= price * one.rows_per_s * step - slack
+
+
+@kinds
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_nothing_that_fits_is_more_than_can_end_in_time(gpu: Gpu, data: st.DataObject) -> None:
+    demand, profiles = data.draw(questions(gpu.kind))
+    part = data.draw(st.lists(st.floats(0, 1), min_size=len(demand), max_size=len(demand)))
+    served = [
+        replace(one, rows_per_s=one.rows_per_s * factor, attainment=1.0)
+        for one, factor in zip(demand, part, strict=True)
+    ]
+    rates = highest_rates(served, gpu, profiles)
+    needed = configuration(rates, gpu).accelerators
+    served_rps = sum(one.rows_per_s for one in rates.demand)
+    most_rps = most_in_time(demand, gpu, needed, profiles)
+    assert most_rps >= served_rps * (1 - 1e-6)
+    every = sum(one.rows_per_s for one in highest_rates(demand, gpu, profiles).demand)
+    assert most_rps <= every * (1 + 1e-9)
+    assert most_in_time(demand, gpu, 1e9, profiles) == pytest.approx(every)
 
 
 def test_clumsy_shares_cost_more_than_their_area() -> None:

@@ -18,6 +18,7 @@ from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.user_errors import InputError
+from interlace.packing.bounds import most_in_time
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
 from interlace.runtime.log import LogFile
@@ -31,7 +32,11 @@ _FORMS: Final = "system=NAME, rates=X, slos=X, gpus=N or gpus=-1"
 
 
 class WhatIfRow(Struct, frozen=True):
-    """What became of the log's requests: in time in parts of 1, latencies in ms."""
+    """What became of the log's requests: in time in parts of 1, latencies in ms.
+
+    No scheduler has more in time on these accelerators than ``bound_rps``; ``regret`` is the part
+    of that which was missed. Both are ``None`` where accelerators differ.
+    """
 
     name: str
     gpus: int
@@ -41,6 +46,8 @@ class WhatIfRow(Struct, frozen=True):
     worst_model: str
     worst_in_time: float
     p99_ms: float | None
+    bound_rps: float | None
+    regret: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,8 @@ def _row(name: str, scenario: Simulation) -> WhatIfRow:
     found = report(simulate(scenario))
     models = found.models
     worst = min(models, key=lambda one: models[one].attainment, default="")
+    bound_rps = _bound_rps(scenario)
+    regret = None if not bound_rps else max(0.0, 1.0 - found.goodput_rps / bound_rps)
     return WhatIfRow(
         name,
         len(scenario.fleet.gpus),
@@ -130,7 +139,22 @@ def _row(name: str, scenario: Simulation) -> WhatIfRow:
         worst,
         models[worst].attainment if worst else 1.0,
         None if isnan(found.latency.p99_ms) else found.latency.p99_ms,
+        bound_rps,
+        regret,
     )
+
+
+def _bound_rps(scenario: Simulation) -> float | None:
+    """What no scheduler exceeds; requests of the end may be answered within an SLO after it."""
+    gpus, arrivals = scenario.fleet.gpus, scenario.arrivals
+    if any(replace(gpu, id=gpus[0].id) != gpus[0] for gpu in gpus):
+        return None
+    counts = np.bincount(arrivals.which, minlength=len(arrivals.models)) / arrivals.seconds
+    rates = dict(zip(arrivals.models, counts.tolist(), strict=True))
+    demand = [replace(one, rows_per_s=rates[one.model]) for one in scenario.demand]
+    after_s = max(one.slo_ms for one in demand) / 1000.0
+    accelerators = len(gpus) * (1.0 + after_s / arrivals.seconds)
+    return most_in_time(demand, gpus[0], accelerators, scenario.truth)
 
 
 def _scenario(traffic: LoggedTraffic, rates: float, slos: float) -> Simulation:

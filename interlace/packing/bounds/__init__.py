@@ -12,7 +12,7 @@ named.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from interlace.core.hardware import Gpu
@@ -68,6 +68,27 @@ def lower_bound(
         memory(rates, gpu, profiles),
         rates.excluded,
     )
+
+
+def most_in_time(
+    demand: Sequence[Demand], gpu: Gpu, accelerators: float, profiles: Profiles
+) -> float:
+    """The most requests/s that end in time on so many accelerators like ``gpu``.
+
+    Batches take the median. Requests of each model take at least their price in the configuration
+    bound, whatever is served of the others: the cheapest first, up to their rates (Dantzig, 1957).
+    """
+    whole = [replace(one, attainment=1.0) for one in demand]
+    rates = highest_rates(whole, gpu, profiles, "median_ms")
+    if not rates.demand:
+        return 0.0
+    price = bound_at(rates, dearest_worth(rates, gpu)).price
+    found, left = 0.0, accelerators
+    for one in sorted(rates.demand, key=lambda one: price[one.model]):
+        served_rps = min(one.rows_per_s, left / price[one.model])
+        found += served_rps
+        left -= served_rps * price[one.model]
+    return found
 
 
 def memory(rates: ShareRates, gpu: Gpu, profiles: Profiles) -> Bound:

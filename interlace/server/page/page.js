@@ -261,7 +261,7 @@ function drawMissed(history) {
 
 // -- what if ---------------------------------------------------------------------------------------
 const SYSTEMS = ["", "interlace", "gpulet", "dstack", "nexus", "clockwork", "e2bird", "nebird", "triton", "temporal", "ideal"];
-const WHATIF = [["name", "what if"], ["gpus", "accelerators"], ["requests", "requests"], ["goodput", "good/s"], ["part", "in SLO %"], ["p99", "p99 ms"], ["worst", "worst model in SLO %"]];
+const WHATIF = [["name", "what if"], ["gpus", "accelerators"], ["requests", "requests"], ["goodput", "good/s"], ["bound", "bound good/s"], ["regret", "regret %"], ["part", "in SLO %"], ["p99", "p99 ms"], ["worst", "worst model in SLO %"]];
 function drawWhatIf() {
   const system = h("select", { "aria-label": "system" }, ...SYSTEMS.map((name) => h("option", { value: name }, name || "same system")));
   const gpus = h("select", { "aria-label": "accelerators" }, ...["", "-2", "-1", "+1", "+2"].map((value) => h("option", { value }, value ? value + " accelerators" : "same accelerators")));
@@ -287,7 +287,8 @@ function drawWhatIf() {
 function drawAnswers() {
   head($("answers"), WHATIF);
   $("answers").tBodies[0].replaceChildren(...state.answers.map((one) => h("tr", {}, h("td", {}, one.name), h("td", {}, String(one.gpus)), h("td", {}, String(one.requests)),
-    h("td", {}, fixed(one.goodput_rps)), h("td", {}, (100 * one.in_time).toFixed(2)), h("td", {}, fixed(one.p99_ms)),
+    h("td", {}, fixed(one.goodput_rps)), h("td", {}, fixed(one.bound_rps)), h("td", {}, one.regret === null ? "-" : (100 * one.regret).toFixed(1)),
+    h("td", {}, (100 * one.in_time).toFixed(2)), h("td", {}, fixed(one.p99_ms)),
     h("td", {}, plainName(one.worst_model) + " " + (100 * one.worst_in_time).toFixed(2)))));
 }
 
