@@ -12,6 +12,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Final
 
+from interlace.assembly.page import fleet_page
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Assignment, Node, NodeDescription
 from interlace.core.user_errors import InputError, UserError
@@ -104,8 +105,9 @@ class _FleetParts:
         files = FleetFiles(asked.models)
         changes = KeptNodeChanges(asked.lease)
         nodes = ChangingNodes(asked.router.nodes, changes)
-        pages = fleet_routes(self._commanding, nodes, self._end)
-        router = Router(replace(asked.router, nodes=nodes), [*pages, *files.routes()])
+        orders_to = fleet_routes(self._commanding, nodes, self._end)
+        pages = [*fleet_page(), *orders_to, *files.routes()]
+        router = Router(replace(asked.router, nodes=nodes), pages)
         keys, scheme = asked.router.keys, "https://" if asked.router.tls.cert else ""
         orders = NodeReader(router.directory, keys.order, secret=True)
         reads = NodeReader(router.directory, shown_key(keys.api))

@@ -62,6 +62,12 @@ def live_page(
     return page_routes(about, frames.latest, Questions(log, planned if store else None))
 
 
+def fleet_page() -> list[Route]:
+    """The page of a controller, which draws what ``/v2/fleet`` says."""
+    about = _about("Interlace: fleet", live=False, log=False, plan=False)
+    return page_routes({**about, "fleet": True}, None, Questions(None, None))
+
+
 def show_page(target: Path, port: int, on_ready: Callable[[str], None]) -> None:
     """Show a log, or a scenario, in a browser on this machine until SIGINT or SIGTERM.
 

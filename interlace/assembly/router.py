@@ -57,7 +57,7 @@ class Router:
     """A router on the running asyncio loop, its parts wired."""
 
     def __init__(self, settings: RouterSettings, pages: Sequence[Route] = ()) -> None:
-        """``pages`` are answered beside what a router answers."""
+        """``pages`` are answered beside, or instead of, what a router answers."""
         loop = asyncio.get_running_loop()
         http = HttpLimits(connections=8192)
         budget = HeapBudget(http.heap_bytes)
@@ -73,7 +73,7 @@ class Router:
         self._poller = NodePoller(self.directory, reader, self._heard)
         self._api = RouterApi(self.directory, reader)
         forwarder = Forwarder(self.directory, self._arena, budget)
-        routes = [*all_routes(self._api, self.directory.metrics), *pages]
+        routes = [*pages, *all_routes(self._api, self.directory.metrics)]
         self.http = HttpServer(routes, forwarder, http, settings.keys, trims=True)
         calls = CallForwarder(self.directory, GrpcLimits())
         self.grpc = GrpcServer(calls, self._api, settings.keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,10 @@ _WhatIf = Annotated[
     ),
 ]
 _Last = Annotated[float, typer.Option(help="With --what-if and --trace: seconds at the log's end.")]
+_Until = Annotated[
+    float,
+    typer.Option(help="With --trace: end at this time, in seconds.", show_default="the log's end"),
+]
 _Trace = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write a trace for Perfetto (Chrome trace JSON)."),
@@ -69,6 +74,7 @@ def replay(
     last_s: _Last = 600.0,
     history: _History = None,
     trace: _Trace = None,
+    until_s: _Until = inf,
     system: _System = None,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +97,7 @@ def replay(
     if history is not None:
         typer.echo(msgspec.json.encode(history_of(again, max(1, history))))
     elif trace is not None:
-        _write_trace(again, trace, last_s)
+        _write_trace(again, trace, last_s, until_s)
     elif what_if:
         _show_what_if(again, what_if, last_s, as_json)
     elif request_id is not None:
@@ -118,9 +124,9 @@ def _summarise(
         )
 
 
-def _write_trace(again: Replay, file: Path, last_s: float) -> None:
+def _write_trace(again: Replay, file: Path, last_s: float, until_s: float) -> None:
     positive({"--last-s": last_s})
-    events = write_trace(again, file, last_s)
+    events = write_trace(again, file, last_s, until_s)
     typer.echo(f"{file}: {counted(events, 'event')}; open it at https://ui.perfetto.dev")
 
 

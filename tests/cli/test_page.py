@@ -170,6 +170,7 @@ def _asked(questions: Questions, **question: object) -> dict[str, Any]:
         ({}, "ask is missing"),
         ({"ask": "why"}, "a whole number"),
         ({"ask": "why", "request": "1; reboot"}, "a whole number"),
+        ({"ask": "trace", "until_s": -1, "last_s": 60}, "a whole number"),
         ({"ask": "what-if"}, "changes"),
         ({"ask": "what-if", "changes": ["--system=a:b"]}, "a name or a number"),
         ({"ask": "what-if", "changes": ["system=os:system"]}, "a name or a number"),
@@ -239,6 +240,10 @@ def test_a_log_is_shown_and_asked(shown: str) -> None:
     why = json.loads(_get(shown + "page/ask", {"ask": "why", "request": request})[1])
     assert f"request {request}" in why["out"]
     assert why["command"].endswith(f"--request {request}")
+    trace = {"ask": "trace", "until_s": 31, "last_s": 60}
+    events = json.loads(_get(shown + "page/ask", trace)[1])["traceEvents"]
+    times_s = [one["ts"] / 1e6 for one in events if "ts" in one]
+    assert times_s and max(times_s) <= 31 < told["out"]["frames"][-1]["now_ms"] / 1000
     what = json.loads(_get(shown + "page/ask", {"ask": "what-if", "changes": ["gpus=+1"]})[1])
     assert [row["gpus"] for row in what["out"]] == [1, 2]
 

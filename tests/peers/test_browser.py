@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.test_replay import FLEET
+from tests.fleet.stand import FleetStand, Process, free_ports, get, until
 
 from . import programs
-from .programs import Running
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PYTHON = programs.HOME / "browser" / "bin" / "python"
 HOSTILE = "<img src=x onerror=alert(1)>"
 #: The page has drawn a frame of what it shows.
@@ -88,6 +90,7 @@ def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(tmp_path
             ["text", "#models"],
             ["press", "#at", "End"],
             ["text", "#when"],
+            ["save", "#trace", str(tmp_path / "trace.json")],
             ["click", "#tab-why"],
             ["until", "#missed tbody tr"],
             ["text", "#missedcount"],
@@ -95,6 +98,8 @@ def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(tmp_path
             ["until", "#story:has-text('arrives; ')"],
             ["text", "#story"],
         )  # fmt: skip
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {one["args"]["name"] for one in trace if one["ph"] == "M"} >= {HOSTILE, "requests"}
     assert HOSTILE in names
     assert float(when.split()[0]) > 30.0
     assert int(missed.split()[0]) > 100
@@ -119,7 +124,7 @@ def test_a_thousand_models_on_a_phone(tmp_path: Path) -> None:
 
 
 def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
-    nine = Path(__file__).resolve().parents[2] / "examples" / "planning" / "nine.toml"
+    nine = EXAMPLES / "planning" / "nine.toml"
     with _shown(str(nine)) as url:
         fewest, drawn, goo = _browse(
             url,
@@ -137,12 +142,60 @@ def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
     assert 0 < float(gpus_for_more) < 1  # of a GPU for 100 requests/s
 
 
-def test_a_server_is_watched_live(ours: Running) -> None:
-    names, state = _browse(
-        f"http://127.0.0.1:{ours.metrics_port}/",
-        ["until", DRAWN],
-        ["text", "#models"],
-        ["text", "#state"],
-    )
-    assert "resident" in names
-    assert state == "live"
+def test_a_server_is_watched_under_load_and_again_after_its_restart(tmp_path: Path) -> None:
+    port = free_ports(3)
+    down = tmp_path / "down"
+
+    def serve() -> Process:
+        return Process(
+            tmp_path, "server", "serve", str(EXAMPLES / "fleet"), "--device", "simulated", "--gpu",
+            "h100", "--gpus", "2", "--http-port", str(port), "--grpc-port", str(port + 1),
+            "--metrics-port", str(port + 2), "--profiles", str(tmp_path / "profiles"),
+        )  # fmt: skip
+
+    def seen() -> tuple[str, str]:
+        names, state = _browse(
+            f"http://127.0.0.1:{port + 2}/",
+            ["until", '#figures span:first-child b:text-matches("[1-9]")'],  # requests/s
+            ["text", "#models"],
+            ["touch", str(down)],
+            ["until", "#state.bad"],
+            ["until", '#state:text-is("live")'],
+            ["text", "#state"],
+        )  # fmt: skip
+        return names, state
+
+    servers = [serve()]
+    until(lambda: bool(get(f"http://127.0.0.1:{port}/v2/health/ready")))
+    words = ("bench", f"127.0.0.1:{port}", "tagger", "--rate", "100", "--seconds", "240")
+    load = Process(tmp_path, "load", *words)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(seen)
+            until(down.exists)
+            servers[0].end(signal.SIGTERM)
+            servers.append(serve())
+            names, state = watching.result()
+    finally:
+        for process in (load, *servers):
+            if process.lives:
+                process.end()
+    assert "tagger" in names and state == "live"
+
+
+def test_a_fleets_nodes_are_shown(tmp_path: Path) -> None:
+    fleet = FleetStand(tmp_path, EXAMPLES / "fleet", {"left": "h100", "right": "h100"})
+    try:
+        until(lambda: fleet.serving() == {"left", "right"})
+        said, nodes, models = _browse(
+            f"http://127.0.0.1:{fleet.port}/",
+            ["until", '#placed td:nth-child(3):text-matches("[0-9]")'],  # rates, at the second look
+            ["text", "#fleetsaid"],
+            ["text", "#nodes"],
+            ["text", "#placed"],
+        )  # fmt: skip
+    finally:
+        fleet.close()
+    assert said.startswith("2 nodes, term 1")
+    assert re.search(r"(left|right) \S+ \(1 h100\), serves", nodes)
+    assert re.search(r"(left|right)\ttagger\t", models)

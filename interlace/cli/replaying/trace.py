@@ -33,8 +33,8 @@ _REQUESTS: Final = 1
 _Event = dict[str, Any]
 
 
-def write_trace(replay: Replay, path: Path, last_s: float) -> int:
-    """Write the last seconds of a log as a trace; returns the number of its events.
+def write_trace(replay: Replay, path: Path, last_s: float, until_s: float) -> int:
+    """Write the last seconds of a log before a time as a trace; returns the number of its events.
 
     Each accelerator is a process with a thread for each partition, on which batches, loads and
     fetches are slices. Each request is an asynchronous slice from arrival to reply, joined by a
@@ -46,6 +46,8 @@ def write_trace(replay: Replay, path: Path, last_s: float) -> int:
     """
     trace = _TraceWriter(last_s * 1000.0)
     for step in steps(replay):
+        if step.now_ms > until_s * 1000.0:
+            break
         trace.follow(step)
     events = list(trace.events())
     body = {"traceEvents": events, "displayTimeUnit": "ms"}

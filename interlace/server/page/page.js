@@ -236,6 +236,14 @@ function showAt(index) {
   $("when").textContent = (state.frame.now_ms / 1000).toFixed(1) + " s";
   drawNow();
 }
+async function saveTrace() {
+  try {
+    const made = await ask({ ask: "trace", until_s: Math.ceil(state.frame.now_ms / 1000), last_s: 60 }, $("trace"));
+    const link = h("a", { href: URL.createObjectURL(new Blob([JSON.stringify(made)])), download: "trace.json" });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  } catch (error) { say(String(error.message || error), true); }
+}
 const MISSED = [["model", "model"], ["id", "request"], ["arrived", "came at s"], ["took", "took ms"], ["outcome", "outcome"], ["reason", "reason"]];
 function drawMissed(history) {
   head($("missed"), MISSED);
@@ -341,10 +349,55 @@ function drawPlanned(found) {
     h("td", {}, one.price_gpus_per_rps === null ? "-" : (100 * one.price_gpus_per_rps).toFixed(3)))));
 }
 
+// -- the fleet -------------------------------------------------------------------------------------
+const PLACED = [["node", "node"], ["model", "model"], ["rate", "requests/s"], ["queue", "queued rows"], ["wait", "answer ms"], ["slo", "SLO ms"]];
+function nodeSays(node) {
+  if (node.problem) return node.problem;
+  if (!node.state) return "not heard of";
+  const failures = Object.entries(node.state.failures).map(([model, why]) => model + ": " + why);
+  return failures.join("; ") || (node.drained ? "drains" : node.state.settled ? "serves" : "changes");
+}
+function drawFleet(now, before, seconds) {
+  const names = Object.keys(now.nodes).sort();
+  const unserved = Object.entries(now.unserved_rows_per_s).map(([model, rate]) => "not served of " + model + ": " + fixed(rate) + " rows/s: " + (now.reasons[model] || ""));
+  $("fleetsaid").textContent = [names.length + (names.length === 1 ? " node" : " nodes"), now.term ? "term " + now.term : "another controller commands",
+    ...(now.planning ? ["another plan is being made"] : []), ...(now.failure ? ["no newer plan: " + now.failure] : []), ...unserved].join(", ");
+  $("nodes").replaceChildren(...names.flatMap((name) => {
+    const node = now.nodes[name], parts = node.assigned ? node.assigned.plan.partitions : [], says = nodeSays(node);
+    const gpus = [...new Set(parts.map((one) => one.gpu))].sort();
+    const kinds = Object.entries(node.accelerators).map(([kind, count]) => count + " " + kind).join(", ");
+    return (gpus.length ? gpus : [""]).map((gpu) => {
+      const own = parts.filter((one) => one.gpu === gpu), used = own.reduce((all, one) => all + one.share_pct, 0);
+      return gpuBox([name, gpu].filter(Boolean).join(" ") + " (" + kinds + "), " + says, used, own.map((one) => {
+        const models = one.slots.map((slot) => plainName(slot.model) + " x" + slot.batch);
+        return tile("tile" + (says === "serves" ? "" : " moving"), one.share_pct, used, [one.id, one.share_pct + " %", ...models].join("\n"), [one.share_pct + " %", ...models]);
+      }));
+    });
+  }));
+  head($("placed"), PLACED);
+  $("placed").tBodies[0].replaceChildren(...names.flatMap((name) => {
+    const state = now.nodes[name].state, was = before && before.nodes[name] && before.nodes[name].state;
+    return Object.entries(state ? state.models : {}).sort().map(([model, one]) => {
+      const old = was && was.began === state.began ? was.models[model] : undefined;
+      return h("tr", {}, h("td", {}, name), h("td", {}, model), h("td", {}, old ? fixed((one.arrived - old.arrived) / seconds) : "-"),
+        h("td", {}, String(one.waiting_rows)), h("td", { class: one.wait_ms > one.slo_ms ? "bad" : "" }, fixed(one.wait_ms)), h("td", {}, fixed(one.slo_ms)));
+    });
+  }).slice(0, 500));
+}
+async function watchFleet() {
+  let before = null, then = 0;
+  await watched(1000, async () => {
+    const now = await call("/v2/fleet"), at = performance.now();
+    drawFleet(now, before, Math.max(0.1, (at - then) / 1000));
+    [before, then] = [now, at];
+    say("live");
+  });
+}
+
 // -- tabs and the loop -----------------------------------------------------------------------------
 function drawTabs() {
-  const names = [["now", state.about.live ? "Now" : "Log", state.about.live || state.about.log], ["why", "Why", true], ["whatif", "What if", true], ["plan", "How many GPUs?", state.about.plan]];
-  const shown = names.filter(([id, , there]) => there && (state.about.live || state.about.log || id === "plan"));
+  const names = [["fleet", "Fleet", state.about.fleet], ["now", state.about.live ? "Now" : "Log", state.about.live || state.about.log], ["why", "Why", true], ["whatif", "What if", true], ["plan", "How many GPUs?", state.about.plan]];
+  const shown = names.filter(([id, , there]) => there && (state.about.live || state.about.log || id === "plan" || id === "fleet"));
   if (!shown.some(([id]) => id === state.tab)) state.tab = shown[0][0];
   $("tabs").replaceChildren(...shown.map(([id, name]) => h("button", { role: "tab", id: "tab-" + id, "aria-selected": String(id === state.tab), onclick: () => open(id) }, name)));
 }
@@ -352,7 +405,7 @@ async function open(tab) {
   state.tab = tab;
   location.hash = tab;
   drawTabs();
-  for (const id of ["now", "why", "whatif", "plan"]) $(id).hidden = id !== tab;
+  for (const id of ["fleet", "now", "why", "whatif", "plan"]) $(id).hidden = id !== tab;
   if (tab === "plan") {
     drawPlan();
     if (state.about.answer) showPlan(state.about.answer);
@@ -370,23 +423,24 @@ async function reread() {
     drawMissed(state.missed);
   } catch (error) { $("story").textContent = String(error.message || error); say("", false); }
 }
-async function watch() {
+async function watched(every, look) {
   for (;;) {
     const began = performance.now();
     if (!document.hidden) {
-      try {
-        const frame = await call("/page/now");
-        if (!state.history) take(frame);
-        say(state.history ? "looking back" : "live");
-        if (state.tab === "now" && !state.history) drawNow();
-      } catch (error) {
+      try { await look(); } catch (error) {
         say("no answer: " + (error.message || error), true);
         await new Promise((go) => setTimeout(go, 1000));
       }
     }
-    await new Promise((go) => setTimeout(go, Math.max(50, 250 - (performance.now() - began))));
+    await new Promise((go) => setTimeout(go, Math.max(50, every - (performance.now() - began))));
   }
 }
+const watch = () => watched(250, async () => {
+  const frame = await call("/page/now");
+  if (!state.history) take(frame);
+  say(state.history ? "looking back" : "live");
+  if (state.tab === "now" && !state.history) drawNow();
+});
 async function begin() {
   state.about = await call("/page/about");
   $("title").textContent = state.about.title;
@@ -399,6 +453,7 @@ async function begin() {
   $("at").oninput = () => showAt(Number($("at").value));
   $("play").onclick = () => { state.playing = !state.playing; $("play").textContent = state.playing ? "\u23F8" : "\u25B6"; };
   $("back").onclick = lookBack;
+  $("trace").onclick = saveTrace;
   setInterval(() => { if (state.playing && state.history) showAt((state.at + 1) % state.history.frames.length); }, 250);
   $("scrub").hidden = !state.about.log;
   for (const id of ["play", "at", "when"]) $(id).hidden = true;
@@ -407,5 +462,6 @@ async function begin() {
   say("");
   await open(state.tab);
   if (state.about.live) watch();
+  if (state.about.fleet) watchFleet();
 }
 begin().catch((error) => say(String(error.message || error), true));

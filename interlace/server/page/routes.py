@@ -87,14 +87,31 @@ class Questions:
                 return await self._replay("--request", str(_whole(question, "request")))
             case "what-if":
                 return await self._replay("--json", *_changes(question))
+            case "trace":
+                return await self._trace(question)
             case "plan":
                 return await self._plan(question)
-        raise bad_input("the question: ask is missing; expected history, why, what-if or plan")
+        raise bad_input(
+            "the question: ask is missing; expected history, why, what-if, trace or plan"
+        )
 
     async def _replay(self, *words: str) -> bytes:
         if self._log is None:
             raise bad_input("no log is kept: start with interlace serve --log FILE")
         return await _run(["replay", str(self._log), *words])
+
+    async def _trace(self, question: Mapping[str, Any]) -> bytes:
+        """The trace itself, of so many seconds until a time."""
+        until_s, last_s = str(_whole(question, "until_s")), str(_whole(question, "last_s"))
+        with TemporaryDirectory(prefix="interlace-page-") as folder:
+            file = Path(folder) / "trace.json"
+            words = ("--trace", str(file), "--last-s", last_s, "--until-s", until_s)
+            told = await self._replay(*words)
+            if not file.exists():
+                raise bad_input(msgspec.json.decode(told, type=PageAnswer).error)
+            if file.stat().st_size > _ANSWER_BYTES:
+                raise ServeError(Reason.TOO_LARGE, "the trace is too long: ask for fewer seconds")
+            return file.read_bytes()
 
     async def _plan(self, question: Mapping[str, Any]) -> bytes:
         if self._planned is None:
