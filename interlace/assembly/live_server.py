@@ -157,12 +157,14 @@ class LiveServer:
 
     def __init__(self, choices: ServeSettings) -> None:
         loop = asyncio.get_running_loop()
+        self.clock = WallClock(loop)
+        otlp = choices.options.otlp  # what is wrong with it is said before anything is taken
+        self._spans = exported_spans(otlp, self.clock.now_ms) if otlp else None
         self.arena = Arena.create(int(choices.options.request_memory_mb * (1 << 20)))
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
         inputs = (self.arena.number,)
         self.devices = choices.accelerators.make(loop, self.arenas, inputs)
-        self.clock = WallClock(loop)
         self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
@@ -170,8 +172,6 @@ class LiveServer:
         solver = self._assigned or ProcessPlanSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
         self._log = self._log_of(choices)
-        otlp = choices.options.otlp
-        self._spans = exported_spans(otlp, self.clock.now_ms) if otlp else None
         self.runtime = Runtime(
             self.engine,
             self.clock,
@@ -187,6 +187,18 @@ class LiveServer:
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
         self._core_wait, self._loop_wait = RunDelay(loop), RunDelay(loop)
         self._loop_delay = LoopDelay(loop, self._loop_wait.ms)
+        self._data_plane()
+        self.registry = VersionRegistry()
+        self.statuses = StatusFutures(self.registry, self.table)
+        self.runtime.on_status = self.statuses.report
+        self._watching: list[asyncio.Future[None]] = []
+        self._fetches = choices.fetches
+        self._control(choices)
+        self._node(choices)
+        self._transports(choices)
+
+    def _data_plane(self) -> None:
+        """What takes requests: of ensembles and of models."""
         self.apps = AppRuntime(
             self.runtime,
             lambda name, version: self.table.resolve(name, version).model,
@@ -200,14 +212,6 @@ class LiveServer:
         self.plane = DataPlane(
             self.apps, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
         )
-        self.registry = VersionRegistry()
-        self.statuses = StatusFutures(self.registry, self.table)
-        self.runtime.on_status = self.statuses.report
-        self._watching: list[asyncio.Future[None]] = []
-        self._fetches = choices.fetches
-        self._control(choices)
-        self._node(choices)
-        self._transports(choices)
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
         asked = choices.options

@@ -100,9 +100,7 @@ def plan(
     memory: _Memory = None,
     save: _Save = None,
     current: _Current = None,
-    device: Device = "auto",
-    gpus: Gpus = None,
-    cores: Cores = None,
+    device: Device = "auto", gpus: Gpus = None, cores: Cores = None,
     profiles: Profiles = None, measured: Measured = None,
     page: _Page = None, as_json: Json = False,
 ) -> None:  # fmt: skip

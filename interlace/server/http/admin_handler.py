@@ -19,7 +19,7 @@ from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import METRICS_MEDIA, OCTETS, head_of
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route, is_field
+from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route, is_field
 from interlace.server.limits import HttpLimits, RouteKind
 from interlace.server.tensor_json import MALFORMED
 
@@ -66,33 +66,23 @@ def node_routes(
         have(_read(asked.body, FilesOrder))
         return HttpResponse(b"{}")
 
-    order = Access.ORDER
     return [
         Route("/v2/node", respond={"GET": described_to}, title="What this node is"),
         Route("/v2/node/models", respond={"GET": at_hand}, title="Models that it could serve"),
-        Route(
-            "/v2/node/files",
-            respond={"POST": files},
-            access=order,
-            title="Fetch model files",
-            body=FilesOrder,
+        _order("files", {"POST": files}, "Fetch model files", FilesOrder),
+        _order(
+            "assignment",
+            {"GET": told, "POST": assigned},
+            "Its part of the fleet's plan",
+            Assignment,
         ),
-        Route(
-            "/v2/node/assignment",
-            RouteKind.PLAN,
-            respond={"GET": told, "POST": assigned},
-            access=order,
-            title="This node's part of the fleet's plan",
-            body=Assignment,
-        ),
-        Route(
-            "/v2/node/drain",
-            respond={"POST": drained},
-            access=order,
-            title="Serve nothing anew",
-            body=DrainOrder,
-        ),
+        _order("drain", {"POST": drained}, "Serve nothing anew", DrainOrder),
     ]
+
+
+def _order(name: str, respond: Mapping[str, Respond], title: str, body: type) -> Route:
+    kind = RouteKind.PLAN if body is Assignment else RouteKind.ADMIN
+    return Route(f"/v2/node/{name}", kind, respond, Access.ORDER, title=title, body=body)
 
 
 def _read(body: bytes, kind: type[_Asked]) -> _Asked:

@@ -212,6 +212,7 @@ async function readLog(button) {
   history.totals = [];
   history.frames.forEach((frame) => { frame.modelsAt = frame.now_ms; });
   history.frames.forEach((frame, index) => { if (index) addTotals(history.totals, history.frames[index - 1], frame); });
+  while (history.totals.length > 2 && !history.totals[0][1]) history.totals.shift(); // before the first request
   return history;
 }
 async function lookBack() {
