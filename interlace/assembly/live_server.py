@@ -158,7 +158,7 @@ class LiveServer:
     def __init__(self, choices: ServeSettings) -> None:
         loop = asyncio.get_running_loop()
         self.clock = WallClock(loop)
-        otlp = choices.options.otlp  # what is wrong with it is said before anything is taken
+        otlp = choices.options.otlp  # checked before anything is taken
         self._spans = exported_spans(otlp, self.clock.now_ms) if otlp else None
         self.arena = Arena.create(int(choices.options.request_memory_mb * (1 << 20)))
         self.arenas = ArenaMap(os.getpid())

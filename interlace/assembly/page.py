@@ -125,8 +125,16 @@ def _scenario_page(
     about = _about(title, live=False, log=False, plan=True)
     about["answer"] = answer
     about["models"] = {one.model: [one.rows_per_s, one.slo_ms] for one in scenario.demand}
-    about["kinds"] = list(GPU_KINDS)
+    about["kinds"] = [kind for kind in GPU_KINDS if _readable(Path(words[0]), kind)]
     return page_routes(about, None, Questions(None, _overriding(words)))
+
+
+def _readable(path: Path, kind: str) -> bool:
+    """Whether the scenario can be read for that kind: it may have no profiles of it."""
+    try:
+        return bool(read_scenario(path, kind).profiles)
+    except InputError:
+        return False
 
 
 def _overriding(words: Sequence[str]) -> PlanWords:

@@ -276,5 +276,6 @@ def test_a_plan_is_shown_and_asked_again(tmp_path: Path) -> None:
         assert about["answer"]["out"]["models"].keys() == about["models"].keys()
         told = json.loads(_get(url + "page/ask", {"ask": "plan", "models": about["models"]})[1])
         assert told["out"]["cost_per_hour"] == 3 * told["out"]["gpus"] > 0
+        assert "2080ti" in about["kinds"]
     question.path = tmp_path
     assert "is no scenario" in question.refused("--page", "0")

@@ -126,7 +126,7 @@ def test_a_thousand_models_on_a_phone(tmp_path: Path) -> None:
 def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
     nine = EXAMPLES / "planning" / "nine.toml"
     with _shown(str(nine)) as url:
-        fewest, drawn, goo = _browse(
+        fewest, drawn, goo, kinds = _browse(
             url,
             ["fill", "#asked tbody tr:nth-child(2) input", "500"],
             ["click", "#planform button"],
@@ -134,11 +134,15 @@ def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
             ["text", "#fewest"],
             ["value", "document.querySelectorAll('#planned .tile').length"],
             ["text", "#promised tbody tr"],
+            ["click", "text=Compare kinds"],
+            ["until", "#kinds tbody tr:nth-child(2)"],
+            ["text", "#kinds tbody"],
         )
     assert re.match(r"[12] 2080ti, ", fewest)
     assert drawn >= int(fewest[0])
     name, p99_ms, in_slo, gpus_for_more = goo.split("\t")
     assert name == "goo" and 0 < float(p99_ms) < 66 and float(in_slo) >= 99
+    assert re.fullmatch(r"2080ti\t\d+\t\d+\t[\d.]+\tyes\na100\t\d+\t\d+\t[\d.]+\tyes", kinds)
     assert 0 < float(gpus_for_more) < 1  # of a GPU for 100 requests/s
 
 

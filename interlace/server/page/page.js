@@ -314,20 +314,36 @@ function drawPlan() {
   const kinds = h("select", { "aria-label": "kind" }, h("option", { value: "" }, state.about.live ? "accelerators like these" : "the scenario's kind"),
     ...(state.about.kinds || []).map((kind) => h("option", { value: kind }, kind)));
   const button = h("button", {}, "How many?");
-  $("planform").replaceChildren(kinds, button);
+  const models = () => Object.fromEntries(Object.entries(state.plan).filter(([, asked]) => asked[0] > 0));
+  const compare = (state.about.kinds || []).length > 1 ? h("button", { type: "button", onclick: () => compareKinds(models(), compare) }, "Compare kinds") : null;
+  $("planform").replaceChildren(...[kinds, button, compare].filter(Boolean));
   $("planform").onsubmit = async (event) => {
     event.preventDefault();
     try {
-      const models = Object.fromEntries(Object.entries(state.plan).filter(([, asked]) => asked[0] > 0));
-      showPlan(await ask({ ask: "plan", models, gpu: kinds.value || undefined }, button));
+      showPlan(await ask({ ask: "plan", models: models(), gpu: kinds.value || undefined }, button));
     } catch (error) { $("plansaid").textContent = String(error.message || error); say("", false); }
   };
+}
+async function compareKinds(models, button) {
+  const body = $("kinds").tBodies[0];
+  head($("kinds"), [["kind", "kind of GPU"], ["gpus", "fewest"], ["bound", "no scheduler needs fewer than"], ["cost", "an hour"], ["kept", "every promise kept"]]);
+  $("kinds").hidden = false;
+  body.replaceChildren();
+  for (const kind of state.about.kinds) {
+    let cells;
+    try {
+      const told = await ask({ ask: "plan", models, gpu: kind }, button), found = told.out;
+      cells = typeof found === "object" ? [String(found.gpus), String(found.lower_bound.gpus), fixed(found.cost_per_hour, 2), found.kept ? "yes" : "no"] : [told.error];
+    } catch (error) { cells = [String(error.message || error)]; }
+    body.append(h("tr", {}, h("td", {}, kind), ...cells.map((cell) => h("td", {}, cell))));
+  }
+  say("");
 }
 function showPlan(told) {
   const found = typeof told.out === "object" ? told.out : null;
   $("fewest").textContent = !found ? "" : found.gpus + " " + found.gpu + (found.gap === 1 ? ", the fewest there can be" : ", no scheduler needs fewer than " + found.lower_bound.gpus) +
     (found.cost_per_hour ? ", " + fixed(found.cost_per_hour, 2) + " an hour" : "") + (found.kept ? ", every promise kept when it was tried" : ", a promise is not kept");
-  $("plansaid").textContent = "$ " + told.command + "\n" + told.error + (found ? "" : told.out);
+  $("plansaid").textContent = "$ " + told.command + "\n" + told.error + (found ? "" : told.out) + (told.scenario ? "\n# scenario.toml\n" + told.scenario : "");
   drawPlanned(found);
 }
 const PROMISED = [["model", "model"], ["p99", "p99 ms"], ["attainment", "in SLO %"], ["price", "GPUs for 100 requests/s more"]];

@@ -43,12 +43,16 @@ PlanWords = Callable[[Path, Mapping[str, tuple[float, float]]], Sequence[str]]
 
 
 class PageAnswer(Struct, frozen=True):
-    """The command that anybody can repeat, how it ended, and what it printed."""
+    """The command that anybody can repeat, how it ended, and what it printed.
+
+    ``scenario`` is the file that the command names, if it was made for it.
+    """
 
     command: str
     status: int
     out: msgspec.Raw | str
     error: str
+    scenario: str = ""
 
 
 class Questions:
@@ -98,7 +102,7 @@ class Questions:
     async def _replay(self, *words: str) -> bytes:
         if self._log is None:
             raise bad_input("no log is kept: start with interlace serve --log FILE")
-        return await _run(["replay", str(self._log), *words])
+        return msgspec.json.encode(await _answered(["replay", str(self._log), *words]))
 
     async def _trace(self, question: Mapping[str, Any]) -> bytes:
         """The trace itself, of so many seconds until a time."""
@@ -124,7 +128,13 @@ class Questions:
                 raise bad_input(str(error)) from None
             if kind := question.get("gpu"):
                 words += ["--gpu", _word(kind, "gpu")]
-            return await _run(words)
+            answer = await _answered(words)
+            scenario = Path(folder) / "scenario.toml"
+            if scenario.exists():
+                command = answer.command.replace(f"{folder}/", "")
+                text = scenario.read_text()
+                answer = msgspec.structs.replace(answer, command=command, scenario=text)
+            return msgspec.json.encode(answer)
 
 
 def _asked_models(question: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -167,7 +177,7 @@ def _whole(question: Mapping[str, Any], key: str) -> int:
     return value
 
 
-async def _run(words: Sequence[str]) -> bytes:
+async def _answered(words: Sequence[str]) -> PageAnswer:
     """Run a command of ours."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "interlace", *words,
@@ -186,14 +196,8 @@ async def _run(words: Sequence[str]) -> bytes:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # planning has processes of its own
             await child.wait()
-    return msgspec.json.encode(
-        PageAnswer(
-            "interlace " + shlex.join(words),
-            status,
-            _plain(out),
-            error.decode(errors="replace")[-_ERROR_CHARS:],
-        )
-    )
+    told = error.decode(errors="replace")[-_ERROR_CHARS:]
+    return PageAnswer("interlace " + shlex.join(words), status, _plain(out), told)
 
 
 def _plain(out: bytes) -> msgspec.Raw | str:
