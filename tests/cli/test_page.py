@@ -33,7 +33,7 @@ from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
-from tests.cli.planning import Question
+from tests.cli.planning import SCENARIO, Question
 from tests.cli.test_replay import FLEET, _log, _replay
 
 
@@ -279,3 +279,17 @@ def test_a_plan_is_shown_and_asked_again(tmp_path: Path) -> None:
         assert "2080ti" in about["kinds"]
     question.path = tmp_path
     assert "is no scenario" in question.refused("--page", "0")
+
+
+@pytest.mark.process
+def test_a_plan_comes_with_the_scenario_that_was_made_for_it(tmp_path: Path) -> None:
+    Question(tmp_path)
+    text = SCENARIO.replace("p.csv", str(tmp_path / "p.csv"))
+
+    def planned(folder: Path, asked: object) -> list[str]:
+        (folder / "scenario.toml").write_text(text)
+        return [str(folder / "scenario.toml")]
+
+    told = _asked(Questions(None, planned), ask="plan", models={"small": [100.0, 40.0]})
+    assert (told["command"], told["scenario"]) == ("interlace plan scenario.toml --json", text)
+    assert told["out"]["gpus"] >= 1
