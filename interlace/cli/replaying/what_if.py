@@ -19,6 +19,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.user_errors import InputError
 from interlace.packing.bounds import most_in_time
+from interlace.planning.parallel import in_parallel, usable_cores
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
 from interlace.runtime.log import LogFile
@@ -102,8 +103,8 @@ def what_if(traffic: LoggedTraffic, changes: Sequence[str]) -> list[WhatIfRow]:
         InputError: a change is not of a form that is known.
     """
     scenarios = [_scenario(traffic, 1.0, 1.0), *(_changed(traffic, one) for one in changes)]
-    names = ["as it came", *changes]
-    return [_row(name, scenario) for name, scenario in zip(names, scenarios, strict=True)]
+    asked = list(zip(["as it came", *changes], scenarios, strict=True))
+    return in_parallel(_row, asked, [1.0] * len(asked), usable_cores())
 
 
 def _changed(traffic: LoggedTraffic, changes: str) -> Simulation:
@@ -124,7 +125,8 @@ def _changed(traffic: LoggedTraffic, changes: str) -> Simulation:
     return _scenario(traffic, rates, slos)
 
 
-def _row(name: str, scenario: Simulation) -> WhatIfRow:
+def _row(asked: tuple[str, Simulation]) -> WhatIfRow:
+    name, scenario = asked
     found = report(simulate(scenario))
     models = found.models
     worst = min(models, key=lambda one: models[one].attainment, default="")
