@@ -15,7 +15,7 @@ from bench.planning.a100 import SHARE_PCT
 from interlace.core.gpu_kinds import GPU_KINDS, GPU_RATES
 from interlace.core.work import LayerWork, ModelWork
 from interlace.formats.torch_work import count
-from interlace.perf.estimate import Rates, sms_of
+from interlace.perf.estimate import Rates, part_of, rates_of, sms_of
 
 TIMM: Final = {"rtx-3090": "infer-rtx3090.csv", "rtx-4090": "infer-rtx4090.csv"}
 #: Of the models of other data, what timm calls them and the side of their images.
@@ -33,6 +33,10 @@ _CALLED: Final = {
     "inceptionv3": ("inception_v3", 224),
 }
 _BERT_TOKENS: Final = 128
+#: NetML copies each image to the GPU before it runs them (onvm_netml.h: 3 x 224 x 224 floats); what
+#: a PCIe 3.0 link of 16 lanes gives in practice.
+_IMAGE_BYTES: Final = 3 * 224 * 224 * 4
+_LINK_BYTES_S: Final = 12e9
 #: Parts of an A100's DRAM by MIG slices (NVIDIA's user guide: eighths).
 _MIG_DRAM: Final = {1: 0.125, 2: 0.25, 3: 0.5, 4: 0.5, 7: 1.0}
 
@@ -82,16 +86,18 @@ def _counted(module: nn.Module, *inputs: torch.Tensor) -> ModelWork:
 
 
 def _alexnet() -> ModelWork:
+    """AlexNet as CNTK has it: AlexNet_ImageNet_Distributed.py among its examples."""
     with torch.device("meta"):
-        sizes = [(3, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 256, 3, 1, 1),
-                 (256, 256, 3, 1, 1)]  # fmt: skip
+        sizes = [(3, 96, 11, 4, 0), (96, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 384, 3, 1, 1),
+                 (384, 256, 3, 1, 1)]  # fmt: skip
         layers: list[nn.Module] = []
         for place, (inside, out, side, stride, pad) in enumerate(sizes):
             layers += [nn.Conv2d(inside, out, side, stride, pad), nn.ReLU()]
+            layers += [nn.LocalResponseNorm(5)] if place < 2 else []
             layers += [nn.MaxPool2d(3, 2)] if place in (0, 1, 4) else []
         for inside, out in ((9216, 4096), (4096, 4096), (4096, 1000)):
             layers += ([nn.Flatten()] if inside == 9216 else [nn.ReLU()]) + [nn.Linear(inside, out)]
-        return _counted(nn.Sequential(*layers), torch.empty(1, 3, 224, 224))
+        return _counted(nn.Sequential(*layers), torch.empty(1, 3, 227, 227))
 
 
 def _bert() -> ModelWork:
@@ -150,7 +156,7 @@ def timm_batches(data: Path, kind: str, cache: WorkCache, count_new: bool) -> li
 
 def v100_batches(data: Path, cache: WorkCache) -> Iterator[tuple[str, int, Measured]]:
     """Batches by stack and model and share, in single precision; engines that fuse."""
-    of = rates("v100", GPU_RATES["v100"].fp32_tflops, 4)
+    gpu = GPU_KINDS["v100"]
     with (data / "v100" / "latency.csv").open() as file:
         for row in csv.DictReader(file):
             name = row["model"].split("_")[0]
@@ -162,7 +168,9 @@ def v100_batches(data: Path, cache: WorkCache) -> Iterator[tuple[str, int, Measu
             share = int(float(row["gpu_pct"]))
             seconds = float(row["latency_ms_median"]) / 1000
             rows = float(row["batch"])
-            one = Measured(name, layers, times, of, rows, share / 100, None, seconds, 0)
+            part, copies_s = part_of(gpu, share), rows * _IMAGE_BYTES / _LINK_BYTES_S
+            of = rates_of("v100", half=False, sms=sms_of(gpu), part=part)
+            one = Measured(name, layers, times, of, rows, part, None, seconds, 0, copies_s)
             yield row["model"], share, one
 
 

@@ -24,14 +24,21 @@ START: Final = LawConstants(
     tile=1.0,
     cached=0.3,
     norm=2.0,
+    winograd=1.0,
     launch_us=2.0,
     host_us=5.0,
 )
 _HELD: Final = 0.3
+#: The law's numbers by place but that of ``winograd``: tensor cores use no such algorithm.
+ALL: Final = range(4 * _KINDS + 6)
+TENSOR_CORES: Final = [at for at in ALL if at != 4 * _KINDS + 3]
 
 
 class Measured(NamedTuple):
-    """Measured batches of one model: kernels without repetition, how often each runs."""
+    """Measured batches of one model: kernels without repetition, how often each runs.
+
+    ``copies_s`` of the measured time were copies of inputs to the GPU.
+    """
 
     model: str
     layers: Layers
@@ -42,6 +49,7 @@ class Measured(NamedTuple):
     dram_share: float | None
     seconds: float
     kernels: int
+    copies_s: float = 0.0
 
 
 def unique(work: ModelWork) -> tuple[Layers, Floats]:
@@ -57,6 +65,7 @@ def to_vector(constants: LawConstants) -> Floats:
         constants.tile,
         constants.cached,
         constants.norm,
+        constants.winograd,
         constants.launch_us,
         constants.host_us,
     )
@@ -69,10 +78,8 @@ def to_constants(vector: Floats) -> LawConstants:
     first, second, third, fourth = (
         tuple(values[at * _KINDS : (at + 1) * _KINDS]) for at in range(4)
     )
-    tile, cached, norm, launch_us, host_us = values[4 * _KINDS :]
-    return LawConstants(
-        first, second, third, fourth, tile, min(cached, 0.95), norm, launch_us, host_us
-    )
+    tile, cached, *others = values[4 * _KINDS :]
+    return LawConstants(first, second, third, fourth, tile, min(cached, 0.95), *others)
 
 
 class _Joined:
@@ -97,13 +104,14 @@ class _Joined:
         self._dram = spread(
             [min(1.0, b.share / 0.5) if b.dram_share is None else b.dram_share for b in batches]
         )
+        self._copies = np.array([b.copies_s for b in batches])
         self._count = np.array([b.kernels for b in batches], dtype=float)
 
     def seconds(self, constants: LawConstants) -> Floats:
         of: Any = self._rows, self._share, self._dram  # of each layer: the law is elementwise
         each = kernel_s(self._layers, constants, self._gpu, *of)
         found: Floats = np.add.reduceat(each * self._times, self._starts)
-        return np.maximum(found, 1e-6 * constants.host_us * self._count)
+        return np.maximum(found, 1e-6 * constants.host_us * self._count) + self._copies
 
 
 def predict(batches: Sequence[Measured], constants: LawConstants) -> Floats:
@@ -114,14 +122,15 @@ def predict(batches: Sequence[Measured], constants: LawConstants) -> Floats:
 def fit(
     batches: Sequence[Measured],
     start: LawConstants = START,
-    free: Sequence[int] | None = None,
     steps: int = 25,
     held: float = _HELD,
+    free: Sequence[int] = TENSOR_CORES,
 ) -> LawConstants:
+    """The constants whose logarithmic errors are least; only ``free`` ones may move."""
     joined, origin = _Joined(batches), to_vector(start)
     wanted = np.log([one.seconds for one in batches])
     at, damping = origin.copy(), 1e-2
-    chosen = np.arange(len(at)) if free is None else np.array(free)
+    chosen = np.array(free)
 
     def residuals(vector: Floats) -> Floats:
         return np.log(joined.seconds(to_constants(vector))) - wanted

@@ -13,10 +13,11 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from bench.estimate import data as public
-from bench.estimate.fit import Floats, Measured, fit, predict
+from bench.estimate.fit import ALL, TENSOR_CORES, Floats, Measured, fit, predict
 from bench.harness import Report, main
 from bench.harness.report import Table
 from interlace.perf.estimate import LawConstants
@@ -25,7 +26,10 @@ from interlace.perf.sizing import knee
 OUT: Final = Path("interlace/perf/law_constants.py")
 _FOLDS: Final = 4
 #: How strongly few models' grids are held to the law of timm's many models.
-_HELD: Final = 1.0
+HELD: Final = 1.0
+#: Where the saving of Winograd's algorithm begins: less than the 2.25 of its products, for it adds
+#: sums and copies, and not every convolution takes it.
+_WINOGRAD: Final = 1.5
 
 
 def estimate(
@@ -43,11 +47,13 @@ def estimate(
     _unseen_models(timm, table)
     unseen, other = _other_gpu(timm, table)
     half = fit([one for batches in timm.values() for one in batches])
+    start = msgspec.structs.replace(half, winograd=_WINOGRAD)
     v100, mig = list(public.v100_batches(data, cache)), list(public.mig_batches(data, cache))
-    grids = {"V100": v100, "A100-MIG": mig}
-    left_out = [_leave_one_out(f"{gpu}, batch x share", of, half, table)
-                for gpu, of in grids.items()]  # fmt: skip
-    single = fit([one for *_, one in v100], start=half, held=_HELD)
+    left_out = [
+        _leave_one_out("V100, batch x share", v100, start, ALL, table),
+        _leave_one_out("A100-MIG, batch x share", mig, half, TENSOR_CORES, table),
+    ]
+    single = fit([one for *_, one in v100], start, held=HELD, free=ALL)
     if write:
         spread = {
             ("half", "graph"): unseen,
@@ -147,6 +153,7 @@ def _leave_one_out(
     what: str,
     batches: Sequence[tuple[str, int, Measured]],
     start: LawConstants,
+    free: Sequence[int],
     table: _Errors,
 ) -> _LeftOut:
     """A model's whole grid, from the other models' grids; then its knees."""
@@ -154,7 +161,7 @@ def _leave_one_out(
     known: list[Floats] = []
     near = total = 0
     for model in sorted({one.model for *_, one in batches}):
-        law = fit([one for *_, one in batches if one.model != model], start=start, held=_HELD)
+        law = fit([one for *_, one in batches if one.model != model], start, held=HELD, free=free)
         mine = [row for row in batches if row[2].model == model]
         ratio.append(_ratio([one for *_, one in mine], law))
         table.add(f"{what}, without {model}", ratio[-1], 15)

@@ -2,14 +2,16 @@
 
 A kernel takes the p-norm of its time in arithmetic and in memory. Arithmetic of products is
 FLOPs over peak, divided by the efficiency of the kind, which falls with short sums (``k``) and
-narrow results (``n``). To this comes the time of one tile, which no further SM shortens (D-STACK,
-section 4: parallel tiles against SMs). A batch lasts at least as long as its launches.
+narrow results (``n``). A tile of few rows takes as long as a full one. To this comes the time of
+one tile, which no further SM shortens (D-STACK, section 4: parallel tiles against SMs). A batch
+lasts at least as long as its launches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -27,6 +29,13 @@ _Floats = npt.NDArray[np.float64]
 _TILE_ROWS: Final = 128
 _TILE_COLUMNS: Final = 64
 _SPLIT_K: Final = 512
+#: Products in which each input value has a part, of a 3 x 3 convolution without stride; Winograd's
+#: algorithm saves some of them (Lavin and Gray, CVPR 2016). At edges it has fewer parts.
+_CONV: Final = KINDS.index("conv")
+_TAPS: Final = 9
+_EDGES: Final = 0.6
+#: SMs that MPS grants together: a share is rounded up to pairs (seen in GSLICE's V100 grids).
+_PAIR: Final = 2
 #: Parts of the SMs beyond which DRAM is no faster: SMs can ask for more than it gives.
 _SATURATES: Final = 0.5
 #: SMs of a compute slice of an A100's MIG (user guide: 14 a slice).
@@ -42,6 +51,11 @@ _SUSTAINED: Final[Mapping[str, float]] = MappingProxyType(
         **dict.fromkeys(("v100", "a30", "a100", "a100-40gb", "a100-mig", "l40s"), 0.75),
     }
 )
+#: Part of the peak of four-byte values, 1 where not said. V100: base over boost clock (1290 and
+#: 1530 MHz, data sheet), to which GSLICE's grids come down as more SMs compute.
+_SUSTAINED_PLAIN: Final[Mapping[str, float]] = MappingProxyType(
+    {**dict.fromkeys(_LOW_POWER, 0.6), "v100": 0.84}
+)
 #: What a process takes of a GPU's memory for its CUDA context and the kernels of its libraries.
 _CONTEXT_BYTES: Final = 500 * 10**6
 
@@ -51,8 +65,9 @@ class LawConstants(msgspec.Struct, frozen=True):
 
     ``efficiency`` and ``bandwidth`` are parts of the peak; ``half_k`` and ``half_n`` the lengths at
     which a product is half as efficient; ``tile`` scales the time of one tile, ``cached`` is what
-    the L2 cache saves of memory traffic that fits, ``norm`` the p of the p-norm. ``launch_us`` is
-    what a kernel costs the GPU, ``host_us`` what it costs the host that launches one by one.
+    the L2 cache saves of memory traffic that fits, ``norm`` the p of the p-norm. ``winograd``
+    divides the arithmetic of 3 x 3 convolutions. ``launch_us`` is what a kernel costs the GPU,
+    ``host_us`` what it costs the host that launches one by one.
     """
 
     efficiency: tuple[float, ...]
@@ -62,6 +77,7 @@ class LawConstants(msgspec.Struct, frozen=True):
     tile: float
     cached: float
     norm: float
+    winograd: float
     launch_us: float
     host_us: float
 
@@ -77,12 +93,13 @@ class Rates(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Kernels as columns; ``kind`` is the place in ``KINDS``."""
+    """Kernels as columns; ``kind`` is the place in ``KINDS``, ``read`` the part of ``moved``."""
 
     kind: npt.NDArray[np.int64]
     flops: _Floats
     weights: _Floats
     moved: _Floats
+    read: _Floats
     m: _Floats
     n: _Floats
     k: _Floats
@@ -91,8 +108,11 @@ class Layers(NamedTuple):
 def columns(layers: Sequence[LayerWork]) -> Layers:
     """The kernels of one or several models as columns."""
     rows = np.array(
-        [(one.flops, one.weights, one.read + one.written, one.m, one.n, one.k) for one in layers]
-    ).reshape(-1, 6)
+        [
+            (one.flops, one.weights, one.read + one.written, one.read, one.m, one.n, one.k)
+            for one in layers
+        ]
+    ).reshape(-1, 7)
     kinds = np.array([KINDS.index(one.kind) for one in layers], dtype=np.int64)
     return Layers(kinds, *rows.T)
 
@@ -110,12 +130,16 @@ def kernel_s(
         constants.efficiency, constants.bandwidth, constants.half_k, constants.half_n)]  # fmt: skip
     efficiency, bandwidth, half_k, half_n = of
     part = min(1.0, share / _SATURATES) if dram_share is None else dram_share
-    work_s = work.flops * rows / (gpu.flops * efficiency) * (1 + half_k / work.k)
-    work_s = work_s * (1 + half_n / work.n)
+    m = work.m * rows
+    padded = np.where((work.k > 1) & (m > 1), np.maximum(m, _TILE_ROWS), m)
+    work_s = work.flops * rows / (gpu.flops * efficiency) * padded / np.maximum(m, 1e-9)
+    work_s = work_s * (1 + half_k / work.k) * (1 + half_n / work.n)
+    taps = work.k * work.m / np.maximum(work.read, 1e-9)
+    winograd = (work.kind == _CONV) & (abs(taps - _TAPS) < _EDGES)
+    work_s = np.where(winograd, work_s / constants.winograd, work_s)
     # A product of few tiles is cut along its sums, too (split-k).
-    tile = np.minimum(work.m * rows, _TILE_ROWS) * np.minimum(work.n, _TILE_COLUMNS)
-    tiles = work.m * rows * work.n / np.maximum(tile, 1e-9)
-    parts = tiles * np.maximum(1, work.k / _SPLIT_K)
+    tile = np.minimum(padded, _TILE_ROWS) * np.minimum(work.n, _TILE_COLUMNS)
+    parts = padded * work.n / np.maximum(tile, 1e-9) * np.maximum(1, work.k / _SPLIT_K)
     arithmetic = work_s / share + constants.tile * work_s * gpu.sms / np.maximum(parts, 1e-9)
     nbytes = gpu.value_bytes * (work.moved * rows + work.weights)
     saved = 1 - constants.cached * gpu.l2 / (gpu.l2 + nbytes)
@@ -140,16 +164,18 @@ class EstimateCorrection(msgspec.Struct, frozen=True):
     source: str
 
 
-def rates_of(kind: str, half: bool, sms: int) -> Rates:
+def rates_of(kind: str, half: bool, sms: int, part: float = 1.0) -> Rates:
     """Peak rates of a kind of GPU for values of two bytes on tensor cores, or of four.
+
+    The power limit takes the more of the peak, the larger the ``part`` of the SMs that computes.
 
     Raises:
         KeyError: its rates are not known.
     """
     of = GPU_RATES[kind]
-    sustained = _SUSTAINED.get(kind, 1.0)
-    plain = sustained if kind in _LOW_POWER else 1.0
-    tflops, nbytes = (sustained * of.fp16_tflops, 2.0) if half else (plain * of.fp32_tflops, 4.0)
+    sustained = (_SUSTAINED if half else _SUSTAINED_PLAIN).get(kind, 1.0)
+    peak, nbytes = (of.fp16_tflops, 2.0) if half else (of.fp32_tflops, 4.0)
+    tflops = peak * (1 - (1 - sustained) * part)
     return Rates(1e12 * tflops, 1e9 * of.dram_gb_s, 1e6 * of.l2_mb, float(sms), nbytes)
 
 
@@ -158,15 +184,23 @@ def sms_of(gpu: Gpu) -> int:
     return _SLICE_SMS * gpu.units if gpu.layouts else gpu.units
 
 
+def part_of(gpu: Gpu, share_pct: int) -> float:
+    """The part of the SMs (0..1) that a share gets."""
+    if gpu.layouts:
+        return gpu.fraction(share_pct)
+    return min(1.0, _PAIR * ceil(gpu.units * share_pct / 100 / _PAIR) / gpu.units)
+
+
 def latency_ms(
     work: ModelWork, gpu: Gpu, half: bool, batch: int, share_pct: int, constants: LawConstants
 ) -> float:
     """Median latency of a batch on a share of an accelerator."""
-    rates = rates_of(gpu.kind, half, sms_of(gpu))
+    part = part_of(gpu, share_pct)
+    rates = rates_of(gpu.kind, half, sms_of(gpu), part)
     walls = dict(gpu.walls)
     dram = walls[share_pct] / gpu.memory_bytes if share_pct in walls else None
     layers = columns(work.layers)
-    each = kernel_s(layers, constants, rates, batch, gpu.fraction(share_pct), dram)
+    each = kernel_s(layers, constants, rates, batch, part, dram)
     host_s = 1e-6 * constants.host_us * len(work.layers) if work.fused else 0.0
     return 1000 * max(float(each.sum()), host_s)
 
