@@ -59,7 +59,7 @@ class CountedModel:
     @property
     def half(self) -> bool:
         """Whether it computes in two bytes a value."""
-        return self.model.terms.precision is not Precision.FP32
+        return self.work.half or self.model.terms.precision is not Precision.FP32
 
     @property
     def unread(self) -> str:

@@ -34,12 +34,15 @@ class LayerWork(msgspec.Struct, frozen=True, array_like=True):
 class ModelWork(msgspec.Struct, frozen=True):
     """All kernels of a model in order, and what could not be read (layer and operator).
 
-    ``fused``: element-wise kernels already run inside the products before them.
+    ``fused``: element-wise kernels already run inside the products before them. ``half``: most
+    weights are values of two bytes. ``stored`` are all parameter values, those of tables too.
     """
 
     layers: tuple[LayerWork, ...]
     unread: tuple[str, ...] = ()
     fused: bool = False
+    half: bool = False
+    stored: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -48,8 +51,8 @@ class ModelWork(msgspec.Struct, frozen=True):
 
     @property
     def weights(self) -> float:
-        """Parameter values."""
-        return sum(one.weights for one in self.layers)
+        """Parameter values in memory."""
+        return max(self.stored, sum(one.weights for one in self.layers))
 
     @property
     def peak_values(self) -> float:

@@ -7,17 +7,15 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+import msgspec
 import onnx
-from onnx import numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from interlace.core.errors import RepositoryError
-from interlace.core.tensor import FREE_DIM
 from interlace.core.work import Kind, LayerWork, ModelWork
+from interlace.formats.onnx_shapes import Tensors
 
 _NOTHING: Final = """Cast Constant ConstantOfShape DequantizeLinear Dropout Flatten Identity
-    QuantizeLinear Range Reshape Shape Size Squeeze Unsqueeze"""
+    DynamicQuantizeLinear QuantizeLinear Range Reshape Shape Size Squeeze Unsqueeze"""
 _ELEMENTWISE: Final = """Add BatchNormalization BiasGelu Clip Div Elu Erf FastGelu Gelu HardSigmoid
     HardSwish LeakyRelu Mul PRelu Pow Relu Sigmoid Softplus Sqrt Sub Tanh"""
 #: Operators that move nothing on the GPU: shapes, constants, other views of the same data.
@@ -43,33 +41,25 @@ _OTHERS: Final[Mapping[str, Kind]] = {
     for kind, names in (("pass", _ELEMENTWISE), *_MOVING.items())
     for name in names.split()
 }
-#: What graphs work out shapes with; values of more elements are no shapes.
-_ARITHMETIC: Final = frozenset(
-    [
-        "Add",
-        "Cast",
-        "Concat",
-        "Constant",
-        "Div",
-        "Floor",
-        "Gather",
-        "Mul",
-        "Range",
-        "ReduceProd",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Sub",
-        "Unsqueeze",
-    ]
-)
-_SMALL: Final = 64
-_ROUNDS: Final = 8
-_PRODUCTS: Final = (
-    *("Conv", "ConvTranspose", "FusedConv"),
-    *("Gemm", "FusedGemm", "MatMul", "FusedMatMul"),
-)
+#: Products by the place of their weights among the inputs.
+_CONVOLUTIONS: Final[Mapping[str, int]] = {
+    "Conv": 1, "ConvTranspose": 1, "FusedConv": 1, "NhwcConv": 1, "ConvInteger": 1,
+    "DeformConv": 1, "QLinearConv": 3,
+}  # fmt: skip
+_NAMED_MATMULS: Final = """DynamicQuantizeMatMul FusedGemm FusedMatMul Gemm MatMul MatMulInteger
+    MatMulIntegerToFloat MatMulNBits QLinearMatMul"""
+_MATMULS: Final = frozenset(_NAMED_MATMULS.split())
+_ATTENTIONS: Final = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 _RECURRENT: Final = ("LSTM", "GRU", "RNN")
+_BLOCKS: Final = ("Loop", "Scan", "If")
+#: Rounds of a loop that are counted one by one.
+_MOST_ROUNDS: Final = 1000
+_FLOATS: Final = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+)
+_HALVES: Final = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
 def count(path: Path, sizes: Mapping[str, Sequence[int]]) -> ModelWork:
@@ -79,111 +69,71 @@ def count(path: Path, sizes: Mapping[str, Sequence[int]]) -> ModelWork:
     size, it is 1 for the first dim and 64 for others.
 
     Raises:
-        RepositoryError: the file is not an ONNX graph, or its shapes contradict each other.
+        RepositoryError: the file is not an ONNX graph, or has no operators.
     """
     try:
         model = onnx.load(str(path), load_external_data=False)
-        _settle(model.graph, sizes)
-        model = _inferred(model)
-    except Exception as error:  # protobuf's, onnx's own and RuntimeError, by version
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # protobuf's and onnx's own, by version
         text = f"{type(error).__name__}: {str(error)[:200]}"
-        raise RepositoryError(str(path), text, "an ONNX graph whose shapes follow") from None
-    return _Graph(model.graph).count()
+        raise RepositoryError(str(path), text, "an ONNX graph") from None
+    if not model.graph.node:
+        raise RepositoryError(str(path), "no operators", "an ONNX graph")
+    tensors = Tensors(model)
+    tensors.enter(model.graph)
+    tensors.take(model.graph.input, sizes)
+    work = _Counting(tensors)
+    layers = work.count(model.graph)
+    floats = [one for one in model.graph.initializer if one.data_type in _FLOATS]
+    stored = float(sum(prod(one.dims) for one in floats))
+    halves = sum(prod(one.dims) for one in floats if one.data_type in _HALVES)
+    return ModelWork(tuple(layers), tuple(work.unread), True, 2 * halves > stored, stored)
 
 
-def _settle(graph: Any, sizes: Mapping[str, Sequence[int]]) -> None:
-    """Write a size at each free dim of the inputs; what was said of outputs may be too narrow."""
-    stored = {one.name for one in graph.initializer}
-    for value in graph.input:
-        if value.name in stored:
-            continue
-        dims = value.type.tensor_type.shape.dim
-        given = list(sizes.get(value.name, ()))
-        said = [1, *given] if len(given) == len(dims) - 1 else given
-        for place, dim in enumerate(dims):
-            if not dim.HasField("dim_value") or dim.dim_value <= 0:
-                known = said[place] if place < len(said) and said[place] > 0 else 0
-                dim.dim_value = known or (1 if place == 0 else FREE_DIM)
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-    del graph.value_info[:]
+class _Counting:
+    """Counts kernels while it passes the nodes of a graph in order."""
 
-
-def _inferred(model: Any) -> Any:
-    """The model with the shapes that can be inferred; shapes that are computed are folded."""
-    for _ in range(_ROUNDS):
-        found = shape_inference.infer_shapes(model, data_prop=True)
-        if not _fold(model.graph, _Graph(found.graph).shapes):
-            break
-    return found
-
-
-def _fold(graph: Any, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Put values for nodes that follow from constants and known shapes; whether there was one."""
-    values = {one.name: numpy_helper.to_array(one) for one in graph.initializer if _is_small(one)}
-    kept = []
-    for node in graph.node:
-        ready = all(name in values for name in node.input if name)
-        if node.op_type == "Shape" and node.input[0] in shapes and not node.attribute:
-            made: list[Any] = [np.array(shapes[node.input[0]], dtype=np.int64)]
-        elif node.op_type in _ARITHMETIC and ready and not node.domain:
-            feeds = {name: values[name] for name in node.input if name}
-            made = list(ReferenceEvaluator(node).run(None, feeds))
-        else:
-            kept.append(node)
-            continue
-        values.update(zip(node.output, made, strict=True))
-        graph.initializer.extend(
-            numpy_helper.from_array(np.asarray(value), name)
-            for name, value in zip(node.output, made, strict=True)
-        )
-    folded = len(kept) < len(graph.node)
-    del graph.node[:]
-    graph.node.extend(kept)
-    return folded
-
-
-def _is_small(one: Any) -> bool:
-    outside = bool(one.data_location == onnx.TensorProto.EXTERNAL)
-    return not outside and prod(one.dims) <= _SMALL
-
-
-class _Graph:
-    """A graph whose shapes are known."""
-
-    def __init__(self, graph: Any) -> None:
-        self._graph = graph
-        self.shapes: dict[str, tuple[int, ...]] = {
-            one.name: tuple(one.dims) for one in graph.initializer
-        }
-        self._fixed = set(self.shapes)
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            if value.name not in self.shapes and value.type.tensor_type.HasField("shape"):
-                dims = value.type.tensor_type.shape.dim
-                if all(dim.HasField("dim_value") for dim in dims):
-                    self.shapes[value.name] = tuple(dim.dim_value for dim in dims)
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        self._shapes, self._fixed = tensors.shapes, tensors.fixed
         self._producers: dict[str, Any] = {}
+        self.unread: list[str] = []
 
-    def count(self) -> ModelWork:
-        """All kernels, and the nodes whose work is not known."""
+    def count(self, graph: Any) -> list[LayerWork]:
+        """All kernels; nodes whose work is not known are added to ``unread``."""
         layers: list[LayerWork] = []
-        unread: list[str] = []
-        for node in self._graph.node:
-            if all(name in self._fixed for name in node.input if name):
-                self._fixed |= set(node.output)  # folded when the model is loaded
+        for node in graph.node:
+            if node.op_type in _BLOCKS:
+                layers += self._block(node)
+                continue
+            self._tensors.pass_node(node)
+            if all(name in self._fixed for name in (*node.input, *node.output) if name):
+                continue
+            if node.op_type != "Constant" and all(
+                name in self._fixed for name in node.input if name
+            ):
+                self._fixed |= set(node.output)  # computed when the model is loaded
                 continue
             if node.op_type in _FREE or self._fuses(node):
                 self._inherit(node)
                 continue
-            try:
-                layers += self._layers(node)
-            except (KeyError, IndexError, ZeroDivisionError) as error:
-                why = f"no shape of {error}" if isinstance(error, KeyError) else "odd inputs"
-                unread.append(f"{node.name or node.output[0]} ({node.op_type}): {why}")
-            except NotImplementedError:
-                unread.append(f"{node.name or node.output[0]} ({node.op_type}): unknown operator")
+            layers += self._kernels(node)
             self._producers.update(dict.fromkeys(node.output, node))
-        return ModelWork(tuple(layers), tuple(unread), fused=True)
+        return layers
+
+    def _kernels(self, node: Any) -> list[LayerWork]:
+        try:
+            return list(self._layers(node))
+        except (KeyError, IndexError, ZeroDivisionError, ValueError) as error:
+            why = f"no shape of {error}" if isinstance(error, KeyError) else "odd inputs"
+            self._unread(node, why)
+        except NotImplementedError:
+            self._unread(node, "unknown operator")
+        return []
+
+    def _unread(self, node: Any, why: str) -> None:
+        self.unread.append(f"{node.name or next(iter(node.output), '?')} ({node.op_type}): {why}")
 
     def _fuses(self, node: Any) -> bool:
         """Whether it runs inside a product: the last of its inputs to be made is one's output."""
@@ -198,54 +148,153 @@ class _Graph:
             self._producers.update(dict.fromkeys(node.output, (products or made)[0]))
 
     def _layers(self, node: Any) -> Iterator[LayerWork]:
-        ins = [(name, self.shapes[name]) for name in node.input if name]
+        shapes = self._shapes
+        ins = [(name, shapes[name]) for name in node.input if name]
         weights = float(sum(prod(dims) for name, dims in ins if name in self._fixed))
         read = float(sum(prod(dims) for name, dims in ins if name not in self._fixed))
         operator = node.op_type
         if operator in _RECURRENT:
             yield from self._recurrent(node, weights)
             return
-        out = self.shapes[node.output[0]]
+        out = shapes[node.output[0]]
         written = float(prod(out))
-        if operator in _OTHERS:
-            kind = _OTHERS[operator]
+        if operator in _ATTENTIONS:
+            yield from self._attention(node, ins, read, out)
+            return
+        if kind := _OTHERS.get(operator.removeprefix("QLinear")):
             if kind == "gather":
                 weights, read = 0.0, written
             yield LayerWork(kind, 0.0, weights, read, written, written, 1.0, 1.0)
             return
         kind, n, k = self._product(node, out)
-        flops = 2 * written * k
-        yield LayerWork(kind, flops, weights, read, written, written / n, n, k)
+        yield LayerWork(kind, 2 * written * k, weights, read, written, written / n, n, k)
 
     def _product(self, node: Any, out: tuple[int, ...]) -> tuple[Kind, float, float]:
-        if node.op_type in ("Conv", "ConvTranspose", "FusedConv"):
-            weight, groups = self.shapes[node.input[1]], _integer(node, "group", 1)
+        operator = node.op_type
+        if operator in _CONVOLUTIONS:
+            weight = self._shapes[node.input[_CONVOLUTIONS[operator]]]
+            groups = _integer(node, "group", 1)
             k = float(prod(weight[1:]))
-            if node.op_type == "ConvTranspose":
+            if operator == "ConvTranspose":
                 k = weight[0] / groups / _stride(node) * prod(weight[2:])
             kind: Kind = "conv" if groups == 1 else "depthwise" if weight[1] == 1 else "grouped"
             return kind, out[1] / groups, k
-        if node.op_type in ("MatMul", "FusedMatMul"):
-            return "matmul", float(out[-1]), float(self.shapes[node.input[0]][-1])
-        if node.op_type in ("Gemm", "FusedGemm"):
-            first = self.shapes[node.input[0]]
-            return "matmul", float(out[-1]), float(first[0 if _integer(node, "transA", 0) else 1])
-        raise NotImplementedError(node.op_type)
+        if operator in _MATMULS:
+            first = self._shapes[node.input[0]]
+            k = float(first[-2 if _integer(node, "transA", 0) else -1])
+            return "matmul", float(out[-1]) if len(out) else 1.0, k
+        if operator == "Einsum":
+            return self._einsum(node)
+        raise NotImplementedError(operator)
+
+    def _einsum(self, node: Any) -> tuple[Kind, float, float]:
+        equation = next(one.s.decode() for one in node.attribute if one.name == "equation")
+        terms, _, made = equation.replace(" ", "").partition("->")
+        if "." in equation or not made:
+            raise NotImplementedError(equation)
+        dims: dict[str, int] = {}
+        for term, name in zip(terms.split(","), node.input, strict=True):
+            dims.update(zip(term, self._shapes[name], strict=True))
+        return "matmul", float(dims[made[-1]]), float(prod(dims[c] for c in dims if c not in made))
+
+    def _attention(
+        self,
+        node: Any,
+        ins: Sequence[tuple[str, tuple[int, ...]]],
+        read: float,
+        out: tuple[int, ...],
+    ) -> Iterator[LayerWork]:
+        """One kernel that writes no scores, behind the projection where the operator has one."""
+        first = ins[0][1]
+        heads = _integer(node, "num_heads", _integer(node, "q_num_heads", 1))
+        projects = node.op_type == "Attention" and node.domain == "com.microsoft"
+        if projects:
+            n, k = self._shapes[node.input[1]][-1], first[-1]
+            values = float(prod(first[:-1]))
+            yield LayerWork("matmul", 2 * values * n * k, float(n * k), read, values * n,
+                            values, float(n), float(k))  # fmt: skip
+        separate = not projects and len(node.input) > 1 and bool(node.input[1])
+        keys = self._shapes[node.input[1]][-2] if separate else first[-2]
+        rows, width = prod(out[:-1]), out[-1]
+        deep = len(out) == 4  # heads have a dim of their own
+        each = width if deep else width / heads
+        m = float(rows if deep else rows * heads)
+        flops, written = 4.0 * rows * keys * width, float(prod(out))
+        yield LayerWork("attention", flops, 0.0, read, written, m, float(each), float(each))
 
     def _recurrent(self, node: Any, weights: float) -> Iterator[LayerWork]:
         """One product for each step in time; a step waits for the one before."""
-        steps = self.shapes[node.input[0]][0]
-        directions, width, features = self.shapes[node.input[1]]
-        hidden = self.shapes[node.input[2]][-1]
+        steps = self._shapes[node.input[0]][1 if _integer(node, "layout", 0) else 0]
+        directions, width, features = self._shapes[node.input[1]]
+        hidden = self._shapes[node.input[2]][-1]
         k = float(features + hidden)
         n = float(directions * width)
         for step in range(steps):
             once = weights if step == 0 else 0.0
             yield LayerWork("matmul", 2 * n * k, once, k, n, 1.0, n, k)
 
+    def _block(self, node: Any) -> list[LayerWork]:
+        """The kernels of a loop's rounds, or of the branch that computes more."""
+        bodies = [one.g for one in node.attribute if one.type == onnx.AttributeProto.GRAPH]
+        if node.op_type == "If":
+            found = [self._body(body, ()) for body in bodies]
+            asked = self._tensors.values.get(node.input[0])
+            order = [one.name for one in node.attribute if one.g.node or one.g.output]
+            chosen = max(range(len(found)), key=lambda at: sum(one.flops for one in found[at]))
+            if asked is not None:
+                chosen = order.index("then_branch" if asked.all() else "else_branch")
+            for name, inner in zip(node.output, bodies[chosen].output, strict=True):
+                self._tensors.same(name, inner.name)
+            return found[chosen]
+        (body,) = bodies
+        return self._loop(node, body) if node.op_type == "Loop" else self._scan(node, body)
+
+    def _body(
+        self, body: Any, given: Sequence[tuple[str, Sequence[int] | None]]
+    ) -> list[LayerWork]:
+        """The kernels of a block; ``given`` are outer names for its inputs, with other dims."""
+        self._tensors.enter(body)
+        for value, (name, dims) in zip(body.input, given, strict=False):
+            if name:
+                self._tensors.same(value.name, name, dims)
+        return self.count(body)
+
+    def _loop(self, node: Any, body: Any) -> list[LayerWork]:
+        limit = self._tensors.values.get(node.input[0])
+        rounds = 1 if limit is None else int(limit.item())
+        if limit is None:
+            self._unread(node, "counted once, its rounds are not known")
+        self._tensors.set(body.input[0].name, onnx.TensorProto.INT64, ())
+        self._tensors.set(body.input[1].name, onnx.TensorProto.BOOL, ())
+        carried = [(name, self._shapes.get(name)) for name in node.input[2:]]
+        layers = self._body(body, [("", None), ("", None), *carried])
+        return self._repeated(node, layers, rounds, body.output[1:], len(carried))
+
+    def _scan(self, node: Any, body: Any) -> list[LayerWork]:
+        count = _integer(node, "num_scan_inputs", 1)
+        states, parts = list(node.input)[:-count], list(node.input)[-count:]
+        rounds = self._shapes.get(parts[0], (1,))[0]
+        given = [(name, self._shapes.get(name)) for name in states]
+        given += [
+            (name, self._shapes[name][1:] if name in self._shapes else None) for name in parts
+        ]
+        return self._repeated(node, self._body(body, given), rounds, body.output, len(states))
+
+    def _repeated(
+        self, node: Any, layers: list[LayerWork], rounds: int, outputs: Any, states: int
+    ) -> list[LayerWork]:
+        for place, (name, inner) in enumerate(zip(node.output, outputs, strict=False)):
+            dims = self._shapes.get(inner.name)
+            stacked = (rounds, *dims) if place >= states and dims is not None else dims
+            self._tensors.same(name, inner.name, stacked)
+        if rounds > _MOST_ROUNDS:
+            self._unread(node, f"{_MOST_ROUNDS} of {rounds} rounds counted")
+        again = [msgspec.structs.replace(one, weights=0.0) for one in layers]
+        return (layers + again * (min(rounds, _MOST_ROUNDS) - 1)) if rounds > 0 else []
+
 
 def _is_product(node: Any) -> bool:
-    return node.op_type in _PRODUCTS
+    return node.op_type in _CONVOLUTIONS or node.op_type in _MATMULS
 
 
 def _integer(node: Any, name: str, default: int) -> int:

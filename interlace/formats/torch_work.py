@@ -40,6 +40,7 @@ def count(run: Callable[[], Any], weights: Iterable[torch.Tensor]) -> ModelWork:
 
     An exception inside ends the count; it is named, and what ran before it is counted.
     """
+    weights = list(weights)
     noted = _Counting(weights)
     hook = register_module_forward_pre_hook(noted.enter)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -54,7 +55,10 @@ def count(run: Callable[[], Any], weights: Iterable[torch.Tensor]) -> ModelWork:
     finally:
         hook.remove()
         torch.backends.mha.set_fastpath_enabled(fast)
-    return ModelWork(tuple(noted.layers), (*dict.fromkeys(noted.unread), *failed))
+    stored = sum(one.numel() for one in weights)
+    halves = sum(one.numel() for one in weights if one.dtype in (torch.float16, torch.bfloat16))
+    unread = (*dict.fromkeys(noted.unread), *failed)
+    return ModelWork(tuple(noted.layers), unread, False, 2 * halves > stored, float(stored))
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[misc]
@@ -88,6 +92,12 @@ class _Counting(TorchDispatchMode):  # type: ignore[misc]
             self._alive += made
             moved = float(sum(one.numel() for one in (*ins, *made)))
             self.layers.append(LayerWork("pass", 0.0, moved, 0.0, 0.0, 0.0, 1.0, 1.0))
+            return out
+        if name.startswith("scaled_dot_product"):
+            self.add(_attended(args[0], args[1], args[2], made[0]))
+            return out
+        if name == "mkldnn_rnn_layer":  # of an LSTM on the CPU
+            self.layers += _steps(args[0], args[1], args[2])
             return out
         weights = float(sum(one.numel() for one in fixed))
         read = float(sum(one.numel() for one in ins)) - weights
@@ -146,12 +156,28 @@ class _Attention(TorchFunctionMode):  # type: ignore[misc]
         query, key, value = (*args, *(kwargs[n] for n in ("query", "key", "value") if n in kwargs))[
             :3
         ]
-        width, keys = query.shape[-1], key.shape[-2]
-        rows = prod(query.shape[:-1])
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
-        read = float(query.numel() + key.numel() + value.numel())
-        flops = 2.0 * rows * keys * (width + value.shape[-1])
-        work = LayerWork("attention", flops, 0.0, read, float(out.numel()),
-                         float(rows), float(value.shape[-1]), float(width))  # fmt: skip
-        self._noted.add(work)
+        self._noted.add(_attended(query, key, value, out))
         return out
+
+
+def _attended(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor
+) -> LayerWork:
+    """Scaled dot-product attention as one kernel."""
+    width, wide, rows = query.shape[-1], value.shape[-1], prod(query.shape[:-1])
+    read = float(query.numel() + key.numel() + value.numel())
+    flops = 2.0 * rows * key.shape[-2] * (width + wide)
+    written = float(out.numel())
+    return LayerWork("attention", flops, 0.0, read, written, float(rows), float(wide), float(width))
+
+
+def _steps(
+    values: torch.Tensor, input_weight: torch.Tensor, hidden_weight: torch.Tensor
+) -> list[LayerWork]:
+    """A recurrent layer, (steps, rows, features): one product for each step in time."""
+    n, k = float(input_weight.shape[0]), float(input_weight.shape[1] + hidden_weight.shape[1])
+    rows = float(values.shape[1])
+    first = LayerWork("matmul", 2 * rows * n * k, n * k, rows * k, rows * n, rows, n, k)
+    again = LayerWork("matmul", 2 * rows * n * k, 0.0, rows * k, rows * n, rows, n, k)
+    return [first, *[again] * (values.shape[0] - 1)]
