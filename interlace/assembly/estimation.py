@@ -66,9 +66,9 @@ class CountedModel:
         """What of its work is not known, in words; empty if all is."""
         if not self.work.unread:
             return ""
-        shown = "; ".join(self.work.unread[:3])
-        more = len(self.work.unread) - 3
-        return f"{shown}{f'; and {more} more' if more > 0 else ''}"
+        shown, count = "; ".join(self.work.unread[:3]), len(self.work.unread)
+        share = f"{count} of {count + len(self.work.layers)} kernels"
+        return f"{share}: {shown}{f'; and {count - 3} more' if count > 3 else ''}"
 
 
 @dataclass(slots=True)
@@ -116,7 +116,12 @@ def estimate(task: EstimateTask) -> Estimates:
             place = Path(folder, task.root.stem, "1", f"model{task.root.suffix}")
             place.parent.mkdir(parents=True)
             place.symlink_to(task.root.resolve())
-            return estimate(replace(task, root=Path(folder)))
+            try:
+                found = estimate(replace(task, root=Path(folder)))
+            except UserError as error:  # in words of the file that was named
+                text = f"{error}".replace(f"{place}", f"{task.root}")
+                raise UserError(text.replace(folder, f"{task.root}")) from None
+            return found
     found = Estimates([], {kind: {} for kind in task.kinds})
     trusted = TrustedModels.of(task.trust_models)
     for draft in drafts(task.root, find_models(task.root, task.names), found.failures):
@@ -126,6 +131,9 @@ def estimate(task: EstimateTask) -> Estimates:
             work = count_work(model)
         except (RepositoryError, MemoryError) as error:
             found.failures.append(f"{draft.name}: {error}")
+            continue
+        if work.unread and not work.layers:
+            found.failures.append(f"{draft.name}: nothing of its work is known: {work.unread[0]}")
             continue
         batch = _DEFAULT_BATCH if draft.asked_batch is None else draft.asked_batch
         found.models.append(CountedModel(draft.name, model, work, max(1, batch)))
@@ -160,8 +168,12 @@ def _estimate(
 ) -> None:
     """Put a profile of the model for each kind, and say what it rests on."""
     measured = {**_stored(one.model, task.folder), **tables.get(one.name, {})}
+    if one.work.assumed:
+        taken = ", ".join(one.work.assumed)
+        where = "state sizes in config.pbtxt, or in [sample] of interlace.toml"
+        found.notes.append(f"{one.name}: the graph leaves sizes open, taken: {taken}; {where}")
     if one.unread:
-        found.notes.append(f"{one.name}: part of the work is not known: {one.unread}")
+        found.notes.append(f"{one.name}: part of the work is not known, {one.unread}")
     for kind in task.kinds:
         gpu = GPU_KINDS[kind]
         profile = measured.get(kind)

@@ -36,6 +36,7 @@ class ModelWork(msgspec.Struct, frozen=True):
 
     ``fused``: element-wise kernels already run inside the products before them. ``half``: most
     weights are values of two bytes. ``stored`` are all parameter values, those of tables too.
+    ``assumed`` are inputs whose sizes nobody said, with those that were taken.
     """
 
     layers: tuple[LayerWork, ...]
@@ -43,6 +44,7 @@ class ModelWork(msgspec.Struct, frozen=True):
     fused: bool = False
     half: bool = False
     stored: float = 0.0
+    assumed: tuple[str, ...] = ()
 
     @property
     def flops(self) -> float:

@@ -89,6 +89,8 @@ def count_work(model: Model) -> ModelWork:
 
         sizes = {
             spec.name: spec.model_shape(sample_shape(spec, model.sample))
+            if spec.name in model.sample
+            else spec.own.dims
             for spec in model.signature.inputs
         }
         return onnx_work.count(model.source, {**model.sample, **sizes})

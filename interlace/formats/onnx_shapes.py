@@ -19,6 +19,9 @@ _SMALL: Final = 1 << 16
 _LIKE: Final[Mapping[str, str]] = {
     "FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul", "NhwcConv": "Conv",
 }  # fmt: skip
+#: Sides of an image, and how many channels one has.
+_SIDE: Final = 224
+_CHANNELS: Final = (1, 3, 4)
 _RANDOM: Final = ("Random", "Multinomial", "Bernoulli", "Dropout")
 
 
@@ -26,7 +29,7 @@ class Tensors:
     """What is known of tensors by name, while the nodes of a graph are passed in order.
 
     ``shapes`` are of one row; ``fixed`` are weights and what follows from them or from shapes;
-    ``values`` are small ones among these.
+    ``values`` are small ones among these. ``assumed`` names inputs with sizes that nobody said.
     """
 
     def __init__(self, model: Any) -> None:
@@ -38,6 +41,7 @@ class Tensors:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.fixed: set[str] = set()
         self.values: dict[str, Any] = {}
+        self.assumed: list[str] = []
 
     def enter(self, graph: Any) -> None:
         """Take a graph's weights and the shapes that it states inside."""
@@ -54,12 +58,14 @@ class Tensors:
             of = value.type.tensor_type
             given = list(sizes.get(value.name, ()))
             stated = [1, *given] if len(given) == len(of.shape.dim) - 1 else given
-            dims = []
-            for place, dim in enumerate(of.shape.dim):
-                known = stated[place] if place < len(stated) and stated[place] > 0 else 0
-                free = known or (1 if place == 0 else FREE_DIM)
-                dims.append(dim.dim_value if dim.dim_value > 0 else free)
-            self.set(value.name, of.elem_type, tuple(dims))
+            sizes_said = [
+                dim.dim_value or (stated[place] if place < len(stated) else 0)
+                for place, dim in enumerate(of.shape.dim)
+            ]
+            dims = _filled(sizes_said)
+            self.set(value.name, of.elem_type, dims)
+            if any(size <= 0 for size in sizes_said[1:]):
+                self.assumed.append(f"{value.name} {'x'.join(map(str, dims))}")
 
     def set(self, name: str, datatype: int, dims: tuple[int, ...]) -> None:
         """Note a tensor's type and shape."""
@@ -163,3 +169,10 @@ class Tensors:
                 self.set(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
                 self.values[name] = array
                 self.fixed.add(name)
+
+
+def _filled(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Dims with a size where there is none: one row, the sides of an image, or else 64."""
+    image = len(sizes) == 4 and sizes[1] in _CHANNELS and max(sizes[2:]) <= 0
+    free = (1, 1, _SIDE, _SIDE) if image else (1, *[FREE_DIM] * (len(sizes) - 1))
+    return tuple(size if size > 0 else other for size, other in zip(sizes, free, strict=True))

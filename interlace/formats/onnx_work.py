@@ -66,7 +66,7 @@ def count(path: Path, sizes: Mapping[str, Sequence[int]]) -> ModelWork:
     """Count the kernels of a graph for one row.
 
     ``sizes`` gives, by input, the dims that follow the rows; where neither it nor the graph knows a
-    size, it is 1 for the first dim and 64 for others.
+    size, it is 1 for the first dim, 224 for sides of images and 64 for others.
 
     Raises:
         RepositoryError: the file is not an ONNX graph, or has no operators.
@@ -88,7 +88,8 @@ def count(path: Path, sizes: Mapping[str, Sequence[int]]) -> ModelWork:
     floats = [one for one in model.graph.initializer if one.data_type in _FLOATS]
     stored = float(sum(prod(one.dims) for one in floats))
     halves = sum(prod(one.dims) for one in floats if one.data_type in _HALVES)
-    return ModelWork(tuple(layers), tuple(work.unread), True, 2 * halves > stored, stored)
+    assumed = tuple(tensors.assumed)
+    return ModelWork(tuple(layers), tuple(work.unread), True, 2 * halves > stored, stored, assumed)
 
 
 class _Counting:

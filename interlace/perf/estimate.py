@@ -202,7 +202,7 @@ def latency_ms(
     layers = columns(work.layers)
     each = kernel_s(layers, constants, rates, batch, part, dram)
     host_s = 1e-6 * constants.host_us * len(work.layers) if work.fused else 0.0
-    return 1000 * max(float(each.sum()), host_s)
+    return 1000 * max(float(each.sum()), host_s, 1e-6 * constants.launch_us)
 
 
 def estimated_profile(
