@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -15,9 +16,16 @@ from bench.planning.a100 import SHARE_PCT
 from interlace.core.gpu_kinds import GPU_KINDS, GPU_RATES
 from interlace.core.work import LayerWork, ModelWork
 from interlace.formats.torch_work import count
-from interlace.perf.estimate import Rates, part_of, rates_of, sms_of
+from interlace.perf.estimate import Rates, rates_of, sms_of
 
 TIMM: Final = {"rtx-3090": "infer-rtx3090.csv", "rtx-4090": "infer-rtx4090.csv"}
+#: GPUs that no fit sees, from the same place: benchmark-infer-amp-nchw-pt291-cu130-*.csv under
+#: results/ of pytorch-image-models (NCHW, PyTorch 2.9). TFLOPS, GB/s, MB of L2, and SMs are of the
+#: RTX Blackwell white papers; a Max-Q board has 300 W and 0.878 of a full one's peak.
+UNFITTED: Final = {
+    "rtx-5090": ("infer-rtx5090-nchw.csv", (209.5, 1792.0, 96.0, 170.0)),
+    "rtx-pro-6000-maxq": ("infer-rtxpro6000maxq-nchw.csv", (442.0, 1792.0, 128.0, 188.0)),
+}
 #: Of the models of other data, what timm calls them and the side of their images.
 _CALLED: Final = {
     "resnet50": ("resnet50", 224),
@@ -33,6 +41,8 @@ _CALLED: Final = {
     "inceptionv3": ("inception_v3", 224),
 }
 _BERT_TOKENS: Final = 128
+#: SMs that MPS grants together: a share that is alone is rounded up to pairs (seen at 2 to 6 %).
+_PAIR: Final = 2
 #: NetML copies each image to the GPU before it runs them (onvm_netml.h: 3 x 224 x 224 floats); what
 #: a PCIe 3.0 link of 16 lanes gives in practice.
 _IMAGE_BYTES: Final = 3 * 224 * 224 * 4
@@ -135,8 +145,12 @@ def rates(kind: str, tflops: float, value_bytes: float) -> Rates:
 def timm_batches(data: Path, kind: str, cache: WorkCache, count_new: bool) -> list[Measured]:
     """Large batches of timm's models on one kind of GPU, in half precision."""
     found = []
-    of = rates(kind, GPU_RATES[kind].fp16_tflops, 2)
-    with (data / "timm" / TIMM[kind]).open() as file:
+    if kind in TIMM:
+        file_name, of = TIMM[kind], rates(kind, GPU_RATES[kind].fp16_tflops, 2)
+    else:
+        file_name, (tflops, gb_s, l2_mb, sms) = UNFITTED[kind]
+        of = Rates(1e12 * tflops, 1e9 * gb_s, 1e6 * l2_mb, sms, 2.0)
+    with (data / "timm" / file_name).open() as file:
         for row in csv.DictReader(file):
             name, side = row["model"], int(row["infer_img_size"])
 
@@ -168,7 +182,8 @@ def v100_batches(data: Path, cache: WorkCache) -> Iterator[tuple[str, int, Measu
             share = int(float(row["gpu_pct"]))
             seconds = float(row["latency_ms_median"]) / 1000
             rows = float(row["batch"])
-            part, copies_s = part_of(gpu, share), rows * _IMAGE_BYTES / _LINK_BYTES_S
+            part = min(1.0, _PAIR * math.ceil(gpu.units * share / 100 / _PAIR) / gpu.units)
+            copies_s = rows * _IMAGE_BYTES / _LINK_BYTES_S
             of = rates_of("v100", half=False, sms=sms_of(gpu), part=part)
             one = Measured(name, layers, times, of, rows, part, None, seconds, 0, copies_s)
             yield row["model"], share, one

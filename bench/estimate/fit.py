@@ -111,7 +111,8 @@ class _Joined:
         of: Any = self._rows, self._share, self._dram  # of each layer: the law is elementwise
         each = kernel_s(self._layers, constants, self._gpu, *of)
         found: Floats = np.add.reduceat(each * self._times, self._starts)
-        return np.maximum(found, 1e-6 * constants.host_us * self._count) + self._copies
+        found = np.maximum(found, 1e-6 * constants.host_us * self._count) + self._copies
+        return found
 
 
 def predict(batches: Sequence[Measured], constants: LawConstants) -> Floats:

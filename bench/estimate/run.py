@@ -7,6 +7,7 @@ timm's models is counted once and kept in ``--work``; ``--count`` counts those t
 (pip install timm; about a second a model).
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -44,9 +45,15 @@ def estimate(
     cache = public.WorkCache(work)
     timm = {kind: public.timm_batches(data, kind, cache, count) for kind in public.TIMM}
     table = _Errors()
-    _unseen_models(timm, table)
+    known = _unseen_models(timm, table)
     unseen, other = _other_gpu(timm, table)
     half = fit([one for batches in timm.values() for one in batches])
+    for kind in (
+        one for one in public.UNFITTED if (data / "timm" / public.UNFITTED[one][0]).exists()
+    ):
+        batches = public.timm_batches(data, kind, cache, False)
+        ratio, corrected = _unfitted(kind, batches, timm["rtx-4090"], half, table)
+        unseen, other = np.concatenate([unseen, ratio]), np.concatenate([other, corrected])
     start = msgspec.structs.replace(half, winograd=_WINOGRAD)
     v100, mig = list(public.v100_batches(data, cache)), list(public.mig_batches(data, cache))
     left_out = [
@@ -56,8 +63,9 @@ def estimate(
     single = fit([one for *_, one in v100], start, held=HELD, free=ALL)
     if write:
         spread = {
-            ("half", "graph"): unseen,
-            ("half", "other_gpu"): other,
+            ("half", "graph"): 1 / known,
+            ("half", "unseen"): 1 / unseen,
+            ("half", "other_gpu"): 1 / other,
             ("single", "graph"): 1 / np.concatenate([one.whole for one in left_out]),
             ("any", "same_gpu"): 1 / np.concatenate([one.known for one in left_out]),
         }
@@ -106,8 +114,12 @@ def _family(one: Measured) -> str:
     return one.model.split("_")[0].rstrip("0123456789")
 
 
-def _unseen_models(timm: Mapping[str, Sequence[Measured]], table: _Errors) -> None:
-    """Each GPU's law on models, and families of models, that it was not fitted to."""
+def _unseen_models(timm: Mapping[str, Sequence[Measured]], table: _Errors) -> Floats:
+    """Each GPU's law on models, and families of models, that it was not fitted to.
+
+    Estimated over measured, of the families.
+    """
+    families = []
     for kind, batches in timm.items():
         for what, key in (("models", lambda one: one.model), ("families", _family)):
             parts = []
@@ -115,12 +127,14 @@ def _unseen_models(timm: Mapping[str, Sequence[Measured]], table: _Errors) -> No
                 law = fit([one for one in batches if key(one) not in fold])
                 parts.append(_ratio([one for one in batches if key(one) in fold], law))
             table.add(f"{kind}: unseen {what}", np.concatenate(parts), 10, 25)
+        families += parts
+    return np.concatenate(families)
 
 
 def _other_gpu(timm: Mapping[str, Sequence[Measured]], table: _Errors) -> tuple[Floats, Floats]:
     """A GPU that nothing was measured on; then with the model's time on the other one known.
 
-    Measured over estimated, of both.
+    Estimated over measured, of both.
     """
     found, unseen = [], []
     for kind, batches in timm.items():
@@ -139,7 +153,24 @@ def _other_gpu(timm: Mapping[str, Sequence[Measured]], table: _Errors) -> tuple[
         table.add(f"unseen {kind}, unseen families", unseen[-1], 15)
         found.append(np.concatenate(corrected))
         table.add(f"{kind}, the model measured on the other", found[-1], 8)
-    return 1 / np.concatenate(unseen), 1 / np.concatenate(found)
+    return np.concatenate(unseen), np.concatenate(found)
+
+
+def _unfitted(
+    kind: str,
+    batches: Sequence[Measured],
+    others: Sequence[Measured],
+    law: LawConstants,
+    table: _Errors,
+) -> tuple[Floats, Floats]:
+    """A GPU that no fit sees, in another layout of tensors; then with the time on another known."""
+    ratio = _ratio(batches, law)
+    table.add(f"{kind}, in no fit", ratio, 15)
+    there = dict(zip((one.model for one in others), _ratio(others, law), strict=True))
+    both = [place for place, one in enumerate(batches) if one.model in there]
+    corrected = ratio[both] / np.array([there[batches[place].model] for place in both])
+    table.add(f"{kind}, the model measured on the 4090", corrected, 8)
+    return ratio, corrected
 
 
 class _LeftOut(NamedTuple):
@@ -216,6 +247,10 @@ def _write(
         known: (round(float(np.quantile(of, 0.1)), 3), round(float(np.quantile(of, 0.9)), 3))
         for known, of in spread.items()
     }
+    # Errors of the graph's law and of an unseen GPU are taken as independent.
+    both = zip(intervals["single", "graph"], intervals["half", "unseen"], strict=True)
+    low, high = (float(np.hypot(*np.log(pair))) for pair in both)
+    intervals["single", "unseen"] = round(math.exp(-low), 3), round(math.exp(high), 3)
     models = ", ".join(f"{count} models on {kind}" for kind, count in counts.items())
     title = '"""Constants of the law in ``perf.estimate``, fitted by bench/estimate/run.py.'
     OUT.write_text(f'''{title}
@@ -239,14 +274,18 @@ LAWS: Final[Mapping[str, LawConstants]] = MappingProxyType({{
     "half": LawConstants({law(half)}),
     "single": LawConstants({law(single)}),
 }})
-#: By precision, and what is measured of a model: nothing, points on another GPU, points on this.
+#: By precision, and what is known: the graph and other models on this kind of GPU, the graph alone
+#: on a kind without measurements, points of the model on another GPU, points on this.
 INTERVALS: Final[Mapping[tuple[str, str], ErrorInterval]] = MappingProxyType({{
     {", ".join(f"{known}: ErrorInterval{pair}" for known, pair in intervals.items())}
 }})
 #: A 99th percentile of latency over its median.
 TAIL: Final = {tail:.3f}
-#: Kinds on which the intervals were seen to hold; of others the data sheet's figures are all.
-CHECKED_KINDS: Final = frozenset({{"rtx-3090", "rtx-4090", "v100", "a100-mig"}})
+#: Kinds with measurements of other models, by precision.
+CHECKED_KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({{
+    "half": frozenset({{"rtx-3090", "rtx-4090"}}),
+    "single": frozenset({{"v100", "a100-mig"}}),
+}})
 ''')
 
 

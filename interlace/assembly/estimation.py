@@ -22,7 +22,7 @@ from interlace.core.user_errors import InputError, UserError
 from interlace.core.work import ModelWork
 from interlace.formats import count_work
 from interlace.perf.estimate import EstimateCorrection, estimated_profile, latency_ms, scaled
-from interlace.perf.law_constants import INTERVALS, LAWS, TAIL
+from interlace.perf.law_constants import CHECKED_KINDS, INTERVALS, LAWS, TAIL
 from interlace.planning.scenario import Scenario
 from interlace.profiling.profile_csv import ProfileTableError, read_profiles
 from interlace.profiling.store import ProfileStore
@@ -62,6 +62,15 @@ class CountedModel:
         return self.work.half or self.model.terms.precision is not Precision.FP32
 
     @property
+    def precision(self) -> str:
+        """The law's name."""
+        return "half" if self.half else "single"
+
+    def checked(self, kind: str) -> bool:
+        """Whether other models' measurements on this kind of GPU checked the law."""
+        return kind in CHECKED_KINDS[self.precision]
+
+    @property
     def unread(self) -> str:
         """What of its work is not known, in words; empty if all is."""
         if not self.work.unread:
@@ -75,11 +84,13 @@ class CountedModel:
 class Estimates:
     """Profiles by kind and model name, measured or estimated; what each rests on, in words.
 
-    ``measured`` has kind and name of each profile with a measured point.
+    Plans use ``beside``, where an estimated share has no more of DRAM than its part. ``measured``
+    has kind and name of each profile with a measured point.
     """
 
     models: list[CountedModel]
     profiles: dict[str, dict[str, Profile]]
+    beside: dict[str, dict[str, Profile]]
     measured: set[tuple[str, str]] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -122,7 +133,7 @@ def estimate(task: EstimateTask) -> Estimates:
                 text = f"{error}".replace(f"{place}", f"{task.root}")
                 raise UserError(text.replace(folder, f"{task.root}")) from None
             return found
-    found = Estimates([], {kind: {} for kind in task.kinds})
+    found = Estimates([], {kind: {} for kind in task.kinds}, {kind: {} for kind in task.kinds})
     trusted = TrustedModels.of(task.trust_models)
     for draft in drafts(task.root, find_models(task.root, task.names), found.failures):
         model = draft.provisional()
@@ -180,15 +191,25 @@ def _estimate(
         if profile is not None:
             found.measured.add((kind, one.name))
         if profile is not None and _complete(profile, gpu):
-            found.profiles[kind][one.name] = profile
+            found.profiles[kind][one.name] = found.beside[kind][one.name] = profile
             found.notes.append(f"{one.name} on {kind}: measured")
             continue
         correction = _correction(one, gpu, measured)
-        law = LAWS["half" if one.half else "single"]
-        made = estimated_profile(one.work, gpu, one.half, one.max_batch, law, correction, TAIL)
-        if profile is not None:  # measured points stand as they are
-            made = replace(made, points={**made.points, **profile.points})
-        found.profiles[kind][one.name] = replace(made, model=one.name, digest=one.model.digest)
+        for beside, profiles in ((False, found.profiles), (True, found.beside)):
+            made = estimated_profile(
+                one.work,
+                gpu,
+                one.half,
+                one.max_batch,
+                LAWS[one.precision],
+                correction,
+                TAIL,
+                beside,
+            )
+            points = made.points if profile is None else {**made.points, **profile.points}
+            profiles[kind][one.name] = replace(
+                made, model=one.name, digest=one.model.digest, points=points
+            )
         found.notes.append(
             f"{one.name} on {kind}: {correction.source}, true latency within "
             f"{correction.interval.low:.2f} to {correction.interval.high:.2f} of it for 8 of 10"
@@ -219,16 +240,15 @@ def _complete(profile: Profile, gpu: Gpu) -> bool:
 
 def _correction(one: CountedModel, gpu: Gpu, measured: Mapping[str, Profile]) -> EstimateCorrection:
     """What measured points say: the same kind's if there are some, else all others'."""
-    law = LAWS["half" if one.half else "single"]
+    law = LAWS[one.precision]
     here = {kind: profile for kind, profile in measured.items() if kind == gpu.kind}
     off = [
         log(point.median_ms / latency_ms(one.work, GPU_KINDS[kind], one.half, *key, law))
         for kind, profile in (here or measured).items()
         for key, point in profile.points.items()
     ]
-    precision = "half" if one.half else "single"
     if not off:
-        known = INTERVALS[precision, "graph"]
+        known = INTERVALS[one.precision, "graph" if one.checked(gpu.kind) else "unseen"]
         return EstimateCorrection(1.0, known, "estimated from its graph alone")
     factor = exp(sum(off) / len(off))
     known = INTERVALS["any", "same_gpu"] if here else INTERVALS["half", "other_gpu"]
@@ -272,9 +292,9 @@ def scenarios(
         slo = slos_ms.get(one.name, one.model.terms.slo_ms)
         demand.append(Demand(one.name, as_rows_per_s(rate), slo, one.max_batch))
     central = Scenario(
-        tuple(demand), GPU_KINDS[kind], found.profiles[kind], price_per_hour=price_per_hour
+        tuple(demand), GPU_KINDS[kind], found.beside[kind], price_per_hour=price_per_hour
     )
-    slow = {name: scaled(one, one.interval[1]) for name, one in found.profiles[kind].items()}
+    slow = {name: scaled(one, one.interval[1]) for name, one in found.beside[kind].items()}
     return central, replace(central, profiles=slow)
 
 

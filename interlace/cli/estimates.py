@@ -29,7 +29,6 @@ from interlace.cli.plan_tables import show
 from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
-from interlace.perf.law_constants import CHECKED_KINDS
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.explanation import explain
 from interlace.planning.scenario import Scenario
@@ -225,7 +224,10 @@ def _answer(plans: list[EstimatedPlan], found: Estimates) -> str:
     if not any(one.estimated for kind in found.profiles.values() for one in kind.values()):
         return f"{counts}, measured"
     slow = " or ".join(_gpus(one.pessimistic) for one in plans if one.pessimistic.kept)
-    unseen = " or ".join(one.kind for one in plans if one.kind not in CHECKED_KINDS)
+    kinds = [
+        one.kind for one in plans if not all(model.checked(one.kind) for model in found.models)
+    ]
+    unseen = " or ".join(kinds)
     doubt = f"; no measurements on {unseen} were used to test the method" if unseen else ""
     slow = slow or "no number of these"
     return f"{counts} if the estimates hold, {slow} at their slow end ({_CASES}){doubt}"

@@ -57,6 +57,10 @@ class Tensors:
         for value in (one for one in inputs if one.name not in self.fixed):
             of = value.type.tensor_type
             given = list(sizes.get(value.name, ()))
+            if not of.HasField("shape"):  # what follows is not known either, but for a given shape
+                if given:
+                    self.set(value.name, of.elem_type, _filled([1, *given]))
+                continue
             stated = [1, *given] if len(given) == len(of.shape.dim) - 1 else given
             sizes_said = [
                 dim.dim_value or (stated[place] if place < len(stated) else 0)
@@ -174,5 +178,5 @@ class Tensors:
 def _filled(sizes: Sequence[int]) -> tuple[int, ...]:
     """Dims with a size where there is none: one row, the sides of an image, or else 64."""
     image = len(sizes) == 4 and sizes[1] in _CHANNELS and max(sizes[2:]) <= 0
-    free = (1, 1, _SIDE, _SIDE) if image else (1, *[FREE_DIM] * (len(sizes) - 1))
+    free = (1, 1, _SIDE, _SIDE) if image else (1, *[FREE_DIM] * len(sizes))[: len(sizes)]
     return tuple(size if size > 0 else other for size, other in zip(sizes, free, strict=True))

@@ -24,17 +24,19 @@ _FREE: Final = frozenset(_NOTHING.split())
 _FUSED: Final = frozenset(_ELEMENTWISE.split())
 #: What else is known: it takes its time by what it reads and writes.
 _MOVING: Final[Mapping[Kind, str]] = {
-    "pass": """Abs And Ceil Concat Cos DepthToSpace Equal Exp Expand Floor Greater GreaterOrEqual
-        Less LessOrEqual Log Max Min Mod Neg Not Or Pad QuickGelu Reciprocal Round Sign Sin Slice
-        SpaceToDepth Split Sum Tile Transpose Where""",
-    "norm": """ArgMax ArgMin CumSum EmbedLayerNormalization GroupNormalization
+    "pass": """Abs And BiasAdd BiasSplitGelu Ceil Celu Concat Cos DepthToSpace Equal Exp Expand
+        Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Min Mish Mod Neg Not Or
+        Pad QuickGelu Reciprocal ReverseSequence RotaryEmbedding Round Selu Sign Sin Slice Softsign
+        SpaceToDepth Split Sum Swish Tile Transpose Trilu Where Xor""",
+    "norm": """ArgMax ArgMin CumSum EmbedLayerNormalization GroupNormalization Hardmax
         InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization
         MeanVarianceNormalization RMSNormalization ReduceL2 ReduceMax ReduceMean ReduceMin
         ReduceProd ReduceSum ReduceSumSquare SimplifiedLayerNormalization SkipLayerNormalization
-        Softmax""",
-    "pool": "AveragePool GlobalAveragePool GlobalMaxPool MaxPool Resize Upsample",
-    "gather": """Gather GatherElements GatherND GridSample NonMaxSuppression NonZero OneHot
-        RoiAlign ScatterElements ScatterND TopK""",
+        SkipSimplifiedLayerNormalization Softmax""",
+    "pool": """AffineGrid AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool
+        Resize Upsample""",
+    "gather": """Compress Gather GatherBlockQuantized GatherElements GatherND GridSample
+        NonMaxSuppression NonZero OneHot RoiAlign ScatterElements ScatterND TopK""",
 }
 _OTHERS: Final[Mapping[str, Kind]] = {
     name: kind
@@ -109,11 +111,9 @@ class _Counting:
                 layers += self._block(node)
                 continue
             self._tensors.pass_node(node)
-            if all(name in self._fixed for name in (*node.input, *node.output) if name):
-                continue
-            if node.op_type != "Constant" and all(
-                name in self._fixed for name in node.input if name
-            ):
+            if all(name in self._fixed for name in node.output if name):
+                continue  # a shape, or what follows from one
+            if all(name in self._fixed for name in node.input if name):
                 self._fixed |= set(node.output)  # computed when the model is loaded
                 continue
             if node.op_type in _FREE or self._fuses(node):
@@ -150,7 +150,8 @@ class _Counting:
 
     def _layers(self, node: Any) -> Iterator[LayerWork]:
         shapes = self._shapes
-        ins = [(name, shapes[name]) for name in node.input if name]
+        first = node.input[0]
+        ins = [(name, shapes[name]) for name in node.input if name in shapes or name == first]
         weights = float(sum(prod(dims) for name, dims in ins if name in self._fixed))
         read = float(sum(prod(dims) for name, dims in ins if name not in self._fixed))
         operator = node.op_type

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -34,8 +33,6 @@ _SPLIT_K: Final = 512
 _CONV: Final = KINDS.index("conv")
 _TAPS: Final = 9
 _EDGES: Final = 0.6
-#: SMs that MPS grants together: a share is rounded up to pairs (seen in GSLICE's V100 grids).
-_PAIR: Final = 2
 #: Parts of the SMs beyond which DRAM is no faster: SMs can ask for more than it gives.
 _SATURATES: Final = 0.5
 #: SMs of a compute slice of an A100's MIG (user guide: 14 a slice).
@@ -51,11 +48,9 @@ _SUSTAINED: Final[Mapping[str, float]] = MappingProxyType(
         **dict.fromkeys(("v100", "a30", "a100", "a100-40gb", "a100-mig", "l40s"), 0.75),
     }
 )
-#: Part of the peak of four-byte values, 1 where not said. V100: base over boost clock (1290 and
-#: 1530 MHz, data sheet), to which GSLICE's grids come down as more SMs compute.
-_SUSTAINED_PLAIN: Final[Mapping[str, float]] = MappingProxyType(
-    {**dict.fromkeys(_LOW_POWER, 0.6), "v100": 0.84}
-)
+#: Base over boost clock (1290 and 1530 MHz, data sheet), to which GSLICE's FP32 grids come down as
+#: more SMs compute.
+_BASE_CLOCK: Final[Mapping[str, float]] = MappingProxyType({"v100": 0.84})
 #: What a process takes of a GPU's memory for its CUDA context and the kernels of its libraries.
 _CONTEXT_BYTES: Final = 500 * 10**6
 
@@ -167,15 +162,16 @@ class EstimateCorrection(msgspec.Struct, frozen=True):
 def rates_of(kind: str, half: bool, sms: int, part: float = 1.0) -> Rates:
     """Peak rates of a kind of GPU for values of two bytes on tensor cores, or of four.
 
-    The power limit takes the more of the peak, the larger the ``part`` of the SMs that computes.
+    The clock of values of four bytes may fall with the ``part`` of the SMs that computes.
 
     Raises:
         KeyError: its rates are not known.
     """
     of = GPU_RATES[kind]
-    sustained = (_SUSTAINED if half else _SUSTAINED_PLAIN).get(kind, 1.0)
-    peak, nbytes = (of.fp16_tflops, 2.0) if half else (of.fp32_tflops, 4.0)
-    tflops = peak * (1 - (1 - sustained) * part)
+    sustained = _SUSTAINED.get(kind, 1.0)
+    clock = 1 - (1 - _BASE_CLOCK.get(kind, 1.0)) * part
+    plain = sustained if kind in _LOW_POWER else clock
+    tflops, nbytes = (sustained * of.fp16_tflops, 2.0) if half else (plain * of.fp32_tflops, 4.0)
     return Rates(1e12 * tflops, 1e9 * of.dram_gb_s, 1e6 * of.l2_mb, float(sms), nbytes)
 
 
@@ -184,21 +180,25 @@ def sms_of(gpu: Gpu) -> int:
     return _SLICE_SMS * gpu.units if gpu.layouts else gpu.units
 
 
-def part_of(gpu: Gpu, share_pct: int) -> float:
-    """The part of the SMs (0..1) that a share gets."""
-    if gpu.layouts:
-        return gpu.fraction(share_pct)
-    return min(1.0, _PAIR * ceil(gpu.units * share_pct / 100 / _PAIR) / gpu.units)
-
-
 def latency_ms(
-    work: ModelWork, gpu: Gpu, half: bool, batch: int, share_pct: int, constants: LawConstants
+    work: ModelWork,
+    gpu: Gpu,
+    half: bool,
+    batch: int,
+    share_pct: int,
+    constants: LawConstants,
+    beside: bool = False,
 ) -> float:
-    """Median latency of a batch on a share of an accelerator."""
-    part = part_of(gpu, share_pct)
-    rates = rates_of(gpu.kind, half, sms_of(gpu), part)
+    """Median latency of a batch on a share of an accelerator, alone or ``beside`` busy others.
+
+    Alone, a share has more of the clock and of DRAM than is left to it beside others.
+    """
+    part = gpu.fraction(share_pct)
+    rates = rates_of(gpu.kind, half, sms_of(gpu), 1.0 if beside else part)
     walls = dict(gpu.walls)
-    dram = walls[share_pct] / gpu.memory_bytes if share_pct in walls else None
+    dram = part if beside else None
+    if share_pct in walls:
+        dram = walls[share_pct] / gpu.memory_bytes
     layers = columns(work.layers)
     each = kernel_s(layers, constants, rates, batch, part, dram)
     host_s = 1e-6 * constants.host_us * len(work.layers) if work.fused else 0.0
@@ -213,8 +213,11 @@ def estimated_profile(
     constants: LawConstants,
     correction: EstimateCorrection,
     tail: float,
+    beside: bool = False,
 ) -> Profile:
     """A profile over batch and share; its figures are corrected, its ``interval`` marks it.
+
+    Shares are alone on the accelerator, or ``beside`` busy others.
 
     Memory is weights, twice the activations of the largest kernel, and a context. ``tail`` is a
     99th percentile over a median.
@@ -224,7 +227,7 @@ def estimated_profile(
     points = {}
     for batch in sorted({*batches, max(1, max_batch)}):
         for share in gpu.shares_pct:
-            ms = correction.factor * latency_ms(work, gpu, half, batch, share, constants)
+            ms = correction.factor * latency_ms(work, gpu, half, batch, share, constants, beside)
             points[batch, share] = LatencyPoint(ms, ms * tail, ms * tail, 0)
     activations = 2 * value_bytes * work.peak_values * max(1, max_batch)
     return Profile(

@@ -1,7 +1,7 @@
 """Constants of the law in ``perf.estimate``, fitted by bench/estimate/run.py.
 
-Date: 2026-11-27. Data: timm's inference results
-(1149 models on rtx-3090, 1150 models on rtx-4090;
+Date: 2026-11-28. Data: timm's inference results
+(1137 models on rtx-3090, 1141 models on rtx-4090;
 PyTorch 2.4, FP16, large batches) for ``half``; from there, GSLICE's V100 grids
 (TensorRT and CNTK, FP32) for ``single``.
 """
@@ -18,52 +18,49 @@ from interlace.perf.estimate import ErrorInterval, LawConstants
 LAWS: Final[Mapping[str, LawConstants]] = MappingProxyType(
     {
         "half": LawConstants(
-            efficiency=(1.04, 0.7055, 0.02865, 1.179, 1.495, 1.0, 1.0, 1.0, 1.0, 1.0),
-            bandwidth=(
-                0.5881,
-                0.5852,
-                0.4994,
-                0.5367,
-                1.059,
-                0.3302,
-                3.962,
-                0.2459,
-                0.3248,
-                0.7949,
-            ),
-            half_k=(58.79, 32.91, 0.8072, 206.1, 24.2, 1.0, 1.0, 1.0, 1.0, 1.0),
-            half_n=(16.47, 12.9, 0.009965, 14.3, 24.2, 0.01, 0.01, 0.01, 0.01, 0.01),
-            tile=1.127,
-            cached=0.3278,
-            norm=2.606,
+            efficiency=(1.071, 0.7059, 0.02444, 1.176, 1.428, 1.0, 1.0, 1.0, 1.0, 1.0),
+            bandwidth=(0.5461, 0.5024, 0.4787, 0.5388, 1.039, 0.3136, 4.8, 0.2452, 0.3333, 0.8004),
+            half_k=(65.67, 38.95, 0.778, 202.8, 22.78, 1.0, 1.0, 1.0, 1.0, 1.0),
+            half_n=(19.51, 14.37, 0.009976, 14.73, 22.78, 0.01, 0.01, 0.01, 0.01, 0.01),
+            tile=1.019,
+            cached=0.3082,
+            norm=2.882,
             winograd=1.0,
-            launch_us=2.26,
+            launch_us=2.069,
             host_us=5.0,
         ),
         "single": LawConstants(
-            efficiency=(0.9929, 0.7055, 0.04695, 1.246, 1.495, 1.0, 1.0, 1.0, 1.0, 1.0),
-            bandwidth=(0.3807, 0.5852, 0.5231, 0.3543, 1.059, 0.3311, 3.962, 0.2636, 0.3248, 0.82),
-            half_k=(51.74, 32.91, 0.7762, 204.4, 24.2, 1.0, 1.0, 1.0, 1.0, 1.0),
-            half_n=(15.65, 12.9, 0.009917, 14.29, 24.2, 0.01, 0.01, 0.01, 0.01, 0.01),
-            tile=2.218,
-            cached=0.3202,
-            norm=2.819,
-            winograd=1.481,
-            launch_us=2.405,
+            efficiency=(1.018, 0.7059, 0.04515, 1.229, 1.428, 1.0, 1.0, 1.0, 1.0, 1.0),
+            bandwidth=(0.3602, 0.5024, 0.5038, 0.3527, 1.039, 0.3147, 4.8, 0.2617, 0.3333, 0.8227),
+            half_k=(55.74, 38.95, 0.7425, 201.0, 22.78, 1.0, 1.0, 1.0, 1.0, 1.0),
+            half_n=(18.32, 14.37, 0.009916, 14.72, 22.78, 0.01, 0.01, 0.01, 0.01, 0.01),
+            tile=2.221,
+            cached=0.3017,
+            norm=3.114,
+            winograd=1.462,
+            launch_us=2.196,
             host_us=5.0,
         ),
     }
 )
-#: By precision, and what is measured of a model: nothing, points on another GPU, points on this.
+#: By precision, and what is known: the graph and other models on this kind of GPU, the graph alone
+#: on a kind without measurements, points of the model on another GPU, points on this.
 INTERVALS: Final[Mapping[tuple[str, str], ErrorInterval]] = MappingProxyType(
     {
-        ("half", "graph"): ErrorInterval(0.807, 1.206),
-        ("half", "other_gpu"): ErrorInterval(0.854, 1.08),
-        ("single", "graph"): ErrorInterval(0.785, 1.897),
-        ("any", "same_gpu"): ErrorInterval(0.66, 1.17),
+        ("half", "graph"): ErrorInterval(0.856, 1.233),
+        ("half", "unseen"): ErrorInterval(0.869, 1.61),
+        ("half", "other_gpu"): ErrorInterval(0.896, 1.533),
+        ("single", "graph"): ErrorInterval(0.787, 1.41),
+        ("any", "same_gpu"): ErrorInterval(0.761, 1.22),
+        ("single", "unseen"): ErrorInterval(0.758, 1.799),
     }
 )
 #: A 99th percentile of latency over its median.
 TAIL: Final = 1.006
-#: Kinds on which the intervals were seen to hold; of others the data sheet's figures are all.
-CHECKED_KINDS: Final = frozenset({"rtx-3090", "rtx-4090", "v100", "a100-mig"})
+#: Kinds with measurements of other models, by precision.
+CHECKED_KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "half": frozenset({"rtx-3090", "rtx-4090"}),
+        "single": frozenset({"v100", "a100-mig"}),
+    }
+)

@@ -84,6 +84,13 @@ def test_an_estimate_is_marked_and_grows_with_batch_and_a_smaller_share(tmp_path
     assert l4["device"] == "l4"
 
 
+def test_the_interval_is_wider_on_a_kind_that_no_model_was_measured_on(tmp_path: Path) -> None:
+    root = models(tmp_path)
+    options = ("--estimate", "--gpu", "v100,l4", "--profiles", tmp_path / "p", "--json")
+    v100, l4 = json.loads(said("profile", root, *options))
+    assert l4["interval"][0] < v100["interval"][0] < 1 < v100["interval"][1] < l4["interval"][1]
+
+
 def test_what_is_kept_says_that_it_is_an_estimate_and_lies_apart(tmp_path: Path) -> None:
     models(tmp_path)
     profiled(tmp_path)
@@ -173,12 +180,15 @@ def test_a_file_from_anywhere_is_a_model_of_its_name(tmp_path: Path) -> None:
     assert (asked[1]["rate_rps"], asked[1]["slo_ms"]) == (200, 80)
     with pytest.raises(InputError, match="or with --gpu KIND a model"):
         said("plan", file, "--rate", "200")
+    file.write_bytes(b"no graph")
+    with pytest.raises(UserError, match=f"no model of {file} .* {file}: .* expected an ONNX graph"):
+        said("plan", file, "--gpu", "l4", "--rate", "200")
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     root = models(tmp_path, unknown=True)
     shown = said("profile", root, "--estimate", "--gpu", "a100", "--profiles", tmp_path / "p")
-    assert "last (Odd)" in shown.replace("\n", " ")
+    assert "1 of 17 kernels: last (Odd)" in shown.replace("\n", " ")
 
 
 def test_a_kind_that_is_not_known_and_a_missing_rate_are_refused(tmp_path: Path) -> None:
