@@ -85,7 +85,7 @@ def count(path: Path, sizes: Mapping[str, Sequence[int]]) -> ModelWork:
     tensors = Tensors(model)
     tensors.enter(model.graph)
     tensors.take(model.graph.input, sizes)
-    work = _Counting(tensors)
+    work = _Graph(tensors)
     layers = work.count(model.graph)
     floats = [one for one in model.graph.initializer if one.data_type in _FLOATS]
     stored = float(sum(prod(one.dims) for one in floats))
@@ -94,8 +94,8 @@ def count(path: Path, sizes: Mapping[str, Sequence[int]]) -> ModelWork:
     return ModelWork(tuple(layers), tuple(work.unread), True, 2 * halves > stored, stored, assumed)
 
 
-class _Counting:
-    """Counts kernels while it passes the nodes of a graph in order."""
+class _Graph:
+    """A graph whose nodes are passed in order, and their kernels counted."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
