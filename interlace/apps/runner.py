@@ -74,6 +74,14 @@ class AppRuntime:
         """Refuse further requests of an app; those that were accepted are still answered."""
         self._apps.pop(key, None)
 
+    def members(self, key: str) -> set[str]:
+        """The models that requests of a deployment key go to: of a model, itself."""
+        served = self._apps.get(key)
+        if served is None:
+            return {key}
+        steps = (self.find(step.model, step.version).key for step in served.app.steps)
+        return {member for step in steps for member in self.members(step)}
+
     def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
         """As ``Runtime.submit``, for requests of apps, too."""
         served = self._apps.get(request.model)

@@ -56,6 +56,7 @@ from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.inference import InferenceContext
+from interlace.server.dataplane.model_calls import ModelCalls
 from interlace.server.dataplane.plane import DataPlane, ExecutionCounter, RunDelay
 from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.server import GrpcServer
@@ -212,6 +213,10 @@ class LiveServer:
         self.plane = DataPlane(
             self.apps, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
         )
+        calls = ModelCalls(self.plane, self.table, self.clock, self.apps.members)
+        for device in self.devices.all:
+            if isinstance(device, CpuDevice):
+                device.let_call(calls)
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
         asked = choices.options

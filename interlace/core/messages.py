@@ -305,6 +305,17 @@ class PartitionLost(Message, frozen=True):
     blamed: tuple[str, ...] = ()
 
 
+class BatchWaits(Message, frozen=True):
+    """The code of a running batch waits for models that it calls; others may run meanwhile.
+
+    A device reports it once for each batch, whose end still comes.
+    """
+
+    gpu: str
+    partition: str
+    batch: int
+
+
 class TierChanged(Message, frozen=True):
     """A host has most of a model's weights on its disk only, or again in its memory.
 
@@ -371,6 +382,7 @@ Event = (
     | ModelWithdrawn
     | WorkFinished
     | PartitionLost
+    | BatchWaits
     | TierChanged
     | PlanChanged
     | PlanSolved

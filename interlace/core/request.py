@@ -35,6 +35,23 @@ class CallContext(Struct, frozen=True, array_like=True, gc=False):
     parameters: str = ""
 
 
+class ModelCall(Struct, frozen=True, array_like=True, gc=False):
+    """A request that the code of a model makes of another, by name, while a batch of it runs.
+
+    ``caller`` is the deployment key of the model that asks, ``deadline_ms`` the latest of its
+    batch. An empty ``version`` is the newest. ``timeout_us``, if not 0, is the callee's from then.
+    """
+
+    caller: str
+    model: str
+    version: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    context: CallContext
+    deadline_ms: float
+    timeout_us: int = 0
+
+
 class Request(Struct, frozen=True, array_like=True, gc=False):
     """One call of one deployed model. Times are ms on the runtime's clock.
 

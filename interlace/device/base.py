@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
-from interlace.core.messages import PartitionLost, TierChanged, Work, WorkFinished
+from interlace.core.messages import BatchWaits, PartitionLost, TierChanged, Work, WorkFinished
 from interlace.core.model import Model
+from interlace.core.request import ModelCall, Reply, Request
 
 Done = Callable[[WorkFinished], None]
 #: What a device tells unasked.
-DeviceEvent = PartitionLost | TierChanged
+DeviceEvent = PartitionLost | BatchWaits | TierChanged
 
 
 class Registers(Protocol):
@@ -24,14 +26,31 @@ class Registers(Protocol):
         """Drop what ``register`` kept; the model is loaded nowhere."""
 
 
+class Callees(Protocol):
+    """The served models, as the code of models calls them."""
+
+    def call(self, call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+        """Submit a call; ``answer`` is called exactly once, perhaps at once.
+
+        The inputs stay in place until then. ``delivered`` follows for a reply, once its outputs
+        are no longer read. Returns the request, for ``cancel``.
+        """
+
+    def cancel(self, request: Request) -> None:
+        """Nobody waits for the answer any more; it still comes."""
+
+    def delivered(self, reply: Reply) -> None:
+        """The outputs of a reply are no longer read."""
+
+
 class Device(Registers, Protocol):
     """An accelerator that carries out work.
 
     ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
     ``do``) and on the runtime's thread, and never raises: a failure is a ``WorkFinished`` with
-    ``failure``. Work of one partition starts in the order given, and its batches end in that order;
-    where ``gpu.ahead_ms`` is not 0 a batch begins by itself when the one before it ends. When a
-    partition dies, each piece of work it held is finished with a fatal failure, then ``on_event``
+    ``failure``. Work of one partition starts in the order given, and its batches end in that order.
+    A batch that waits (``BatchWaits``) ends later. Where ``gpu.ahead_ms`` is not 0, a batch begins
+    by itself when the one before it ends. When a partition dies, each piece of work it held is finished with a fatal failure, then ``on_event``
     hears of it once; partitions that share a process die together. What is held of a model's
     weights is forgotten when none of its partitions has the model loaded any more.
     """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
+    BatchWaits,
     Command,
     CopyInputs,
     CreatePartition,
@@ -80,6 +81,8 @@ class Engine:
                 return self._finished(event, now_ms)
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
+            case BatchWaits():
+                return self._scheduler.waits(event, now_ms)
             case TierChanged():
                 return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):

@@ -109,7 +109,8 @@ class LivePartition(PartitionView):
     """One partition as it is now, changed by the engine alone.
 
     ``batch`` runs; ``next_batch``, where the accelerator has an ``ahead_ms``, was sent to it
-    already and begins when ``batch`` ends.
+    already and begins when ``batch`` ends. Batches in ``waiting``, by id, wait for models that they
+    call; no other batch of their models may begin here.
     """
 
     id: str = field()  # machine code has the base class's descriptor here, which is no default
@@ -130,6 +131,7 @@ class LivePartition(PartitionView):
     ahead_ms: float = 0.0
     batch: LaunchedBatch | None = None
     next_batch: LaunchedBatch | None = None
+    waiting: dict[int, LaunchedBatch] = field(default_factory=dict)
     starts_ms: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)  #: of each model's rate
     sustaining_rows: dict[str, float] = field(default_factory=dict)  #: see ``perf.service_round``
@@ -167,8 +169,13 @@ class LivePartition(PartitionView):
 
     @property
     def batches(self) -> Sequence[LaunchedBatch]:
-        """The batches that it has, in order."""
-        return [one for one in (self.batch, self.next_batch) if one is not None]
+        """The batches that it has, in order; those that wait are the last."""
+        first = [one for one in (self.batch, self.next_batch) if one is not None]
+        return [*first, *self.waiting.values()] if self.waiting else first
+
+    def may_begin(self, model: str) -> bool:
+        """False while a batch of the model waits here."""
+        return all(one.run.batch.model != model for one in self.waiting.values())
 
     def takes(self, now_ms: float) -> bool:
         return self.takes_from_ms <= now_ms
@@ -199,6 +206,9 @@ class LivePartition(PartitionView):
 
     def ended(self, batch: int, now_ms: float) -> LaunchedBatch | None:
         """What it had of that id, which ended; the one that follows begins."""
+        waited = self.waiting.pop(batch, None)
+        if waited is not None:
+            return waited
         first = self.batch
         if first is None or first.run.batch.id != batch:
             return None
@@ -209,6 +219,12 @@ class LivePartition(PartitionView):
             self.batch.expected_end_ms += late_ms
         self._set_takes_from()
         return first
+
+    def waits(self, batch: int, now_ms: float) -> None:
+        """A batch waits for models that it calls."""
+        waiting = self.ended(batch, now_ms)
+        if waiting is not None:
+            self.waiting[batch] = waiting
 
     @property
     def running(self) -> Batch | None:

@@ -133,7 +133,7 @@ def _build(
 
 def _retire(leaving: list[LivePartition]) -> Iterator[PartitionWork]:
     for live in leaving:
-        if live.state is PartitionState.DRAINING and live.batch is None and not _busy(live):
+        if live.state is PartitionState.DRAINING and not live.batches and not _busy(live):
             yield ReleasePartition(live.gpu, live.id)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
+    BatchWaits,
     Command,
     CopyInputs,
     Evict,
@@ -153,6 +154,13 @@ class RequestScheduler:
         deployed = self._state.models.get(work.model)
         commands = self.abandon(deployed, error) if deployed is not None and error else []
         return commands + self.dispatch((work.gpu,), now_ms)
+
+    def waits(self, told: BatchWaits, now_ms: float) -> list[Command]:
+        """A batch waits for models that its code calls, perhaps in the same partition."""
+        live = self._state.partitions.get(told.partition)
+        if live is not None:
+            live.waits(told.batch, now_ms)
+        return self.dispatch((told.gpu,), now_ms)
 
     def moved(self, told: TierChanged, now_ms: float) -> list[Command]:
         """A host has a model's weights in another tier."""

@@ -86,6 +86,7 @@ class GpuView(View):
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         turns, waiting = self._state.turns_of[partition.id]
+        live = self._state.partitions[partition.id]
         found: list[tuple[int, Slot]] = []
         for model in turns if len(turns) < len(waiting) else waiting:
             own, deployed = turns.get(model), waiting.get(model)
@@ -93,17 +94,26 @@ class GpuView(View):
                 continue
             if not (deployed.pools or deployed.weights) or self.queue(model).rows:
                 found += own
+        if live.waiting:
+            found = [(place, slot) for place, slot in found if live.may_begin(slot.model)]
         if len(found) > 1:
             found.sort()  # as planned
         return [slot for _, slot in found]
 
     def waiting_lanes(self) -> Iterable[tuple[str, Sequence[tuple[PartitionView, Slot]]]]:
         lanes, waiting = self._state.lanes_on[self.gpu.id], self._state.waiting_on[self.gpu.id]
-        return [
+        found = [
             (model, lanes.get(model, ()))
             for model, deployed in waiting.items()
             if (deployed.queue.rows or deployed.pools)
             and (not (deployed.pools or deployed.weights) or self.queue(model).rows)
+        ]
+        if not any(live.waiting for live in self.partitions):
+            return found
+        partitions = self._state.partitions
+        return [
+            (model, [lane for lane in hosts if partitions[lane[0].id].may_begin(model)])
+            for model, hosts in found
         ]
 
     def slot(self, partition: PartitionView, model: str) -> Slot:

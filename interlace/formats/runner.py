@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
@@ -16,7 +17,7 @@ import numpy as np
 from interlace.core.errors import ServeError
 from interlace.core.model import Model
 from interlace.core.request import CallContext
-from interlace.core.tensor import Signature
+from interlace.core.tensor import Signature, Tensor
 from interlace.formats.page_cache import cached_pages, map_file
 
 #: Operators that read some rows of their weights, as torch and ONNX call them.
@@ -227,6 +228,36 @@ class RequestInputs(NamedTuple):
     outputs: tuple[str, ...] = ()
 
 
+class LentArray(Protocol):
+    """An output of a called model. Its memory is kept as long as this object is."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """Where it lies."""
+
+    def read(self) -> TypedArray:
+        """The values where they lie, read-only; strings are copied.
+
+        Raises:
+            ValueError: its memory went with its process.
+        """
+
+
+class OutgoingCall(NamedTuple):
+    """A request of a model's code to another model; as ``core.request.ModelCall``."""
+
+    model: str
+    version: str
+    inputs: Mapping[str, TypedArray | LentArray]
+    outputs: tuple[str, ...]
+    context: CallContext
+    timeout_us: int
+
+
+#: Begins a call of another model, for the batch that runs; the future may have a ServeError.
+CallModels = Callable[[OutgoingCall], Future[Mapping[str, LentArray]]]
+
+
 @runtime_checkable
 class RunsRequests(Protocol):
     """A runner that takes the requests of a batch one by one, and may fail some of them.
@@ -237,9 +268,11 @@ class RunsRequests(Protocol):
     @property
     def stacked(self) -> bool: ...
     def run_requests(
-        self, requests: Sequence[RequestInputs]
+        self, requests: Sequence[RequestInputs], call: CallModels | None = None
     ) -> list[Mapping[str, TypedArray] | ServeError]:
         """For each request its outputs by name, or why it has none.
+
+        ``call`` calls other models meanwhile.
 
         Outputs may share memory with inputs, and are of any shape.
 

@@ -16,12 +16,14 @@ from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
+    CallModel,
     Failed,
     FromWorker,
     Loaded,
     LoadModel,
     Starved,
     UnloadModel,
+    Waits,
     WorkerAnswer,
     decode_from_worker,
 )
@@ -166,4 +168,4 @@ def _description(answer: WorkerAnswer | Failure) -> Description:
 
 
 def _line(frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
-    return None if isinstance(frame, Starved) else ("", frame)
+    return None if isinstance(frame, Starved | Waits | CallModel) else ("", frame)

@@ -12,6 +12,7 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.loading import HostLinks
 from interlace.core.messages import (
+    BatchWaits,
     CopyInputs,
     CreatePartition,
     Evict,
@@ -27,7 +28,7 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.model import Description, Model
-from interlace.device.base import DeviceEvent, Done
+from interlace.device.base import Callees, DeviceEvent, Done
 from interlace.device.cpu.describe import Describer
 from interlace.device.cpu.input_rings import HostRings
 from interlace.device.cpu.partition import CpuPartition
@@ -141,8 +142,13 @@ class CpuDevice:
         )
         self._on_event: Callable[[DeviceEvent], None] = lambda event: None
         self._open = True
+        self._callees: Callees | None = None
         self.gpu = cpu_gpu(settings)
         arenas.watchers.append(self._forget_arena)
+
+    def let_call(self, callees: Callees) -> None:
+        """Let the code of models call others."""
+        self._callees = callees
 
     def register(self, model: Model) -> None:
         self._models[model.key] = model
@@ -263,6 +269,9 @@ class CpuDevice:
     def _tier_changed(self, model: str, on_disk: bool) -> None:
         self._on_event(TierChanged(self.gpu.id, model, on_disk))
 
+    def _waits(self, partition: str, batch: int) -> None:
+        self._on_event(BatchWaits(self.gpu.id, partition, batch))
+
     def _unloaded(self, done: Done, finished: WorkFinished) -> None:
         assert isinstance(finished.work, Unload)
         if self._weights is not None:
@@ -286,6 +295,7 @@ class CpuDevice:
         partition = CpuPartition(
             self._loop, setup, arena, self._arenas, self._held, self._settings.limits, self._ended
         )
+        partition.calls.callees, partition.on_waits = self._callees, self._waits
         self._partitions[work.partition] = partition
         try:
             partition.carve(work, self._spawner, partial(self._carved, partition, done))

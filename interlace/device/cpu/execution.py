@@ -15,7 +15,7 @@ from interlace.device.cpu.resident import ResidentModel
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import BatchOutput, BatchResult, Column, RunBatch
 from interlace.formats.arrays import NUMPY_TYPES
-from interlace.formats.runner import Array
+from interlace.formats.runner import Array, TypedArray
 from interlace.shm.arena import ArenaMap
 
 _LENGTH: Final = Struct("<I")
@@ -55,6 +55,13 @@ def pack_strings(array: Array) -> bytes:
         data = element if isinstance(element, bytes) else str(element).encode()
         pieces += (_LENGTH.pack(len(data)), data)
     return b"".join(pieces)
+
+
+def output_bytes(value: TypedArray) -> memoryview:
+    """The bytes of an output as they go to the client."""
+    if value.datatype == BYTES:
+        return memoryview(pack_strings(value.array))
+    return memoryview(np.ascontiguousarray(value.array).reshape(-1).view(np.uint8).data)
 
 
 class InputArray(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from interlace.core.messages import (
@@ -17,15 +18,20 @@ from interlace.core.messages import (
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
+from interlace.device.cpu.outgoing_calls import OutgoingCalls
 from interlace.device.process.batch_frames import failure_of, finish, finish_run, run_frame
 from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink, WorkTimeouts
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
+    BatchResult,
+    CallAnswered,
+    CallModel,
     Column,
     Copied,
     CopyWeights,
     EvictWeights,
+    Failed,
     ForgetArena,
     FromWorker,
     GiveArena,
@@ -36,6 +42,7 @@ from interlace.device.process.wire import (
     StopCopying,
     ToWorker,
     UnloadModel,
+    Waits,
     WorkerAnswer,
     WorkerSetup,
     decode_from_worker,
@@ -74,6 +81,11 @@ class CpuPartition:
         self._given: set[int] = set()  #: arenas that the worker has
         self.outputs = OutputArena(held, arena, self.link.tell)
         self._release: Callable[[], None] | None = None
+        self._runs: dict[int, Run] = {}  #: batches that are not answered
+        self._waiting: set[int] = set()  #: those of them that wait, or have waited
+        self._died = False  #: a batch has failed with its worker
+        self.calls = OutgoingCalls(self.outputs, self._send_call)
+        self.on_waits: Callable[[str, int], None] = lambda partition, batch: None
 
     def carve(self, work: CreatePartition, spawner: ForkServerSpawner, done: Done) -> None:
         """Start the worker.
@@ -108,12 +120,12 @@ class CpuPartition:
             ValueError: the batch cannot be put in a frame.
         """
         frame = run_frame(work.batch, self.outputs.freed, window)
-        for number in {one for column in frame.columns for one in column.arenas} - self._given:
-            self._give_arena(number)
+        self._give_arenas(one for column in frame.columns for one in column.arenas)
         what = f"batch {work.batch.id} of {work.batch.model}"
         # Killed from outside while it ran a batch: once that is chance, twice it is not.
         spared = work.batch.attempt == 1
-        answer = partial(finish_run, work, self.outputs, "", done, spared)
+        self._runs[work.batch.id] = work
+        answer = partial(self._ran, work, partial(finish_run, work, self.outputs, "", done, spared))
         if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
             self.outputs.told()
 
@@ -161,14 +173,65 @@ class CpuPartition:
         self._given.discard(number)
         self.link.tell(ForgetArena(number))
 
-    def _give_arena(self, number: int) -> None:
-        if (descriptor := self._arenas.descriptor(number)) is not None:
-            self._given.add(number)
-            self.link.tell(GiveArena(number), descriptor)
+    def _give_arenas(self, numbers: Iterable[int]) -> None:
+        for number in set(numbers) - self._given - {self.outputs.arena.number}:
+            if (descriptor := self._arenas.descriptor(number)) is not None:
+                self._given.add(number)
+                self.link.tell(GiveArena(number), descriptor)
+
+    def _send_call(self, batch: int, frame: CallAnswered, arenas: Iterable[int]) -> None:
+        self._give_arenas(arenas)
+        self.link.tell(frame)
+        self.link.watch_apart(_batch_line(batch), not self.calls.waits(batch))
+
+    def _called(self, frame: CallModel) -> None:
+        self._wait(frame.batch)
+        self.link.watch_apart(_batch_line(frame.batch), False)
+        run = self._runs.get(frame.batch)
+        if run is not None:
+            self.calls.begin(frame, run)
+
+    def _wait(self, batch: int) -> None:
+        """A batch waits: what was asked behind it is answered before it."""
+        if batch in self._runs and batch not in self._waiting:
+            self._waiting.add(batch)
+            self.link.set_apart("", _batch_line(batch))
+            self.on_waits(self.name, batch)
+
+    def _ran(
+        self,
+        work: Run,
+        finish: Callable[[WorkerAnswer | Failure], None],
+        answer: WorkerAnswer | Failure,
+    ) -> None:
+        batch = work.batch.id
+        del self._runs[batch]
+        said = self.calls.end(batch)
+        if isinstance(answer, Failure) and answer.fatal and batch in self._waiting:
+            # Its worker died of what it ran meanwhile, if there was anything.
+            answer = replace(answer, innocent=answer.innocent or self._died)
+        self._died = self._died or (isinstance(answer, Failure) and answer.fatal)
+        if batch in self._waiting:
+            self._waiting.discard(batch)
+            self.link.forget(_batch_line(batch))
+        if said and isinstance(answer, BatchResult):
+            if answer.held:
+                self.outputs.hold(batch)
+                self.outputs.delivered(batch)
+            answer = Failed(said)
+        finish(answer)
 
     def _heard(self, frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
         if isinstance(frame, Copied):
             return _copies(frame.model), frame
+        if isinstance(frame, CallModel):
+            self._called(frame)
+            return None
+        if isinstance(frame, Waits):
+            self._wait(frame.batch)
+            return None
+        if isinstance(frame, BatchResult | Failed) and frame.batch in self._waiting:
+            return _batch_line(frame.batch), frame
         if not isinstance(frame, Starved):
             return "", frame
         # That replies are not delivered is not the worker's fault: its batch gets more time.
@@ -179,6 +242,11 @@ class CpuPartition:
     def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
         failure = failure_of(answer, spared=False)
         done(WorkFinished(work, failure=failure, units=() if failure else self.cores))
+
+
+def _batch_line(batch: int) -> str:
+    """The line of a batch that waits."""
+    return f"batch {batch}"
 
 
 def _copies(model: str) -> str:

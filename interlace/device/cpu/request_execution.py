@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from time import perf_counter
 
-import numpy as np
-
 from interlace.core.errors import ServeError
 from interlace.core.request import CallContext
-from interlace.core.tensor import BYTES, Span, Tensor
-from interlace.device.cpu.execution import BatchInputs, InputArray, pack_strings
+from interlace.core.tensor import Span, Tensor
+from interlace.device.cpu.execution import BatchInputs, InputArray, output_bytes
+from interlace.device.cpu.model_calls import BatchCalls
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import BatchResult, RequestHead, RequestResult, RunBatch
 from interlace.formats.runner import RequestInputs, RunsRequests, TypedArray
@@ -21,9 +20,16 @@ Answer = Mapping[str, TypedArray] | ServeError
 
 
 def execute_requests(
-    run: RunBatch, runner: RunsRequests, batched: bool, intake: BatchInputs, blocks: OutputBlocks
+    run: RunBatch,
+    runner: RunsRequests,
+    batched: bool,
+    intake: BatchInputs,
+    blocks: OutputBlocks,
+    calls: BatchCalls,
 ) -> BatchResult:
     """Run a batch to its answer; requests may have outputs of different shapes, or none.
+
+    Its code may make ``calls`` of other models.
 
     Raises:
         Exception: whatever the model raises; nothing stays allocated then.
@@ -33,10 +39,14 @@ def execute_requests(
     try:
         requests = _requests(run, sources, batched)
         gathered = perf_counter()
-        if runner.stacked and len(requests) > 1:
-            answers = _cut(run.rows, runner.run_requests([_stacked(run, requests, sources)])[0])
-        else:
-            answers = runner.run_requests(requests)
+        try:
+            if runner.stacked and len(requests) > 1:
+                (answer,) = runner.run_requests([_stacked(run, requests, sources)], calls.begin)
+                answers = _cut(run.rows, answer)
+            else:
+                answers = runner.run_requests(requests, calls.begin)
+        finally:
+            calls.end()
         inferred = perf_counter()
         results, block = _place(answers, blocks)
     finally:
@@ -110,7 +120,7 @@ def _place(
 ) -> tuple[tuple[RequestResult, ...], int | None]:
     """Copy all outputs to one block; the results refer to it."""
     outputs = [
-        {} if isinstance(answer, ServeError) else {n: _data(v) for n, v in answer.items()}
+        {} if isinstance(answer, ServeError) else {n: output_bytes(v) for n, v in answer.items()}
         for answer in answers
     ]
     total = sum(_room(len(data)) for each in outputs for data in each.values())
@@ -130,13 +140,6 @@ def _place(
             at += _room(len(data))
         results.append(RequestResult(tuple(tensors)))
     return tuple(results), block
-
-
-def _data(value: TypedArray) -> memoryview:
-    """The bytes of an output as they go to the client."""
-    if value.datatype == BYTES:
-        return memoryview(pack_strings(value.array))
-    return memoryview(np.ascontiguousarray(value.array).reshape(-1).view(np.uint8).data)
 
 
 def _room(nbytes: int) -> int:

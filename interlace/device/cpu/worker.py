@@ -10,15 +10,21 @@ import time
 from collections import deque
 from pathlib import Path
 from pkgutil import resolve_name
+from threading import Event
 from typing import Final
 
+from msgspec.structs import replace
+
 from interlace.device.cpu.execution import BatchInputs, execute
+from interlace.device.cpu.model_calls import BatchCalls, Leadership, WorkerCalls
 from interlace.device.cpu.request_execution import execute_requests
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.error_text import batch_failure, error_text
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.sandbox import confine
 from interlace.device.process.wire import (
+    BatchResult,
+    CallAnswered,
     Copied,
     CopyWeights,
     Evicted,
@@ -38,6 +44,7 @@ from interlace.device.process.wire import (
     ToWorker,
     Unloaded,
     UnloadModel,
+    Waits,
     WorkerAnswer,
     WorkerSetup,
     decode_to_worker,
@@ -102,6 +109,10 @@ class CpuWorker:
         self._blocks = OutputBlocks(arena, self._wait_for_memory)
         self._intake = BatchInputs(arenas, self._blocks)
         self._open: OpenModel = resolve_name(setup.opener)
+        self._leadership = Leadership(self._lead)
+        self._calls = WorkerCalls(self._blocks, arenas, frames.send, self._leadership)
+        self._behind: dict[str, deque[RunBatch]] = {}  #: by model that runs
+        self._freed = Event()
         self._memory = memoryview(b"")
         if setup.weights_arena:
             weights = Arena.adopt(setup.owner_pid, setup.weights_arena)
@@ -110,15 +121,25 @@ class CpuWorker:
 
     def serve(self) -> None:
         """Answer frames until the other end is closed."""
+        self._leadership.run()
+        self._let_go()
+
+    def _lead(self) -> None:
+        """Carry out frames until another thread does: the batch of this one waited for calls."""
         backlog, receive, send = self._backlog, self._frames.receive, self._frames.send
-        while True:
+        while self._leadership.leads:
             frame = backlog.popleft() if backlog else receive()
             if frame is None:
-                self._let_go()
+                self._calls.abandon()
+                self._leadership.end()
                 return
-            answer = self._run(frame) if isinstance(frame, RunBatch) else self._carry_out(frame)
-            if answer is not None:
-                send(answer)
+            if isinstance(frame, CallAnswered):
+                self._calls.answered(frame)
+                continue
+            with self._calls.turn:
+                answer = self._run(frame) if isinstance(frame, RunBatch) else self._carry_out(frame)
+                if answer is not None:
+                    send(answer)
 
     def _let_go(self) -> None:
         """Close what is loaded: the code of a model may have an end of its own."""
@@ -130,6 +151,7 @@ class CpuWorker:
         match frame:
             case FreeBatches(batches=batches):
                 self._blocks.free(batches)
+                self._freed.set()
                 return None
             case GiveArena(arena=number):
                 self._arenas.give(number, self._frames.descriptors.popleft())
@@ -234,25 +256,57 @@ class CpuWorker:
         cold.fetch(_places(frame), self._memory, done)
         return None
 
-    def _run(self, run: RunBatch) -> WorkerAnswer:
+    def _run(self, run: RunBatch) -> WorkerAnswer | Waits:
         self._blocks.free(run.freed)
+        if run.freed:
+            self._freed.set()
         resident = self._models.get(run.model)
         if resident is None:
             return Failed(f"model {run.model} is not loaded here")
+        if isinstance(resident.runner, RunsRequests):
+            return self._run_in_turn(run, resident, resident.runner)
         try:
-            runner = resident.runner
-            if isinstance(runner, RunsRequests):
-                batched = resident.signature.batched
-                result = execute_requests(run, runner, batched, self._intake, self._blocks)
-            else:
-                result = execute(run, resident, self._intake, self._blocks)
+            result = execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:
             return batch_failure(run, error, resident.model.format, resident.runs)
         resident.answered = True
         return result
 
+    def _run_in_turn(
+        self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
+    ) -> WorkerAnswer | Waits:
+        """Run a batch, and those of its model that come while it waits for calls."""
+        if (behind := self._behind.get(run.model)) is not None:
+            behind.append(run)
+            return Waits(run.batch)
+        behind = self._behind[run.model] = deque()
+        answer = self._run_requests(run, resident, runner)
+        while behind:
+            self._frames.send(answer)
+            answer = self._run_requests(behind.popleft(), resident, runner)
+        del self._behind[run.model]
+        return answer
+
+    def _run_requests(
+        self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
+    ) -> BatchResult | Failed:
+        calls, batched = BatchCalls(self._calls, run.batch), resident.signature.batched
+        try:
+            result = execute_requests(run, runner, batched, self._intake, self._blocks, calls)
+        except (Exception, SystemExit) as error:
+            failed = batch_failure(run, error, resident.model.format, resident.runs)
+            return replace(failed, batch=run.batch)
+        resident.answered = True
+        return result
+
     def _wait_for_memory(self) -> bool:
         self._frames.send(Starved())
+        if not self._leadership.leads:
+            self._freed.clear()
+            self._calls.turn.release()
+            freed = self._freed.wait(self._setup.patience_s)
+            self._calls.turn.acquire()
+            return freed
         until = time.monotonic() + self._setup.patience_s
         while (left := until - time.monotonic()) > 0:
             try:

@@ -96,6 +96,22 @@ class PendingRequests(Generic[A]):
         if entry is not None and entry.questions:
             entry.due_s += by_s
 
+    def set_apart(self, line: str, apart: str) -> None:
+        """Move the first question of a line to a line of its own, which is not watched."""
+        question = self.answered(line)
+        entry = self._lines[apart] = _Line()
+        entry.questions.append(question)
+
+    def watch_apart(self, apart: str, watched: bool) -> None:
+        """Watch a question that was set apart, or stop; everything else may go before it."""
+        entry = self._lines.get(apart)
+        if entry is None or not entry.questions:
+            return
+        firsts = [line.questions[0] for line in self._lines.values() if line.questions]
+        entry.due_s = _NEVER_S
+        if watched:
+            self._watch(entry, sum(question.limit_s for question in firsts))
+
     def close(self) -> list[PendingRequest[A]]:
         """What is still open, line by line; nothing is watched any more."""
         if self._timer is not None:
@@ -226,6 +242,14 @@ class WorkerLink(Generic[To, From, A]):
     def forget(self, line: str) -> None:
         """Nothing more is asked in a line that has nothing open."""
         self._questions.forget(line)
+
+    def set_apart(self, line: str, apart: str) -> None:
+        """The first question of a line is answered out of order, whenever that is."""
+        self._questions.set_apart(line, apart)
+
+    def watch_apart(self, apart: str, watched: bool) -> None:
+        """Limit how long a question that was set apart may take from now on, or do not."""
+        self._questions.watch_apart(apart, watched)
 
     def extend(self, line: str, by_s: float) -> None:
         """Allow the line's current request so much longer: it waits for replies to be delivered."""

@@ -122,6 +122,16 @@ class OutputArena:
         self._held.add(batch)
         self._held_batches.by_batch[batch] = self
 
+    def lend(self, call: int) -> None:
+        """The inputs of that call of another model lie here until it is answered."""
+        self._held.add(-call)
+
+    def returned(self, call: int) -> None:
+        """That call is answered."""
+        self._held.discard(-call)
+        if self._retired:
+            self._dispose()
+
     def delivered(self, batch: int) -> None:
         """The replies of that batch are delivered."""
         self._held.discard(batch)

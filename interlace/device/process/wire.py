@@ -159,6 +159,21 @@ class GiveArena(msgspec.Struct, array_like=True, tag=7, frozen=True):
     arena: int
 
 
+class RequestResult(msgspec.Struct, array_like=True, frozen=True):
+    """One request's own outputs; or, with a ``reason`` (of ``Reason``), why it has none."""
+
+    outputs: tuple[Tensor, ...] = ()
+    reason: str = ""
+    detail: str = ""
+
+
+class CallAnswered(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """The answer to ``CallModel``: outputs, which stay where they are, or why there are none."""
+
+    call: int
+    result: RequestResult
+
+
 ToWorker = (
     WorkerSetup
     | LoadModel
@@ -171,6 +186,7 @@ ToWorker = (
     | StopCopying
     | EvictWeights
     | GiveArena
+    | CallAnswered
 )
 
 # -------------------------------------------------------------------------- worker to main process
@@ -217,14 +233,6 @@ class BatchOutput(msgspec.Struct, array_like=True, frozen=True):
     sizes: tuple[int, ...]
 
 
-class RequestResult(msgspec.Struct, array_like=True, frozen=True):
-    """One request's own outputs; or, with a ``reason`` (of ``Reason``), why it has none."""
-
-    outputs: tuple[Tensor, ...] = ()
-    reason: str = ""
-    detail: str = ""
-
-
 class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """A batch ended well. ``held``: the worker keeps memory for it until it is freed.
 
@@ -247,16 +255,47 @@ class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """The piece of work failed, the worker is well; by a request's values, if ``bad_input``."""
+    """The piece of work failed, the worker is well; by a request's values, if ``bad_input``.
+
+    ``batch`` is given for one that has waited.
+    """
 
     detail: str
     bad_input: bool = False
+    batch: int = 0
 
 
 class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):
     """The batch of a line waits for output memory: free what is delivered. Not an answer."""
 
     line: str = ""
+
+
+class Waits(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    """A batch waits for the end of another of its model, or for calls: others may run. No answer.
+
+    Its own answer comes out of order.
+    """
+
+    batch: int
+
+
+class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """The code of a model calls another while it runs a batch; ``CallAnswered`` follows.
+
+    Inputs lie in the worker's arena until then, or are outputs of earlier calls. ``released`` are
+    calls whose outputs are no longer read. An empty version is the newest, ``timeout_us`` 0 none.
+    """
+
+    call: int
+    batch: int
+    model: str
+    version: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    context: CallContext
+    timeout_us: int
+    released: tuple[int, ...]
 
 
 class Copied(msgspec.Struct, array_like=True, tag=20, frozen=True):
@@ -273,7 +312,7 @@ class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 
 WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed | Copied | Evicted
-FromWorker = WorkerAnswer | Starved
+FromWorker = WorkerAnswer | Starved | Waits | CallModel
 
 decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
 decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode

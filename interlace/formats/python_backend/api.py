@@ -123,6 +123,11 @@ class Tensor:
         """The array with its v2 datatype."""
         return self._value
 
+    @property
+    def contents(self) -> TypedArray:
+        """As ``value``, for one who only reads it while ``execute`` runs."""
+        return self.value
+
     def name(self) -> str:
         """The tensor's name."""
         return self._name
@@ -133,19 +138,19 @@ class Tensor:
         Raises:
             TritonModelException: BF16, which NumPy does not have.
         """
-        if self._value.datatype == "BF16":
+        if self.value.datatype == "BF16":
             raise TritonModelException(
                 f"tensor '{self._name}' is BF16, which numpy does not have: use DLPack"
             )
-        return self._value.array
+        return self.value.array
 
     def shape(self) -> list[int]:
         """The size of each dim, rows included."""
-        return list(self._value.array.shape)
+        return list(self.value.array.shape)
 
     def triton_dtype(self) -> int:
         """The number of the data type, as ``triton_to_numpy_type`` takes it."""
-        return 14 if self._value.datatype == "BF16" else _TYPES.index(self._value.datatype) + 1
+        return 14 if self.value.datatype == "BF16" else _TYPES.index(self.value.datatype) + 1
 
     def is_cpu(self) -> bool:
         """Whether the tensor is in host memory: always."""
@@ -160,35 +165,27 @@ class Tensor:
         return self.__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        if self._value.datatype == "BYTES":
+        if self.value.datatype == "BYTES":
             raise TritonModelException(f"tensor '{self._name}' of strings has no DLPack form")
-        if self._value.datatype != "BF16":
-            return self._value.array.__dlpack__(**options)
+        if self.value.datatype != "BF16":
+            return self.value.array.__dlpack__(**options)
         import torch
 
-        return torch.from_numpy(self._value.array).view(torch.bfloat16).__dlpack__()
+        return torch.from_numpy(self.value.array).view(torch.bfloat16).__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
 
 class InferenceRequest:
-    """A request as ``execute`` receives it. Its inputs are valid until ``execute`` returns."""
+    """A request as ``execute`` receives it. Its inputs are valid until ``execute`` returns.
+
+    Models make requests to others of a class that extends it (``python_backend.calls``).
+    """
 
     _inputs: dict[str, Tensor]
     _outputs: list[str]
     _context: CallContext
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Refuse a request to another model.
-
-        Raises:
-            TritonModelException: always.
-        """
-        raise TritonModelException(
-            "InferenceRequest: calls of other models (BLS) are not supported by Interlace; "
-            "call the models one after the other from the client"
-        )
 
     @classmethod
     def received(

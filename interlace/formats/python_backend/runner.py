@@ -16,11 +16,10 @@ from interlace.core.model import Model
 from interlace.formats.arrays import model_inputs
 from interlace.formats.model_file import execute_file
 from interlace.formats.python_backend import api
+from interlace.formats.python_backend.calls import API_NAME, ModelCalls, api_module
 from interlace.formats.python_backend.own_modules import OwnModules
-from interlace.formats.runner import Array, RequestInputs, TypedArray
+from interlace.formats.runner import Array, CallModels, RequestInputs, TypedArray
 
-#: What models import.
-_API_NAME: Final = "triton_python_backend_utils"
 #: How the names of models' modules begin; those in one process differ.
 _MODULES: Final = "interlace_python_model_"
 _CLASS: Final = "class TritonPythonModel with execute(self, requests)"
@@ -50,8 +49,9 @@ class PythonRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._name = model.name
         self._own = OwnModules(Path(model.path))
+        self._calls = ModelCalls(self._activate)
+        self._api = api_module(self._calls)
         self._activate()
-        sys.modules[_API_NAME] = api
         code = execute_file(model.source, f"{_MODULES}{model.key}".replace(".", "_"))
         kind: Any = getattr(code, "TritonPythonModel", None)
         if not callable(getattr(kind, "execute", None)):
@@ -88,8 +88,10 @@ class PythonRunner:
             outputs = {name: value.array for name, value in answer.items()}
         return outputs
 
-    def run_requests(self, requests: Sequence[RequestInputs]) -> list[Outputs | ServeError]:
-        """The outputs of each request, or why it failed.
+    def run_requests(
+        self, requests: Sequence[RequestInputs], call: CallModels | None = None
+    ) -> list[Outputs | ServeError]:
+        """The outputs of each request, or why it failed; its code may ``call`` other models.
 
         An exception fails a lone request. Of several the caller runs each again, alone.
 
@@ -98,6 +100,7 @@ class PythonRunner:
         """
         self._activate()
         received = [self._received(request) for request in requests]
+        self._calls.call = call
         try:
             responses = self._execute(received)
         except (Exception, SystemExit) as error:
@@ -111,6 +114,8 @@ class PythonRunner:
             if len(requests) > 1:
                 raise api.TritonModelException(failed.detail) from error
             return [failed]
+        finally:
+            self._calls.call = None
         if wrong := _wrong_list(responses, len(requests)):
             return [self._failed(wrong)] * len(requests)
         return [self._answer(*each) for each in zip(responses, requests, strict=True)]
@@ -131,6 +136,7 @@ class PythonRunner:
 
     def _activate(self) -> None:
         self._own.activate()
+        sys.modules[API_NAME] = self._api
         api.Logger.model = self._name
 
     def _execute(self, requests: list[api.InferenceRequest]) -> Any:
@@ -147,9 +153,10 @@ class PythonRunner:
             # Models write into their inputs, and torch asks for arrays that it could write into.
             own = array if array.flags.writeable else array.copy()
             inputs[name] = TypedArray(self._datatypes[name], own)
-        return api.InferenceRequest.received(
+        received: api.InferenceRequest = self._api.InferenceRequest.received(
             inputs, request.outputs or tuple(self._specs), request.context
         )
+        return received
 
     def _answer(
         self, response: api.InferenceResponse, request: RequestInputs
@@ -165,7 +172,7 @@ class PythonRunner:
                 return ServeError(Reason.BACKEND, text)
             if request.outputs and spec.name not in request.outputs:
                 continue
-            datatype, array = tensor.value
+            datatype, array = tensor.contents
             if spec.model_dims is not None:
                 try:
                     array = array.reshape(spec.client_shape(array.shape))

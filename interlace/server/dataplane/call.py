@@ -179,6 +179,7 @@ class InferenceCall:
     from now (gRPC deadline), ``None`` if it gave none; ``slo_ms`` and ``timeout`` stand in the
     parameters of ``decoded``. ``elapsed_ms`` is how long it was under way before, at a router.
     ``traceparent`` names the caller's span (W3C Trace Context), empty if it named none.
+    It is ``accepted`` if it belongs to a request that was: a server that ends does not refuse it.
     """
 
     model: str
@@ -189,6 +190,7 @@ class InferenceCall:
     budget_ms: float | None = None
     elapsed_ms: float = 0.0
     traceparent: str = ""
+    accepted: bool = False
 
 
 #: Called once per accepted call, when the device is done with the inputs.

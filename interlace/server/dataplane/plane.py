@@ -293,9 +293,9 @@ class DataPlane:
             await self._empty.wait()
 
     def _checked(self, served: ServedModel, call: InferenceCall) -> CheckedCall:
-        if not self.accepting:
+        if not (self.accepting or call.accepted):
             raise ServeError(Reason.NOT_READY, "the server is shutting down", retry_after_ms=1000.0)
-        if self.in_flight >= self._in_flight_limit:
+        if self.in_flight >= self._in_flight_limit and not call.accepted:
             raise ServeError(
                 Reason.OVERLOADED,
                 f"Exceeds maximum queue size: {self.in_flight} requests are in flight",

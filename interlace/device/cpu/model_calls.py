@@ -1,0 +1,263 @@
+"""Calls of other models by the code that runs in this worker, and the threads that wait for them.
+
+One thread at a time runs models. The batch that it runs holds ``turn``, and gives it up while its
+code waits for calls. Meanwhile another thread carries out frames, perhaps the very call that it
+waits for. So a caller never keeps its callee from running.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import count
+from threading import Lock, Semaphore, Thread, get_ident
+from typing import Final
+
+import numpy as np
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.tensor import BYTES, Span, Tensor
+from interlace.device.cpu.execution import output_bytes, unpack_strings
+from interlace.device.process.output_arena import OutputBlocks
+from interlace.device.process.wire import CallAnswered, CallModel
+from interlace.formats.arrays import NUMPY_TYPES
+from interlace.formats.runner import LentArray, OutgoingCall, TypedArray
+from interlace.shm.arena import ArenaMap
+
+_GONE: Final = ServeError(Reason.CANCELLED, "the server ended")
+_OUTSIDE: Final = ServeError(
+    Reason.UNSUPPORTED, "other models can be called only while execute runs"
+)
+
+
+class Leadership:
+    """One of a worker's threads reads its frames; the others wait to, or for calls."""
+
+    def __init__(self, lead: Callable[[], None]) -> None:
+        """``lead`` reads until the thread does not lead any more, or all is over."""
+        self.over = False
+        self.failure: BaseException | None = None
+        self._lead = lead
+        self._leader = get_ident()
+        self._main = Semaphore(0)
+        self._spare: list[Semaphore] = []
+        self._changing = Lock()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this thread does."""
+        return self._leader == get_ident()
+
+    def run(self) -> None:
+        """Lead in this thread, the first, and again whenever it is asked to, until all is over.
+
+        Raises:
+            BaseException: what ended another thread.
+        """
+        self._run(self._main)
+        if self.failure is not None:
+            raise self.failure
+
+    def leave(self, thread: int) -> None:
+        """If that thread leads, another does from now on."""
+        with self._changing:
+            if self._leader != thread:
+                return
+            self._leader = 0
+            if self._spare:
+                self._spare.pop().release()
+            else:
+                Thread(target=self._run, args=(Semaphore(0),), daemon=True).start()
+
+    def end(self) -> None:
+        """Nothing more is read: the first thread returns."""
+        self.over = True
+        self._main.release()
+
+    def _run(self, asked: Semaphore) -> None:
+        try:
+            while not self.over:
+                self._leader = get_ident()
+                self._lead()
+                if self.over:
+                    return
+                with self._changing:
+                    self._spare.append(asked)
+                asked.acquire()
+        except BaseException as error:
+            self.failure = self.failure or error
+            self.end()
+
+
+class _Lent:
+    """One output of a call."""
+
+    def __init__(self, arenas: ArenaMap, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._arenas = arenas
+
+    def read(self) -> TypedArray:
+        name, datatype, shape, span = self.tensor
+        view = self._arenas.view(span)
+        if datatype == BYTES:
+            return TypedArray(datatype, unpack_strings([view], shape, name))
+        array = np.ndarray(shape, NUMPY_TYPES[datatype], view)
+        array.flags.writeable = False
+        return TypedArray(datatype, array)
+
+
+class BatchCalls:
+    """The calls of one batch. ``called`` says whether there were any."""
+
+    def __init__(self, owner: WorkerCalls, batch: int) -> None:
+        self.batch = batch
+        self.thread = get_ident()
+        self.open = 0
+        self.called = False
+        self.over = False
+        self.changing = Lock()
+        self._owner = owner
+
+    def begin(self, asked: OutgoingCall) -> Future[Mapping[str, LentArray]]:
+        """Send a call; any thread of the model may.
+
+        Raises:
+            ServeError: the batch has ended.
+            MemoryError: no room for its inputs.
+            ValueError: they do not fit a frame.
+        """
+        with self.changing:
+            if self.over:
+                raise _OUTSIDE
+            self._owner.leadership.leave(self.thread)
+            if self.open:
+                self._owner.turn.acquire()
+            try:
+                future = self._owner.send(self, asked)
+            except BaseException:
+                if self.open:
+                    self._owner.turn.release()
+                raise
+            self.open += 1
+            self.called = True
+            self._owner.turn.release()
+        return future
+
+    def answered(self, free: Callable[[], None]) -> None:
+        """A call is answered: with the last of them the batch has its turn again."""
+        with self.changing:
+            self._owner.turn.acquire()
+            free()
+            self.open -= 1
+            if self.open or self.over:
+                self._owner.turn.release()
+
+    def end(self) -> None:
+        """Its code has returned: it has its turn, whatever it still waits for."""
+        with self.changing:
+            self.over = True
+            if self.open:
+                self._owner.turn.acquire()
+
+
+class WorkerCalls:
+    """All calls of a worker."""
+
+    def __init__(
+        self,
+        blocks: OutputBlocks,
+        arenas: ArenaMap,
+        send: Callable[[CallModel], None],
+        leadership: Leadership,
+    ) -> None:
+        self.turn = Lock()
+        self.leadership = leadership
+        self._blocks = blocks
+        self._arenas = arenas
+        self._send = send
+        self._numbers = count(1)
+        self._open: dict[
+            int, tuple[BatchCalls, Future[Mapping[str, LentArray]], list[int], list[LentArray]]
+        ] = {}
+        self._released: deque[int] = deque()
+
+    def send(self, calls: BatchCalls, asked: OutgoingCall) -> Future[Mapping[str, LentArray]]:
+        """Write a call's inputs and send it; the caller has the turn."""
+        number, taken = next(self._numbers), list[int]()
+        kept = [one for one in asked.inputs.values() if not isinstance(one, TypedArray)]
+        future: Future[Mapping[str, LentArray]] = Future()
+        released = tuple(self._released.popleft() for _ in range(len(self._released)))
+        try:
+            inputs = tuple(
+                self._written(name, value, taken)
+                if isinstance(value, TypedArray)
+                else value.tensor._replace(name=name)
+                for name, value in asked.inputs.items()
+            )
+            self._open[number] = calls, future, taken, kept
+            frame = CallModel(
+                number,
+                calls.batch,
+                asked.model,
+                asked.version,
+                inputs,
+                asked.outputs,
+                asked.context,
+                asked.timeout_us,
+                released,
+            )
+            self._send(frame)
+        except BaseException:
+            self._open.pop(number, None)
+            self._released.extend(released)
+            for offset in taken:
+                self._blocks.give_back(offset)
+            raise
+        return future
+
+    def answered(self, frame: CallAnswered) -> None:
+        """Let the caller go on. Called by the thread that leads, without the turn."""
+        calls, future, taken, _ = self._open.pop(frame.call)
+
+        def free() -> None:
+            for offset in taken:
+                self._blocks.give_back(offset)
+
+        calls.answered(free)
+        result = frame.result
+        if result.reason:
+            self._released.append(frame.call)
+            future.set_exception(ServeError(Reason(result.reason), result.detail))
+            return
+        lent = [_Lent(self._arenas, tensor) for tensor in result.outputs]
+        self._keep(frame.call, lent)
+        future.set_result({one.tensor.name: one for one in lent})
+
+    def abandon(self) -> None:
+        """Fail what is waited for: nobody answers any more."""
+        for calls, future, _, _ in list(self._open.values()):
+            calls.answered(lambda: None)
+            future.set_exception(_GONE)
+        self._open.clear()
+
+    def _keep(self, call: int, lent: list[_Lent]) -> None:
+        """Note that the outputs are released once the last of them is forgotten."""
+        left = count(1)
+
+        def forgotten() -> None:
+            if next(left) == len(lent):
+                self._released.append(call)
+
+        for one in lent:
+            weakref.finalize(one, forgotten).atexit = False
+
+    def _written(self, name: str, value: TypedArray, taken: list[int]) -> Tensor:
+        data = output_bytes(value)
+        offset = self._blocks.take(max(1, len(data)))
+        taken.append(offset)
+        arena = self._blocks.arena
+        arena.memory[offset : offset + len(data)] = data
+        span = Span(arena.number, offset, len(data))
+        return Tensor(name, value.datatype, value.array.shape, span)

@@ -1,0 +1,110 @@
+"""Calls of other models by the code in one worker: begun, answered, and let go of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Run
+from interlace.core.request import ModelCall, Reply, Request
+from interlace.device.base import Callees
+from interlace.device.process.output_arena import OutputArena
+from interlace.device.process.wire import CallAnswered, CallModel, RequestResult
+
+_MEASURED: Final = "it calls '{}', and is measured alone: its latency is learned from requests"
+
+
+@dataclass(slots=True)
+class _Call:
+    batch: int
+    request: Request | None = None
+    reply: Reply | None = None
+    answered: bool = False
+
+
+class OutgoingCalls:
+    """The calls of one partition's batches.
+
+    Inputs are held in the worker's arena until a call is answered, whoever dies. Outputs are held
+    until the worker lets go of them or the batch ends. A batch that is measured calls nothing: what
+    it would measure is another model.
+    """
+
+    def __init__(
+        self, outputs: OutputArena, send: Callable[[int, CallAnswered, Iterable[int]], None]
+    ) -> None:
+        """``send`` sends a frame for a batch, with which the worker needs these arenas."""
+        self.callees: Callees | None = None
+        self._outputs = outputs
+        self._send = send
+        self._calls: dict[int, _Call] = {}
+        self._ended: set[int] = set()  #: batches whose calls are not all answered
+        self._measured: dict[int, str] = {}  #: the model that a measured batch calls
+
+    def begin(self, asked: CallModel, run: Run) -> None:
+        """Submit a call of a running batch."""
+        for number in asked.released:
+            self._let_go(number)
+        deadline_ms = max(request.deadline_ms for request in run.batch.requests)
+        if deadline_ms == inf or self.callees is None:
+            self._measured[asked.batch] = asked.model
+            said = _MEASURED.format(asked.model)
+            result = RequestResult((), Reason.NOT_READY.value, said)
+            self._send(asked.batch, CallAnswered(asked.call, result), ())
+            return
+        call = self._calls[asked.call] = _Call(asked.batch)
+        self._outputs.lend(asked.call)
+        made = ModelCall(
+            run.batch.model,
+            asked.model,
+            asked.version,
+            asked.inputs,
+            asked.outputs,
+            asked.context,
+            deadline_ms,
+            asked.timeout_us,
+        )
+        call.request = self.callees.call(made, partial(self._answered, asked.call))
+
+    def waits(self, batch: int) -> bool:
+        """Whether a call of the batch is not answered yet."""
+        return any(one.batch == batch and not one.answered for one in self._calls.values())
+
+    def end(self, batch: int) -> str:
+        """A batch ended: nobody reads its calls' outputs. Returns why it says nothing, if so."""
+        self._ended.add(batch)
+        for call in list(self._calls.values()):
+            if call.batch == batch and not call.answered and call.request and self.callees:
+                self.callees.cancel(call.request)
+        self._forget_ended(batch)
+        called = self._measured.pop(batch, "")
+        return _MEASURED.format(called) if called else ""
+
+    def _answered(self, number: int, answer: Reply | ServeError) -> None:
+        call = self._calls[number]
+        call.answered, batch = True, call.batch
+        self._outputs.returned(number)
+        if isinstance(answer, Reply):
+            call.reply = answer
+            arenas = {tensor.span.arena for tensor in answer.outputs}
+            self._send(batch, CallAnswered(number, RequestResult(answer.outputs)), arenas)
+        else:
+            result = RequestResult((), answer.reason.value, answer.detail)
+            self._send(batch, CallAnswered(number, result), ())
+        self._forget_ended(batch)
+
+    def _forget_ended(self, batch: int) -> None:
+        """Outputs of a call may be inputs of another, which runs although nobody waits for it."""
+        if batch in self._ended and not self.waits(batch):
+            self._ended.discard(batch)
+            for number in [one for one, call in self._calls.items() if call.batch == batch]:
+                self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        call = self._calls.pop(number, None)
+        if call is not None and call.reply is not None and self.callees is not None:
+            self.callees.delivered(call.reply)

@@ -1,0 +1,114 @@
+"""Calls of models by other models' code: as those of clients, within their caller's deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from interlace.core.deployment_key import model_name
+from interlace.core.errors import Reason, ServeError
+from interlace.core.request import ModelCall, Reply, Request
+from interlace.runtime.clock import Clock
+from interlace.server.dataplane.call import DecodedRequest, InferenceCall
+from interlace.server.dataplane.plane import DataPlane, failure
+from interlace.server.dataplane.tensor_places import OutputTarget
+from interlace.server.model_table import ModelTable
+
+
+class ModelCalls:
+    """Submits calls, unless models would then call each other in a circle.
+
+    A batch that waits for a call keeps its model busy in its partition. If a model that it called
+    could call it in turn, each could wait for the other's partitions. So an order of models is
+    kept: a model that was called, also through others, cannot call back. It is one of deployments:
+    the new code of a reloaded model may call other models.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        table: ModelTable,
+        clock: Clock,
+        members: Callable[[str], Iterable[str]],
+    ) -> None:
+        """``members`` are the models of an ensemble, by deployment keys; a model is its own."""
+        self._plane = plane
+        self._table = table
+        self._clock = clock
+        self._members = members
+        self._called: dict[str, set[str]] = {}  #: by deployment key of the caller
+
+    def call(self, call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+        """As ``device.base.Callees``."""
+        try:
+            self._check_order(call)
+        except ServeError as error:
+            answer(error)
+            return None
+        parameters = msgspec.json.decode(call.context.parameters or "{}")
+        if call.timeout_us:
+            parameters["timeout"] = call.timeout_us
+        targets = tuple(OutputTarget(name, None) for name in call.outputs)
+        decoded = DecodedRequest(call.context.id, (), targets, parameters)
+        made = InferenceCall(
+            call.model,
+            call.version,
+            call.context.id,
+            call.inputs,
+            decoded,
+            call.deadline_ms - self._clock.now_ms(),
+            accepted=True,
+        )
+
+        def replied(reply: Reply) -> None:
+            error = failure(reply)
+            if error is not None:
+                self._plane.delivered(reply)
+            answer(error or reply)
+
+        return self._plane.infer(made, replied, answer)
+
+    def cancel(self, request: Request) -> None:
+        """As ``device.base.Callees``."""
+        self._plane.cancel(request)
+
+    def delivered(self, reply: Reply) -> None:
+        """As ``device.base.Callees``."""
+        self._plane.delivered(reply)
+
+    def _check_order(self, call: ModelCall) -> None:
+        """Enter who calls whom.
+
+        Raises:
+            ServeError: BAD_INPUT, the called model is the caller or calls it, also through others;
+                or no such model is served.
+        """
+        callee = self._table.resolve(call.model, call.version).key
+        known = self._called.get(call.caller, set())
+        new = set(self._members(callee)) - known
+        for key in new:
+            if way := self._way(key, call.caller):
+                chain = " -> ".join(map(model_name, (call.caller, *way)))
+                raise ServeError(
+                    Reason.BAD_INPUT,
+                    f"model '{model_name(call.caller)}' cannot call '{call.model}': models would "
+                    f"call each other in a circle: {chain}",
+                )
+        if new:
+            served = {one.key for one in self._table.all()}
+            self._called = {key: to for key, to in self._called.items() if key in served}
+            self._called[call.caller] = known | new
+
+    def _way(self, start: str, end: str) -> tuple[str, ...]:
+        """The models by whose calls one leads to another; empty if none do."""
+        ways: list[tuple[str, ...]] = [(start,)]
+        seen = {start}
+        for way in ways:
+            if way[-1] == end:
+                return way
+            for key in self._called.get(way[-1], ()):
+                if key not in seen:
+                    seen.add(key)
+                    ways.append((*way, key))
+        return ()

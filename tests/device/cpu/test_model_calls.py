@@ -1,0 +1,182 @@
+"""Calls of other models by the code in a worker: their tensors, their memory, and deaths."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import BatchWaits, Run
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.request import ModelCall, Outcome, Reply, Request
+from interlace.core.tensor import Signature, TensorSpec
+from tests.device.cpu.rig import Rig, settings
+
+#: Calls "double" so many times as its first value says, each with the output of the one before.
+CODE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(r, "x")) for r in requests]
+
+    def answer(self, tensor):
+        for call in range(int(tensor.as_numpy()[0, 0])):
+            if call % 2:
+                tensor = pb_utils.Tensor("x", tensor.as_numpy())
+            request = pb_utils.InferenceRequest(
+                model_name="double", inputs=[tensor], requested_output_names=["x"])
+            response = request.exec()
+            if response.has_error():
+                return response
+            tensor = response.output_tensors()[0]
+        return pb_utils.InferenceResponse([tensor])
+"""
+SPEC = (TensorSpec("x", "FP32", (-1,)),)
+SIGNATURE = Signature(SPEC, SPEC, batched=True, max_batch=8)
+TERMS = ServiceTerms(slo_ms=1e6)
+DOUBLE = Model("double", 1, Format.PYTHON, "", "", SIGNATURE, TERMS)
+
+
+class Doubling:
+    """Serves "double" in the test's own arena; answers at once, or when it is told to."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.calls: list[ModelCall] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.at_once = True
+        self.cancelled = 0
+        self.lent: set[int] = set()
+
+    def call(self, call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+        self.calls.append(call)
+        request = self.rig.request(DOUBLE, *call.inputs)
+
+        def double() -> None:
+            (tensor,) = call.inputs
+            made = self.rig.tensor("x", "FP32", self.rig.read(tensor) * 2)
+            self.lent.add(made.span.offset)
+            answer(Reply(request, Outcome.OK, (made,)))
+
+        if self.at_once:
+            double()
+        else:
+            self.waiting.append(double)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled += 1
+
+    def delivered(self, reply: Reply) -> None:
+        offset = reply.outputs[0].span.offset
+        self.lent.remove(offset)
+        self.rig.arena.free(offset)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(settings(opener="interlace.formats:open_model", arena_bytes=1 << 20))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def caller(rig: Rig, tmp_path: Path) -> Model:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").write_text(CODE)
+    config = (
+        '{"max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],'
+        ' "output": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]}'
+    )
+    path = str(tmp_path / "m" / "1")
+    return Model(
+        "m", 1, Format.PYTHON, path, "d", SIGNATURE, TERMS, file="model.py", config_json=config
+    )
+
+
+@pytest.fixture
+def callees(rig: Rig, caller: Model) -> Doubling:
+    made = Doubling(rig)
+    rig.device.let_call(made)
+    rig.serve(caller)
+    return made
+
+
+def wide(rig: Rig, model: Model, calls: int) -> Request:
+    """A request of 64 KiB."""
+    array = np.full((1, 1 << 14), calls, np.float32)
+    return rig.request(model, rig.tensor("x", "FP32", array))
+
+
+def test_tensors_go_by_reference_and_memory_is_given_back(
+    rig: Rig, callees: Doubling, caller: Model
+) -> None:
+    before = rig.arena.used_bytes
+    request = wide(rig, caller, 60)  # 60 times 64 KiB do not fit the worker's arena of 1 MiB
+    finished = rig.run(request)
+    assert finished.failure is None
+    ((output,),) = finished.outputs
+    assert rig.read(output)[0, 0] == np.float32(60 * 2.0**60)
+    assert not callees.lent and rig.arena.used_bytes == before + (1 << 16)
+    first, second = (call.inputs[0].span.arena for call in callees.calls[:2])
+    assert first != rig.arena.number == callees.calls[2].inputs[0].span.arena != second
+    assert {call.deadline_ms for call in callees.calls} == {request.deadline_ms}
+    assert rig.lost == [BatchWaits(rig.gpu, "p", finished.work.batch.id)]  # type: ignore[union-attr]
+
+
+def test_others_run_while_a_batch_waits_and_its_model_waits_for_it(
+    rig: Rig, callees: Doubling, caller: Model
+) -> None:
+    callees.at_once = False
+    first, second = (rig.batch(wide(rig, caller, calls)) for calls in (1, 0))
+    rig.do(first)
+    rig.do(second)
+    rig.wait(lambda: len(rig.lost) == 2)
+    assert not rig.finished[-1].outputs
+    callees.waiting.pop()()
+    rig.wait(lambda: {one.work for one in rig.finished} >= {first, second})
+    assert [one.work for one in rig.finished[-2:]] == [first, second]
+
+
+def test_a_model_that_is_measured_calls_nothing(rig: Rig, callees: Doubling, caller: Model) -> None:
+    finished = rig.run(replace(wide(rig, caller, 1), deadline_ms=math.inf))
+    assert finished.failure is not None and "it calls 'double'" in finished.failure.detail
+    assert not callees.calls
+    assert rig.run(wide(rig, caller, 0)).failure is None
+
+
+def test_inputs_outlive_a_worker_that_dies_while_it_waits(
+    rig: Rig, callees: Doubling, caller: Model
+) -> None:
+    callees.at_once = False
+    batch: Run = rig.batch(wide(rig, caller, 1))
+    rig.do(batch)
+    rig.wait(lambda: bool(callees.waiting))
+    os.kill(rig.device.workers()["p"], signal.SIGKILL)
+    rig.wait(lambda: rig.finished[-1].work is batch)
+    failure = rig.finished[-1].failure
+    assert failure is not None and failure.fatal and callees.cancelled == 1
+    callees.waiting.pop()()  # it reads the dead worker's memory
+    assert not callees.lent
+    arena = callees.calls[0].inputs[0].span.arena
+    assert rig.arenas.descriptor(arena) is None
+
+
+def test_what_cannot_be_called_is_an_error_of_the_response(
+    rig: Rig, callees: Doubling, caller: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> None:
+        answer(ServeError(Reason.UNKNOWN_MODEL, "no such model"))
+
+    monkeypatch.setattr(callees, "call", refuse)
+    (error,) = rig.run(wide(rig, caller, 1)).errors
+    assert error == ServeError(Reason.UNKNOWN_MODEL, "no such model")

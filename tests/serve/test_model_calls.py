@@ -1,0 +1,170 @@
+"""Models of the Python backend that call others, as their clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.repository.folders import add
+from tests.serve.server import Server, Traffic
+
+#: Calls what its word says: ``name``, ``name,name`` one after the other, ``name&name`` at once.
+CALLER = """
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+def words(response):
+    if response.has_error():
+        error = response.error()
+        text = f"{error.code()}: {error.message()}"
+        return pb_utils.Tensor("WORD", np.array([[text]], object))
+    (tensor,) = response.output_tensors()
+    return tensor
+
+
+def request(name, tensor, **more):
+    return pb_utils.InferenceRequest(
+        model_name=name, inputs=[tensor], **more
+    )
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(r, "WORD")) for r in requests]
+
+    def answer(self, tensor):
+        said = tensor.as_numpy()[0, 0].decode()
+        names, _, rest = said.partition(" ")
+        if names == "leaf":
+            return self.leaf(rest)
+        tensor = pb_utils.Tensor("WORD", np.array([[rest]], object))
+        if names == "echo":
+            return pb_utils.InferenceResponse([tensor])
+        if "&" in names:
+            return self.joined(names.split("&"), tensor)
+        for name in names.split(","):
+            name, _, timeout = name.partition("@")
+            tensor = words(request(name, tensor, timeout=int(timeout or 0)).exec())
+        array = tensor.as_numpy()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", array)])
+
+    def joined(self, names, tensor):
+        calls = [request(name, tensor) for name in names]
+        if "both" in names:
+            calls = [request(name, tensor) for name in names if name != "both"]
+            with ThreadPoolExecutor(4) as threads:
+                found = list(threads.map(lambda call: words(call.exec()), calls))
+        else:
+            async def all_of_them():
+                return await asyncio.gather(*[call.async_exec() for call in calls])
+
+            found = [words(one) for one in asyncio.run(all_of_them())]
+        text = b"+".join(one.as_numpy()[0, 0] for one in found)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", np.array([[text]], object))])
+
+    def leaf(self, word):
+        if word.startswith("sleep"):
+            time.sleep(float(word[5:]))
+        if word == "die":
+            os._exit(4)
+        if word == "none":
+            error = pb_utils.TritonError("no such word", pb_utils.TritonError.NOT_FOUND)
+            return pb_utils.InferenceResponse([], error)
+        text = np.array([[f"<{word}>"]], object)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", text)])
+"""
+CONFIG = """backend: "python"
+max_batch_size: 4
+input { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
+parameters { key: "slo_ms" value: { string_value: "20000" } }
+"""
+ENSEMBLE = """platform: "ensemble"
+parameters { key: "slo_ms" value: { string_value: "20000" } }
+max_batch_size: 4
+input { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "ANSWER" data_type: TYPE_STRING dims: [ 1 ] }
+ensemble_scheduling { step [
+  { model_name: "a" model_version: -1
+    input_map { key: "WORD" value: "WORD" } output_map { key: "WORD" value: "MIDDLE" } },
+  { model_name: "b" model_version: -1
+    input_map { key: "WORD" value: "MIDDLE" } output_map { key: "WORD" value: "ANSWER" } }
+] }
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("calls")
+    for name in ("top", "a", "b", "c"):
+        add(root, name, {"config.pbtxt": CONFIG, "1/model.py": CALLER})
+    add(root, "chain", {"config.pbtxt": ENSEMBLE})
+    made = Server(root, cache)
+    try:
+        yield made.wait_ready()
+    finally:
+        made.kill()
+
+
+def ask(server: Server, said: str, model: str = "top", **parameters: object) -> tuple[int, Any]:
+    tensor = {"name": "WORD", "datatype": "BYTES", "shape": [1, 1], "data": [said]}
+    body = {"inputs": [tensor], "parameters": parameters}
+    status, answer = server.call("POST", f"/v2/models/{model}/infer", body)
+    return status, answer["outputs"][0]["data"][0] if status == 200 else answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("a leaf x", "<x>"),
+        ("a b leaf x", "<x>"),
+        ("a b c leaf x", "<x>"),
+        ("a&b&c leaf x", "<x>+<x>+<x>"),
+        ("a&b&both leaf x", "<x>+<x>"),
+        ("a b&c leaf x", "<x>+<x>"),
+        ("chain echo leaf x", "<x>"),
+        ("nobody leaf x", "2: Request for unknown model: 'nobody' is not found"),
+        ("b@1000 leaf sleep0.3", "4: "),
+        ("b leaf none", "2: no such word"),
+        ("top leaf x", "3: model 'top' cannot call 'top': models would call each other in a c"),
+        ("a b top leaf x", "3: model 'b' cannot call 'top': models would call each other in a c"),
+    ],
+)
+def test_calls_are_answered(server: Server, said: str, answer: str) -> None:
+    status, text = ask(server, said)
+    assert status == 200 and text.startswith(answer)
+    if answer.endswith(">"):
+        assert text == answer
+
+
+def test_callers_never_keep_their_callees_from_running(server: Server) -> None:
+    said = ["a b c leaf x", "b c leaf x", "a&b&c leaf x", "b&c&both leaf x", "chain echo leaf x"]
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda one: ask(server, one), said * 12))
+    assert {status for status, _ in answers} == {200}
+    wanted = ["<x>", "<x>", "<x>+<x>+<x>", "<x>+<x>", "<x>"]
+    assert [text for _, text in answers] == wanted * 12
+
+
+def test_the_callers_deadline_holds_for_the_call(server: Server) -> None:
+    status, text = ask(server, "a leaf sleep0.3", slo_ms=100)
+    assert status in (429, 503, 504) or text.startswith("4: ")
+
+
+def test_a_callee_that_ends_its_worker_costs_its_request_alone(server: Server) -> None:
+    traffic = Traffic(lambda: ask(server, "a b leaf x"), threads=3)
+    traffic.wait_for(10)
+    status, text = ask(server, "c leaf die")
+    assert status == 500 or "ended the worker" in text
+    traffic.wait_for(10)
+    assert {answer for answer in traffic.stop()} == {(200, "<x>")}
