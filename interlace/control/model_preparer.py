@@ -27,6 +27,7 @@ from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
+from interlace.repository.environment import unpacked
 from interlace.repository.folder import ModelFolder, folder_names, scan_folder
 from interlace.repository.model import complete
 from interlace.server.limits import GenerationalCache
@@ -135,7 +136,7 @@ class ModelPreparer:
             where = draft.config.where("ensemble_scheduling")
             raise RepositoryError(where, "an ensemble", "a model: a fleet serves no ensembles yet")
         self._trusted.check(draft.name, draft.format, draft.path)
-        model = draft.provisional()
+        model = await self._with_environment(draft.provisional())
         files = _described_by(model)
         known = self._known.get(files) or self._kept.find(model)
         if known is None:
@@ -143,7 +144,19 @@ class ModelPreparer:
             self._kept.save(model, known)
         self._known.put(files, known)
         opened = complete(draft, known.signature, generation)
-        return replace(opened, architecture=known.architecture)
+        return replace(opened, architecture=known.architecture, environment=model.environment)
+
+    async def _with_environment(self, model: Model) -> Model:
+        """The model; its environment is a folder that a worker can run in.
+
+        Raises:
+            RepositoryError: it cannot be unpacked, or no worker can run in it.
+        """
+        if not model.environment:
+            return model
+        cache = self._store.folder / "environments"
+        folder = await asyncio.to_thread(unpacked, model.environment, cache)
+        return replace(model, environment=folder)
 
     async def profiles(
         self, models: Sequence[Model], progress: OnSweepStep = no_progress

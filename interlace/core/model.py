@@ -104,6 +104,7 @@ class Model:
     where the operator gives them.
     Models of one ``architecture`` differ in their weights alone; empty if that is not known.
     ``config_json`` is the ModelConfig of a Python backend model as JSON; empty for other formats.
+    ``environment`` is the packed environment that it names, and, once opened, its folder.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Model:
     values: Mapping[str, SampleValue] = field(default_factory=dict)
     file: str = ""
     config_json: str = ""
+    environment: str = ""
 
     @property
     def source(self) -> Path:

@@ -50,9 +50,10 @@ class Device(Registers, Protocol):
     ``do``) and on the runtime's thread, and never raises: a failure is a ``WorkFinished`` with
     ``failure``. Work of one partition starts in the order given, and its batches end in that order.
     A batch that waits (``BatchWaits``) ends later. Where ``gpu.ahead_ms`` is not 0, a batch begins
-    by itself when the one before it ends. When a partition dies, each piece of work it held is finished with a fatal failure, then ``on_event``
-    hears of it once; partitions that share a process die together. What is held of a model's
-    weights is forgotten when none of its partitions has the model loaded any more.
+    by itself when the one before it ends. When a partition dies, each piece of work it held is
+    finished with a fatal failure, then ``on_event`` hears of it once; partitions that share a
+    process die together. What is held of a model's weights is forgotten when none of its partitions
+    has the model loaded any more.
     """
 
     @property

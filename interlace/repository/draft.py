@@ -14,6 +14,7 @@ from interlace.core.model import Format, Model, Precision, SampleValue, ServiceT
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
+from interlace.repository.environment import environment_of, stamp
 from interlace.repository.folder import (
     check_config_name,
     check_name,
@@ -79,8 +80,6 @@ _REFUSED: Final = {
     "batch_output": ("ragged batches", "a model without"),
     "model_repository_agents": ("repository agents", "a model without"),
 }
-#: The parameter that names a packed environment for one Python backend model.
-_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _TENSOR_REFUSED: Final = ("allow_ragged_batch", "is_shape_tensor", "is_non_linear_format_io")
 
 
@@ -191,6 +190,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     values: Mapping[str, SampleValue] = field(default_factory=dict)
     file: str = ""
+    environment: str = ""  #: of a Python backend model, its archive or folder
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -215,6 +215,7 @@ class Draft:
             values=self.values,
             labels=self.labels,
             file=self.file,
+            environment=self.environment,
             generation=-1,
         )
         return self.with_config(model)
@@ -258,7 +259,8 @@ def read(
     check_supported(config)
     settings = read_settings(folder, config)
     format, file = find_model(path, config)
-    _check_python(format, config, settings)
+    _check_stacked(format, settings)
+    environment = environment_of(config, folder) if format is Format.PYTHON else ""
     return Draft(
         name=name,
         version=version,
@@ -268,7 +270,7 @@ def read(
         digest=_digest(
             _files_digest(path, config, digests or Digests()),
             settings,
-            _extra(format, file, config, settings),
+            _extra(format, file, config, settings) + stamp(environment),
         ),
         config=config,
         settings=settings,
@@ -276,6 +278,7 @@ def read(
         labels=read_labels(folder, config),
         notes=(*ignored_settings(config), *_missing_versions(folder, config)),
         values={**warmup_values(folder, config), **given_values(folder, settings)},
+        environment=environment,
     )
 
 
@@ -317,8 +320,8 @@ def _files_digest(path: Path, config: ModelConfig, digests: Digests) -> str:
     return hashlib.sha256(repr(config.values).encode()).hexdigest()
 
 
-def _check_python(format: Format, config: ModelConfig, settings: ModelSettings) -> None:
-    """Refuse what concerns the Python backend and cannot be done.
+def _check_stacked(format: Format, settings: ModelSettings) -> None:
+    """Refuse stacking for other models than those of the Python backend.
 
     Raises:
         RepositoryError: the key, and what to do instead.
@@ -326,12 +329,6 @@ def _check_python(format: Format, config: ModelConfig, settings: ModelSettings) 
     if settings.batching.stack and format is not Format.PYTHON:
         where, expected = settings.where("batching.stack"), "a TritonPythonModel"
         raise RepositoryError(where, f"true, for a model of {format.value}", expected)
-    if format is Format.PYTHON and _ENVIRONMENT in config.values.get("parameters", {}):
-        raise config.error(
-            f"parameters['{_ENVIRONMENT}']",
-            "an environment of the model's own",
-            "no such parameter: install its packages in the environment of Interlace",
-        )
 
 
 def _extra(format: Format, file: str, config: ModelConfig, settings: ModelSettings) -> str:

@@ -425,10 +425,10 @@ def test_mistakes_are_named(tmp_path: Path, config: str, body: str, found: str) 
     assert str(tmp_path / "m" / "1") in caught.value.where
 
 
-def test_an_own_environment_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_environment_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = "$$TRITON_MODEL_DIRECTORY/env.tar.gz"
     parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{path}" }} }}\n'
-    with pytest.raises(RepositoryError, match="install its packages in the environment of Interl"):
+    with pytest.raises(RepositoryError, match=r"EXECUTION_ENV_PATH'\]: found '\$\$TRITON_MODEL"):
         opened(tmp_path, DOUBLE, CONFIG + parameter)
 
 

@@ -110,7 +110,8 @@ class Describer:
             if isinstance(answer, Failure | Failed):
                 settle(answer)
 
-        opener = opener or self._begin(PendingRequest(started, limit_s, "start"))
+        question = PendingRequest[WorkerAnswer](started, limit_s, "start")
+        opener = opener or self._begin(question, self._spawner.within(model.environment))
         link, used = opener.link, False
         try:
             link.ask(LoadModel(model, ()), PendingRequest(settle, limit_s, f"load {model.key}"))
@@ -127,7 +128,7 @@ class Describer:
             if not used:
                 self._end(opener)
 
-    def _begin(self, question: PendingRequest[WorkerAnswer]) -> _Opener:
+    def _begin(self, question: PendingRequest[WorkerAnswer], spawner: ForkServerSpawner) -> _Opener:
         if self._closed:
             raise ServeError(Reason.BACKEND, _CLOSED)
         arena = Arena.create(1 << 12)
@@ -137,7 +138,7 @@ class Describer:
         self._links.add(link)
         opener = _Opener(link, arena)
         try:
-            link.start(self._spawner, setup, question)
+            link.start(spawner, setup, question)
         except OSError:
             self._end(opener)
             raise

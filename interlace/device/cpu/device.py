@@ -216,7 +216,8 @@ class CpuDevice:
 
     def _forget_arena(self, number: int) -> None:
         for partition in self._partitions.values():
-            partition.forget_arena(number)
+            for worker in (partition, *partition.inner.values()):
+                worker.forget_arena(number)
 
     def _do(self, work: Work, done: Done) -> None:
         if isinstance(work, CreatePartition):
@@ -238,17 +239,18 @@ class CpuDevice:
         if isinstance(work, Run):
             if self._weights is not None:
                 self._weights.before_batch(work.batch.model, work.partition)
-            partition.run(work, self._pools.window(work.batch), done)
+            worker = self._worker_of(partition, work.batch.model)
+            worker.run(work, self._pools.window(work.batch), done)
         elif isinstance(work, Load):
             model = self._models.get(work.model)
             if model is None:
                 raise ValueError(f"model {work.model} is not registered with {self.gpu.id}")
             spared = self._killed[work.model] < _KILLED_LOADING
-            partition.load(
+            self._enter(partition, model).load(
                 work, model, partial(self._loaded, done), spared, partial(self._weighed, work)
             )
         elif isinstance(work, Unload):
-            partition.unload(work, partial(self._unloaded, done))
+            self._worker_of(partition, work.model).unload(work, partial(self._unloaded, done))
         else:
             assert isinstance(work, ReleasePartition)
             partition.release(work, done)
@@ -286,22 +288,41 @@ class CpuDevice:
         going = [self._partitions[name] for name in work.leaving if name in self._partitions]
         cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
         try:
-            arena = Arena.create(self._settings.arena_bytes)
+            partition = self._worker(work.partition, cores)
         except OSError:
             self._cores.give_back(cores)
             raise
-        weights = 0 if self._weights is None else self._weights.arena.number
-        setup = self._settings.setup(work.partition, cores, arena, weights_arena=weights)
-        partition = CpuPartition(
-            self._loop, setup, arena, self._arenas, self._held, self._settings.limits, self._ended
-        )
-        partition.calls.callees, partition.on_waits = self._callees, self._waits
         self._partitions[work.partition] = partition
         try:
             partition.carve(work, self._spawner, partial(self._carved, partition, done))
         except OSError:
             self._drop(partition)
             raise
+
+    def _worker(self, name: str, cores: tuple[int, ...]) -> CpuPartition:
+        """A worker that is not started. Raises OSError."""
+        arena = Arena.create(self._settings.arena_bytes)
+        weights = 0 if self._weights is None else self._weights.arena.number
+        setup = self._settings.setup(name, cores, arena, weights_arena=weights)
+        made = CpuPartition(
+            self._loop, setup, arena, self._arenas, self._held, self._settings.limits, self._ended
+        )
+        made.calls.callees, made.on_waits = self._callees, self._waits
+        return made
+
+    def _worker_of(self, partition: CpuPartition, model: str) -> CpuPartition:
+        """The worker of a partition in the environment of a model."""
+        known = self._models.get(model)
+        return partition.inner.get(known.environment if known else "", partition)
+
+    def _enter(self, partition: CpuPartition, model: Model) -> CpuPartition:
+        """As ``_worker_of``; started, if it is not there. Raises OSError."""
+        environment = model.environment
+        if environment and environment not in partition.inner:
+            made = partition.inner[environment] = self._worker(partition.name, partition.cores)
+            work = CreatePartition(self.gpu.id, partition.name, 0)
+            made.carve(work, self._spawner.within(environment), lambda finished: None)
+        return self._worker_of(partition, model.key)
 
     def _carved(self, partition: CpuPartition, done: Done, finished: WorkFinished) -> None:
         if finished.failure is not None and not finished.failure.fatal:
@@ -318,9 +339,14 @@ class CpuDevice:
             self._killed[finished.work.model] += 1
         done(finished)
 
-    def _ended(self, partition: CpuPartition, cause: str) -> None:
-        if not self._drop(partition):
+    def _ended(self, worker: CpuPartition, cause: str) -> None:
+        partition = self._partitions.get(worker.name)
+        if partition is None or worker is not partition:
+            worker.outputs.retire()
+            if partition is not None and worker in partition.inner.values():
+                partition.link.kill(cause, innocent=True)  # they live and die together
             return
+        self._drop(partition)
         if partition.releasing:
             partition.finish_release()
         elif self._open:
@@ -332,6 +358,8 @@ class CpuDevice:
         del self._partitions[partition.name]
         self._cores.give_back(partition.cores)
         partition.outputs.retire()
+        for worker in partition.inner.values():
+            worker.link.close("its partition ended", kill=self._open and not partition.releasing)
         if self._weights is not None:
             self._weights.lost(partition.name)
         return True

@@ -84,6 +84,7 @@ class CpuPartition:
         self._runs: dict[int, Run] = {}  #: batches that are not answered
         self._waiting: set[int] = set()  #: those of them that wait, or have waited
         self._died = False  #: a batch has failed with its worker
+        self.inner: dict[str, CpuPartition] = {}  #: workers in environments of models
         self.calls = OutgoingCalls(self.outputs, self._send_call)
         self.on_waits: Callable[[str, int], None] = lambda partition, batch: None
 

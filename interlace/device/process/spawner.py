@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 from interlace.device.process.wire import (
@@ -27,10 +28,17 @@ _CODE: Final = (
     "import json, sys; descriptor, entry, sys.path[:] = json.loads(sys.argv[1]); "
     "from interlace.device.process.fork_server import main; main(descriptor, entry)"
 )
+#: In the environment of a model: of the server's packages, those that a worker needs are imported.
+_CODE_IN_ENVIRONMENT: Final = (
+    "import json, sys; descriptor, entry, folders = json.loads(sys.argv[1]); sys.path += folders; "
+    "import interlace, msgspec.msgpack, numpy; del sys.path[-len(folders):]; "
+    "from interlace.device.process.fork_server import main; main(descriptor, entry)"
+)
 #: onnxruntime reports to its maker unless this is set before it is imported, by a thread that it
 #: starts on import, which would make forking unsafe.
 _QUIET: Final = ("env", "ORT_DISABLE_TELEMETRY=1")
 _CLOSE_S: Final = 1.0
+_PACKAGES: Final = Path(__file__).resolve().parents[3]  #: where Interlace lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +54,29 @@ class ForkServerSpawner:
 
     Forking from a small process that has the libraries loaded takes milliseconds, shares their
     pages, and is safe whatever threads the main process has. Nothing here blocks the loop.
-    ``entry`` is ``module:function``, run in each worker with its socket and its name.
+    ``entry`` is ``module:function``, run in each worker with its socket and its name. With an
+    ``environment``, a folder with its own ``bin/python``, workers run in that.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, entry: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, entry: str, environment: str = "") -> None:
         self._loop = loop
         self._entry = entry
+        self._environment = environment
+        self._inner: dict[str, ForkServerSpawner] = {}  #: by environment
         self._ids = count(1)
         self._modules: dict[str, None] = {}
         self._callbacks: dict[int, SpawnCallbacks] = {}
         self._frames: AsyncFrameSocket[ToForkServer, FromForkServer] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    def within(self, environment: str) -> ForkServerSpawner:
+        """The same in an environment, which ends with this one; this one for none."""
+        if not environment:
+            return self
+        if environment not in self._inner:
+            made = ForkServerSpawner(self._loop, self._entry, environment)
+            self._inner[environment] = made
+        return self._inner[environment]
 
     def preload(self, modules: Iterable[str]) -> None:
         """Have workers forked from now on share these modules; importing begins at once."""
@@ -86,6 +106,8 @@ class ForkServerSpawner:
 
     def close(self) -> None:
         """End the fork server and, through it, every worker. Waits a second at most."""
+        for inner in self._inner.values():
+            inner.close()
         if self._frames is not None:
             self._frames.close()
             self._frames = None
@@ -94,10 +116,11 @@ class ForkServerSpawner:
     def _started(self) -> AsyncFrameSocket[ToForkServer, FromForkServer]:
         if self._frames is None:
             ours, theirs = frame_pair()
-            argument = json.dumps([theirs.fileno(), self._entry, sys.path])
+            folders = [str(_PACKAGES), *sys.path] if self._environment else sys.path
+            argument = json.dumps([theirs.fileno(), self._entry, folders])
             try:
                 self._process = subprocess.Popen(
-                    [*_QUIET, sys.executable, "-c", _CODE, argument],
+                    [*_QUIET, *self._python(), argument],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -110,6 +133,20 @@ class ForkServerSpawner:
             self._frames = AsyncFrameSocket(self._loop, ours, decode, self._heard, self._lost)
             self._frames.send(Preload(tuple(self._modules)))
         return self._frames
+
+    def _python(self) -> list[str]:
+        """What runs the fork server, as arguments of ``env``."""
+        if not self._environment:
+            return [sys.executable, "-c", _CODE]
+        folder = self._environment
+        return [
+            f"PATH={folder}/bin:/usr/local/bin:/usr/bin:/bin",
+            f"LD_LIBRARY_PATH={folder}/lib",
+            f"CONDA_PREFIX={folder}",
+            f"{folder}/bin/python",
+            "-c",
+            _CODE_IN_ENVIRONMENT,
+        ]
 
     def _heard(self, frame: FromForkServer) -> None:
         match frame:
