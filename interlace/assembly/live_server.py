@@ -55,6 +55,7 @@ from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.body_decoder import BodyDecoder
+from interlace.server.custom_metrics import CustomMetrics
 from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.dataplane.model_calls import ModelCalls
 from interlace.server.dataplane.plane import DataPlane, ExecutionCounter, RunDelay
@@ -213,10 +214,11 @@ class LiveServer:
         self.plane = DataPlane(
             self.apps, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
         )
+        self.custom_metrics = CustomMetrics()
         calls = ModelCalls(self.plane, self.table, self.clock, self.apps.members)
         for device in self.devices.all:
             if isinstance(device, CpuDevice):
-                device.let_call(calls)
+                device.serve_code(calls, self.custom_metrics.apply)
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
         asked = choices.options
@@ -288,7 +290,7 @@ class LiveServer:
             self.figures.weights_states,
             self.node_states.state,
         )
-        metrics = Metrics(self.table, self.figures.snapshot)
+        metrics = Metrics(self.table, self.figures.snapshot, self.custom_metrics.add_to)
         bodies = BodyDecoder(self.arena)
         context = InferenceContext(self.plane, self.table, self.arena, self.arenas, regions, bodies)
         routes = [*all_routes(admin, metrics.render), *self._orders(choices)]

@@ -158,12 +158,19 @@ class MetricsPage:
         self, name: str, duration: Duration, labels: Labels, unit_us: float = 1.0
     ) -> None:
         """One histogram; ``unit_us`` is the family's unit in us."""
+        total = duration.sum_us / unit_us
+        self.add_counts(name, _bounds(unit_us), duration.buckets, total, labels)
+
+    def add_counts(
+        self, name: str, bounds: Sequence[str], counts: Sequence[int], total: float, labels: Labels
+    ) -> None:
+        """One histogram by the counts of its buckets, whose upper ends are ``bounds``."""
         lines = self._families[name]
         begin, end = f"{name}_bucket{_labels({**labels, 'le': _BOUND})}".split(_BOUND)
-        for bound, count in zip(_bounds(unit_us), accumulate(duration.buckets), strict=True):
+        for bound, count in zip(bounds, accumulate(counts), strict=True):
             lines.append(f"{begin}{bound}{end} {count}")
-        lines.append(f"{name}_sum{_labels(labels)} {number(duration.sum_us / unit_us)}")
-        lines.append(f"{name}_count{_labels(labels)} {duration.count}")
+        lines.append(f"{name}_sum{_labels(labels)} {number(total)}")
+        lines.append(f"{name}_count{_labels(labels)} {sum(counts)}")
 
     def text(self) -> str:
         """The page; families without samples are left out."""
@@ -255,12 +262,22 @@ _FAMILIES: Final = (
 )
 
 
+OWN_FAMILIES: Final = frozenset(name for name, _, _ in _FAMILIES)
+
+
 class Metrics:
     """Renders the page from the statistics and a snapshot taken when it is asked for."""
 
-    def __init__(self, table: ModelTable, snapshot: Callable[[], ServerSnapshot]) -> None:
+    def __init__(
+        self,
+        table: ModelTable,
+        snapshot: Callable[[], ServerSnapshot],
+        add_custom: Callable[[MetricsPage], None] = lambda page: None,
+    ) -> None:
+        """``add_custom`` adds the metrics of models' code."""
         self._table = table
         self._snapshot = snapshot
+        self._add_custom = add_custom
 
     def render(self) -> str:
         """The page, in ASCII."""
@@ -280,6 +297,7 @@ class Metrics:
             _add_cpu(page, snapshot.cpu)
         for gpu in snapshot.gpus:
             _add_gpu(page, gpu)
+        self._add_custom(page)
         return page.text()
 
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.metric_change import MetricChange
 from interlace.core.request import CallContext
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
-from interlace.formats.python_backend import api
+from interlace.formats.python_backend import api, metrics
 from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import Array, RequestInputs, TypedArray
 from interlace.repository.draft import read
@@ -512,7 +513,8 @@ def test_log_lines_name_the_model(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     ]
 
 
-def test_metrics_count() -> None:
+def test_metrics_count_and_tell_what_changed() -> None:
+    metrics.take_changes()
     family = api.MetricFamily("requests", "by kind", api.MetricFamily.COUNTER)
     counter = family.Metric(labels={"kind": "a"})
     counter.increment(2)
@@ -525,7 +527,16 @@ def test_metrics_count() -> None:
     times = api.MetricFamily("times", "", api.MetricFamily.HISTOGRAM).Metric(buckets=[1, 2])
     for value in (0.5, 1, 1.5, 9):
         times.observe(value)
-    assert times.counts == [2, 1, 1] and times.value() == 12
+    assert times.value() == 12
+    first, level, last = metrics.take_changes()
+    labels = (("kind", "a"),)
+    assert first == MetricChange("requests", "by kind", "counter", labels, 3.0)
+    assert (level.value, level.added) == (5.0, -2.0)
+    assert (last.bounds, last.counts, last.added) == ((1, 2), (2, 1, 1), 12.0)
+    counter.increment(1)
+    assert [one.added for one in metrics.take_changes()] == [1.0]
     for wrong in (lambda: counter.increment(-1), lambda: counter.set(1), lambda: gauge.observe(1)):
         with pytest.raises(ValueError, match="metric '"):
             wrong()
+    with pytest.raises(ValueError, match="metric or label 'no spaces'"):
+        api.MetricFamily("no spaces", "", api.MetricFamily.GAUGE)

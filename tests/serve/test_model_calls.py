@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,11 @@ def request(name, tensor, **more):
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        kind = pb_utils.MetricFamily.COUNTER
+        family = pb_utils.MetricFamily("leaves_total", "Words that end here", kind)
+        self.leaves = family.Metric({"model": args["model_name"]})
+
     def execute(self, requests):
         return [self.answer(pb_utils.get_input_tensor_by_name(r, "WORD")) for r in requests]
 
@@ -73,6 +79,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", np.array([[text]], object))])
 
     def leaf(self, word):
+        self.leaves.increment(1)
         if word.startswith("sleep"):
             time.sleep(float(word[5:]))
         if word == "die":
@@ -145,6 +152,18 @@ def test_calls_are_answered(server: Server, said: str, answer: str) -> None:
     assert status == 200 and text.startswith(answer)
     if answer.endswith(">"):
         assert text == answer
+
+
+def test_what_models_count_is_on_the_metrics_page(server: Server) -> None:
+    def counted() -> float:
+        text = server.call("GET", "/metrics")[1]
+        found = re.search(r'^leaves_total{model="c"} (\d+)$', text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    before = counted()
+    for _ in range(5):
+        assert ask(server, "c leaf x")[1] == "<x>"
+    assert counted() == before + 5
 
 
 def test_callers_never_keep_their_callees_from_running(server: Server) -> None:

@@ -27,6 +27,7 @@ from interlace.core.messages import (
     Work,
     WorkFinished,
 )
+from interlace.core.metric_change import MetricChange
 from interlace.core.model import Description, Model
 from interlace.device.base import Callees, DeviceEvent, Done
 from interlace.device.cpu.describe import Describer
@@ -143,12 +144,14 @@ class CpuDevice:
         self._on_event: Callable[[DeviceEvent], None] = lambda event: None
         self._open = True
         self._callees: Callees | None = None
+        self._count: Callable[[Sequence[MetricChange]], None] = lambda changes: None
         self.gpu = cpu_gpu(settings)
         arenas.watchers.append(self._forget_arena)
 
-    def let_call(self, callees: Callees) -> None:
-        """Let the code of models call others."""
+    def serve_code(self, callees: Callees, count: Callable[[Sequence[MetricChange]], None]) -> None:
+        """Let the code of models call others, and count metrics of its own."""
         self._callees = callees
+        self._count = count
 
     def register(self, model: Model) -> None:
         self._models[model.key] = model
@@ -307,7 +310,8 @@ class CpuDevice:
         made = CpuPartition(
             self._loop, setup, arena, self._arenas, self._held, self._settings.limits, self._ended
         )
-        made.calls.callees, made.on_waits = self._callees, self._waits
+        made.calls.callees = self._callees
+        made.on_waits, made.on_metrics = self._waits, self._count
         return made
 
     def _worker_of(self, partition: CpuPartition, model: str) -> CpuPartition:

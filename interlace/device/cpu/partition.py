@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from interlace.core.messages import (
     Unload,
     WorkFinished,
 )
+from interlace.core.metric_change import MetricChange
 from interlace.core.model import Model
 from interlace.device.base import Done
 from interlace.device.cpu.outgoing_calls import OutgoingCalls
@@ -37,6 +38,7 @@ from interlace.device.process.wire import (
     GiveArena,
     Loaded,
     LoadModel,
+    MetricsChanged,
     PlaceWeights,
     Starved,
     StopCopying,
@@ -87,6 +89,7 @@ class CpuPartition:
         self.inner: dict[str, CpuPartition] = {}  #: workers in environments of models
         self.calls = OutgoingCalls(self.outputs, self._send_call)
         self.on_waits: Callable[[str, int], None] = lambda partition, batch: None
+        self.on_metrics: Callable[[Sequence[MetricChange]], None] = lambda changes: None
 
     def carve(self, work: CreatePartition, spawner: ForkServerSpawner, done: Done) -> None:
         """Start the worker.
@@ -230,6 +233,9 @@ class CpuPartition:
             return None
         if isinstance(frame, Waits):
             self._wait(frame.batch)
+            return None
+        if isinstance(frame, MetricsChanged):
+            self.on_metrics(frame.changes)
             return None
         if isinstance(frame, BatchResult | Failed) and frame.batch in self._waiting:
             return _batch_line(frame.batch), frame

@@ -36,6 +36,7 @@ from interlace.device.process.wire import (
     GiveArena,
     Loaded,
     LoadModel,
+    MetricsChanged,
     PlaceWeights,
     Ready,
     RunBatch,
@@ -50,6 +51,7 @@ from interlace.device.process.wire import (
     decode_to_worker,
 )
 from interlace.formats import shared_architecture
+from interlace.formats.python_backend.metrics import Metric, take_changes
 from interlace.formats.runner import Arrived, ComingWeights, RunsRequests, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
@@ -57,6 +59,7 @@ from interlace.shm.frame_socket import BlockingFrameSocket
 _PR_SET_NAME: Final = 15
 _OOM_SCORE: Final = "500"  # when memory runs out, a worker goes before the server
 _BACKGROUND_NICE: Final = 10
+_CHANGES: Final = 200  #: of metrics, in a frame
 
 
 def work(sock: socket.socket, name: str) -> None:
@@ -138,8 +141,15 @@ class CpuWorker:
                 continue
             with self._calls.turn:
                 answer = self._run(frame) if isinstance(frame, RunBatch) else self._carry_out(frame)
+                self._send_metrics()
                 if answer is not None:
                     send(answer)
+
+    def _send_metrics(self) -> None:
+        """What the models' code counted meanwhile."""
+        changes = take_changes() if Metric.changed else []
+        for at in range(0, len(changes), _CHANGES):
+            self._frames.send(MetricsChanged(tuple(changes[at : at + _CHANGES])))
 
     def _let_go(self) -> None:
         """Close what is loaded: the code of a model may have an end of its own."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from interlace.core.metric_change import MetricChange
 from interlace.core.model import Model
 from interlace.core.request import CallContext
 from interlace.core.tensor import Signature, Tensor
@@ -298,6 +301,12 @@ class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
     released: tuple[int, ...]
 
 
+class MetricsChanged(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """The code of models counted. No answer."""
+
+    changes: tuple[MetricChange, ...]
+
+
 class Copied(msgspec.Struct, array_like=True, tag=20, frozen=True):
     """The answer to ``CopyWeights``: why it failed, if it did; bytes of it that were on disk."""
 
@@ -312,7 +321,9 @@ class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 
 WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed | Copied | Evicted
-FromWorker = WorkerAnswer | Starved | Waits | CallModel
+#: What a worker sends unasked.
+UNASKED: Final = (Starved, Waits, CallModel, MetricsChanged)
+FromWorker = WorkerAnswer | Starved | Waits | CallModel | MetricsChanged
 
 decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
 decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode

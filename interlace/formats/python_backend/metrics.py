@@ -1,10 +1,19 @@
-"""Metrics that a model's code counts, in its own process."""
+"""Metrics that a model's code counts. The server collects their changes after each batch."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from threading import Lock
+from typing import ClassVar, Final
+
+from interlace.core.metric_change import COUNTER, GAUGE, HISTOGRAM, MetricChange
+
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+#: Threads of models count, too.
+_LOCK: Final = Lock()
 
 
 class MetricKind(IntEnum):
@@ -15,36 +24,72 @@ class MetricKind(IntEnum):
     HISTOGRAM = 2
 
 
+_KINDS: Final = (COUNTER, GAUGE, HISTOGRAM)
+
+
 class Metric:
     """One series of a family. Its calls raise ``ValueError`` if its kind does not have them."""
 
-    def __init__(self, family: MetricFamily, buckets: Sequence[float]) -> None:
+    changed: ClassVar[dict[Metric, None]] = {}  #: series of this process, since they were taken
+
+    def __init__(
+        self, family: MetricFamily, labels: tuple[tuple[str, str], ...], buckets: Sequence[float]
+    ) -> None:
         self._family = family
+        self._labels = labels
         self._value = 0.0
+        self._set: float | None = None
+        self._added = 0.0
         self._buckets = tuple(buckets)
-        self.counts = [0] * (len(self._buckets) + 1)
+        self._observed = [0] * (len(self._buckets) + 1)
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge; a counter does not go down."""
         self._check("increment", MetricKind.COUNTER, MetricKind.GAUGE)
         if self._family.kind is MetricKind.COUNTER and value < 0:
             raise ValueError(f"metric '{self._family.name}': a counter cannot go down by {value}")
-        self._value += value
+        self._add(value)
 
     def set(self, value: float) -> None:
         """Set a gauge."""
         self._check("set", MetricKind.GAUGE)
-        self._value = float(value)
+        with _LOCK:
+            self._value = self._set = float(value)
+            self._added = 0.0
+            self.changed[self] = None
 
     def observe(self, value: float) -> None:
         """Add an observation to a histogram."""
         self._check("observe", MetricKind.HISTOGRAM)
-        self._value += value
-        self.counts[bisect_left(self._buckets, value)] += 1
+        with _LOCK:
+            self._observed[bisect_left(self._buckets, value)] += 1
+        self._add(value)
 
     def value(self) -> float:
-        """The value; of a histogram the sum of its observations."""
+        """What this process counted; of a histogram the sum of its observations."""
         return self._value
+
+    def _add(self, value: float) -> None:
+        with _LOCK:
+            self._value += value
+            self._added += value
+            self.changed[self] = None
+
+    def _taken(self) -> MetricChange:
+        family = self._family
+        counts = tuple(self._observed) if family.kind is MetricKind.HISTOGRAM else ()
+        change = MetricChange(
+            family.name,
+            family.description,
+            _KINDS[family.kind],
+            self._labels,
+            self._added,
+            self._set,
+            self._buckets,
+            counts,
+        )
+        self._set, self._added, self._observed = None, 0.0, [0] * len(self._observed)
+        return change
 
     def _check(self, call: str, *kinds: MetricKind) -> None:
         kind = self._family.kind
@@ -60,6 +105,7 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: int) -> None:
+        _check_name(name)
         self.name = name
         self.description = description
         self.kind = MetricKind(kind)
@@ -69,5 +115,20 @@ class MetricFamily:
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] = ()
     ) -> Metric:
         """The series with these labels; two calls give the same one."""
-        key = tuple(sorted((labels or {}).items()))
-        return self._series.setdefault(key, Metric(self, buckets))
+        key = tuple(sorted((name, str(value)) for name, value in (labels or {}).items()))
+        for name, _ in key:
+            _check_name(name)
+        return self._series.setdefault(key, Metric(self, key, buckets))
+
+
+def take_changes() -> list[MetricChange]:
+    """What the series of this process changed by since the last call."""
+    with _LOCK:
+        changes = [metric._taken() for metric in Metric.changed]
+        Metric.changed.clear()
+    return changes
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"metric or label '{name}': expected letters, digits, '_' and ':'")

@@ -106,7 +106,7 @@ def caller(rig: Rig, tmp_path: Path) -> Model:
 @pytest.fixture
 def callees(rig: Rig, caller: Model) -> Doubling:
     made = Doubling(rig)
-    rig.device.let_call(made)
+    rig.device.serve_code(made, lambda changes: None)
     rig.serve(caller)
     return made
 
