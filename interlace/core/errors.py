@@ -44,8 +44,9 @@ class Reason(Enum):
 class ServeError(Exception):
     """A refusal or failure with its reason: what, where, why, what to do.
 
-    ``retry_after_ms`` is when trying again may succeed; ``late_ms`` by how much the deadline would
-    have been missed. Both are ``None`` where they mean nothing.
+    ``retry_after_ms`` is when trying again may succeed: never, also elsewhere, if it is infinite.
+    ``late_ms`` is by how much the deadline would have been missed. Both are ``None`` where they
+    mean nothing.
     """
 
     def __init__(

@@ -18,7 +18,9 @@ text. A refusal may have more:
 
 * `late_ms`: by how much the request would have missed its deadline;
 * `retry_after_ms`: when a retry may succeed. The HTTP header `Retry-After` is the same in whole
-  seconds, rounded up: prefer `retry_after_ms`.
+  seconds, rounded up: prefer `retry_after_ms`;
+* `Interlace-Final: 1`, a header or trailer: the code of the model answered so. Routers ask no other
+  node, whatever the status.
 
 ## Reasons
 """

@@ -69,7 +69,7 @@ def made() -> Iterator[Two]:
 
 @pytest.fixture
 def two(made: Two) -> Iterator[Two]:
-    made.heard(*(f"refuse-{reason.value}" for reason in Reason))
+    made.heard("final-unknown_model", *(f"refuse-{reason.value}" for reason in Reason))
     for node in made.nodes.values():
         node.plane.calls.clear()
     yield made
@@ -133,6 +133,14 @@ def test_refusals_keep_status_text_and_time(
     assert len(two.calls("b")) == (1 if elsewhere else 0)
     if elsewhere:
         assert two.calls("b")[0].elapsed_ms > 0.0 and two.calls("a")[0].elapsed_ms == 0.0
+
+
+def test_what_the_model_itself_refuses_no_other_node_is_asked(
+    two: Two, channel: grpc.Channel
+) -> None:
+    error = failure(channel, request(b"x", model="final-unknown_model"))
+    assert (error.code().name, error.details()) == ("NOT_FOUND", "refused: unknown_model 100% é")
+    assert not two.calls("b")
 
 
 def test_a_model_that_its_node_has_just_unloaded_is_not_unknown(

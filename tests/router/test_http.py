@@ -91,6 +91,13 @@ def test_what_one_node_refuses_another_may_answer(made: Made, status: int) -> No
     assert b"interlace-elapsed-ms" in second.heads[0].lower()
 
 
+@pytest.mark.parametrize("status", [503, 404])
+def test_what_the_model_itself_refuses_no_other_node_is_asked(made: Made, status: int) -> None:
+    router, (_, second) = made([answers(status, b"no", "Interlace-Final: 1")], [])
+    (reply,) = ask(router, INFER)
+    assert (reply.status, reply.body) == (status, b"no") and not second.heads
+
+
 def test_a_refusal_by_all_is_the_last_one(made: Made) -> None:
     router, nodes = made([answers(429, b"no a")], [answers(429, b"no b", "Retry-After: 7")])
     (reply,) = ask(router, INFER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Work, WorkFinished
@@ -68,12 +69,17 @@ def request_outputs(batch: Batch, ran: BatchResult) -> tuple[tuple[Tensor, ...],
 
 
 def request_errors(ran: BatchResult) -> tuple[ServeError | None, ...]:
-    """Why the model refused each request; empty if it refused none."""
+    """Why the model refused each request; empty if it refused none.
+
+    Its answer is final, whatever it says: it would be the same on another node.
+    """
     if not any(result.reason for result in ran.results):
         return ()
     return tuple(
         [
-            ServeError(Reason(result.reason), result.detail) if result.reason else None
+            ServeError(Reason(result.reason), result.detail, retry_after_ms=inf)
+            if result.reason
+            else None
             for result in ran.results
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import Final
 
 from interlace.core.errors import ServeError
@@ -106,7 +107,7 @@ class ForwardedCall(Forwarded):
             self.links.answered()
 
     def refused(self, end: CallEnd) -> None:
-        if end.status not in _ELSEWHERE:
+        if end.status not in _ELSEWHERE or end.retry_after_ms == inf:
             self._end(end)
             return
         if self._version or end.status != GrpcStatus.NOT_FOUND:

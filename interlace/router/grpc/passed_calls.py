@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 from urllib.parse import unquote
 
@@ -58,7 +59,9 @@ def call_end(pairs: Pairs) -> CallEnd:
     return CallEnd(
         _STATUSES.get(fields.get(b"grpc-status", b""), GrpcStatus.UNKNOWN),
         unquote(fields.get(b"grpc-message", b"").decode("latin-1")),
-        _retry_after_ms(fields.get(b"retry-after-ms", b"")),
+        inf
+        if b"interlace-final" in fields
+        else _retry_after_ms(fields.get(b"retry-after-ms", b"")),
     )
 
 

@@ -84,7 +84,7 @@ class ForwardedRequest(Forwarded):
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
     ) -> None:
-        if head.status in _ELSEWHERE:
+        if head.status in _ELSEWHERE and not head.final:
             self._leave()
             if head.status != 404 or len(self._head.names) > 1:  # a version was asked for
                 self._refusal, self.refused_before = (head, bytes(body)), True

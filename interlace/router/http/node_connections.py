@@ -76,12 +76,16 @@ def _lines(raw: bytes, host: bytes, length: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ReplyHead:
-    """The head of a node's response. ``start`` is what is passed on, ``closes`` its last word."""
+    """The head of a node's response. ``start`` is what is passed on, ``closes`` its last word.
+
+    It is ``final`` if another node would answer the same.
+    """
 
     status: int
     length: int
     closes: bool
     start: bytes
+    final: bool
 
 
 class ReplyHeads:
@@ -120,7 +124,8 @@ class ReplyHeads:
         closes = b"close" in _options(lines)
         length = b"Content-Length: " + lengths[0]
         head = b"\r\n".join([first, self._by, length, *_passed(lines)]) + b"\r\n\r\n"
-        return ReplyHead(int(start[1]), int(lengths[0]), closes, head)
+        final = bool(_values(lines, b"interlace-final"))
+        return ReplyHead(int(start[1]), int(lengths[0]), closes, head, final)
 
 
 def _name(line: bytes) -> bytes:

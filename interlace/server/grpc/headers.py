@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -173,7 +174,9 @@ def trailers(status: GrpcStatus, text: str, retry_after_ms: float | None = None)
     block = literal("grpc-status", str(int(status)))
     if text:
         block += literal("grpc-message", _PARTIAL.sub("", quote(text, safe=_SAFE)[:_TEXT_LIMIT]))
-    if retry_after_ms is not None:
+    if retry_after_ms == math.inf:
+        block += literal("interlace-final", "1")
+    elif retry_after_ms is not None:
         block += literal("retry-after-ms", str(max(0, round(retry_after_ms))))
     return block
 

@@ -38,6 +38,10 @@ def response(status: int, body: bytes, media: str = JSON, headers: str = "") -> 
     return head_of(status, media, len(body), headers) + body
 
 
+#: Another node would answer the same.
+FINAL: Final = "Interlace-Final: 1\r\n"
+
+
 def error_response(error: ServeError | HttpError) -> bytes:
     """A refusal: the text, why, and where it is known when to come back."""
     if isinstance(error, HttpError):
@@ -45,7 +49,9 @@ def error_response(error: ServeError | HttpError) -> bytes:
         return response(error.status, body, headers=error.headers)
     content: dict[str, object] = {"error": error.detail, "reason": error.reason.value}
     headers = ""
-    if error.retry_after_ms is not None:
+    if error.retry_after_ms == math.inf:
+        headers = FINAL
+    elif error.retry_after_ms is not None:
         content["retry_after_ms"] = round(error.retry_after_ms, 3)
         headers = f"Retry-After: {max(1, math.ceil(error.retry_after_ms / 1000.0))}\r\n"
     if error.late_ms is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,7 +104,11 @@ def test_requests_of_a_batch_have_shapes_and_errors_of_their_own(
         {},
         {"y": [[2, 2, 2], [3, 3, 3]]},
     ]
-    assert finished.errors == (None, ServeError(Reason.BAD_INPUT, "unlucky"), None)
+    assert finished.errors == (
+        None,
+        ServeError(Reason.BAD_INPUT, "unlucky", retry_after_ms=math.inf),
+        None,
+    )
     assert [tensor.shape for tensor in finished.outputs[2]] == [(2, 3)]
     rig.free(finished)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -35,7 +36,8 @@ class EchoPlane:
     """Answers by the model's name.
 
     ``echo`` gives each input back as OUTPUT..., at once; ``slow-MS`` after that time; ``never``
-    when it is cancelled; ``refuse-REASON`` refuses; ``fail`` fails after it was accepted;
+    when it is cancelled; ``refuse-REASON`` refuses, ``final-REASON`` for every node; ``fail`` fails
+    after it was accepted;
     ``hang`` is given up, and its answer comes 100 ms later; ``apart`` answers from an arena made
     for this answer alone, as a worker that dies after it would.
     """
@@ -67,9 +69,10 @@ class EchoPlane:
         on_give_up: OnError | None = None,
     ) -> Request | None:
         self.calls.append(call)
-        if call.model.startswith("refuse-"):
-            reason = Reason(call.model.removeprefix("refuse-"))
-            on_error(ServeError(reason, f"refused: {reason.value} 100% é", retry_after_ms=12.4))
+        if call.model.startswith(("refuse-", "final-")):
+            reason = Reason(call.model.partition("-")[2])
+            after_ms = 12.4 if call.model.startswith("refuse-") else math.inf
+            on_error(ServeError(reason, f"refused: {reason.value} 100% é", retry_after_ms=after_ms))
             return None
         self._next += 1
         key = f"{call.model}/{call.version or 3}#1"
