@@ -76,6 +76,7 @@ from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
+PUBLIC: Final = "hf://"  #: repositories there are their authors', not the operator's
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class ServeOptions:
     ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
     speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
     ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
-    commas; else all of a folder that was given, and none that are fetched. The server is ready
-    without models that cannot be served only if ``allow_missing`` names them, or "all"; with
+    commas; else all of a folder or bucket, and none of a controller or of hf://. The server is
+    ready without models that cannot be served only if ``allow_missing`` names them, or "all"; with
     ``exit_on_error`` it ends if another cannot. Spans of requests are sent to the collector at the
     URL ``otlp`` (OpenTelemetry, the extra ``otel``).
     """
@@ -131,8 +132,9 @@ class ServeOptions:
             raise InputError(f"--zone {self.zone!r}: expected text that can be printed")
 
     def trusted(self, models: Path | str | None) -> TrustedModels:
-        """The models that may be code, of that folder or of those that are fetched."""
-        return TrustedModels.of(self.trust_models or ("none" if models is None else "all"))
+        """The models that may be code: of a folder or bucket that is named, all."""
+        others = models is None or str(models).startswith(PUBLIC)
+        return TrustedModels.of(self.trust_models or ("none" if others else "all"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from interlace.device.cpu.settings import CpuSettings
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
 from interlace.repository.folder import ModelFolder, scan
+from interlace.repository.remote import fetched_repository, is_remote
 
 
 def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
@@ -70,6 +71,17 @@ def fetched_models(node: str) -> Path:
     folder = _kept() / "fetched" / node.replace("/", "_")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def local_repository(models: Path | str) -> Path:
+    """A folder, or the one with what lies at a URL such as s3://bucket/models.
+
+    Raises:
+        RepositoryError: the URL cannot be read.
+        ModuleNotFoundError: the library that reads it is not installed.
+    """
+    url = str(models)
+    return fetched_repository(url, _kept() / "repositories") if is_remote(url) else Path(models)
 
 
 def _kept() -> Path:

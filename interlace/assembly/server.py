@@ -15,7 +15,13 @@ from typing import Final, Literal, NamedTuple
 
 from interlace.assembly.accelerators import NAMES, Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeOptions, ServeSettings
-from interlace.assembly.machine import cpu_settings, default_profiles, fetched_models, find_models
+from interlace.assembly.machine import (
+    cpu_settings,
+    default_profiles,
+    fetched_models,
+    find_models,
+    local_repository,
+)
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators, simulated_accelerators
 from interlace.control.lifecycle import ModelLifecycle, drain
@@ -270,6 +276,7 @@ def serve(
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
 
+    ``models`` may be a URL of a store (docs/repository.md), whose files are fetched first.
     Without a folder, an assigned server fetches its models from the controller.
     It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` (8001) and ``metrics_port`` (8002); 0
     takes a free one, a ``port`` of 0 three. ``device`` is auto, cpu, green, mps or streams;
@@ -316,7 +323,7 @@ def _tell_confinement(settings: ServeSettings) -> None:
 
 def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
     if models is not None:
-        return Path(models)
+        return local_repository(models)
     if not options.assigned:
         raise InputError("MODELS_DIR is missing: only a node that is --assigned fetches its models")
     if (options.node_key or options.admin_key or options.api_key).startswith(DIGEST):

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from interlace.apps.graph import check_members, read_ensemble
-from interlace.assembly.machine import find_models
-from interlace.cli.options import Json, Root
+from interlace.assembly.machine import find_models, local_repository
+from interlace.cli.options import Json
 from interlace.cli.screen import console, table
 from interlace.core.errors import RepositoryError
 from interlace.core.json_text import json_text
@@ -45,7 +45,9 @@ class Checked:
 
 
 def check(
-    root: Root,
+    models: Annotated[
+        str, typer.Argument(metavar="MODELS_DIR", help="The model repository, or its URL.")
+    ],
     names: Annotated[list[str] | None, typer.Argument(help="Only these models.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -59,6 +61,7 @@ def check(
       interlace check model_repository/
       interlace check model_repository/ resnet --json
     """
+    root = local_repository(models)
     found = list(_checked(root, find_models(root, names or ())))
     if as_json:
         typer.echo(json_text(found))

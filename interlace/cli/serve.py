@@ -192,10 +192,11 @@ _Delay = Annotated[float, typer.Option(help="Seconds to serve after SIGTERM whil
 
 
 _Models = Annotated[
-    Path | None,
+    str | None,
     typer.Argument(
         metavar="[MODELS_DIR]",
-        help="The model repository; optional with --assigned: models are then fetched.",
+        help="The model repository: a folder, or a URL such as s3://bucket/models. Optional with "
+        "--assigned: models are then fetched.",
     ),
 ]
 
@@ -235,6 +236,7 @@ def serve(
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file key --tls-cert tls.crt --tls-key tls.key
       interlace serve models/ --memory 2GB --log events.log  # for interlace replay
+      interlace serve s3://bucket/models
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     keys = read_keys(api_key_file, admin_key_file, node_key_file)

@@ -1,0 +1,130 @@
+"""Model repositories in object stores: fetched once to a folder, by what the store says of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from interlace.core.errors import RepositoryError
+from interlace.core.tables import counted
+
+_log = logging.getLogger(__name__)
+#: What stores say of a file that changes with its content: an entity tag, a hash, a time.
+_IDENTITY: Final = (
+    "ETag", "etag", "md5Hash", "md5", "content_settings", "blob_id", "sha", "size", "LastModified",
+    "last_modified", "updated", "mtime", "created",
+)  # fmt: skip
+_AT_ONCE: Final = 8
+_EXPECTED: Final = "a repository that can be read, such as s3://bucket/models"
+
+
+def is_remote(place: str) -> bool:
+    """Whether a repository is named by a URL, such as s3://bucket/models."""
+    return "://" in place
+
+
+def fetched_repository(url: str, cache: Path) -> Path:
+    """The folder in ``cache`` with what lies at a URL now; what was fetched before is kept.
+
+    fsspec reads it, by the provider of the URL's scheme, with the provider's own credentials.
+
+    Raises:
+        ModuleNotFoundError: the provider is not installed.
+        RepositoryError: it cannot be read, or is empty.
+    """
+    import fsspec
+
+    try:
+        store, root = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise ModuleNotFoundError(str(error), name=_provider(url)) from error
+    except ValueError as error:  # no such scheme
+        raise RepositoryError(url, str(error), _EXPECTED) from error
+    try:
+        listed = store.find(root, detail=True)
+        if not listed:
+            raise RepositoryError(url, "no files", _EXPECTED)
+        files = {_relative(path, root, url): (path, entry) for path, entry in listed.items()}
+        return _Fetching(store, cache).tree(url, files)
+    except RepositoryError:
+        raise
+    except Exception as error:  # providers raise what their libraries do
+        raise RepositoryError(url, f"{type(error).__name__}: {error}", _EXPECTED) from error
+
+
+class _Fetching:
+    """Files by their identity, and trees of links to them."""
+
+    def __init__(self, store: Any, cache: Path) -> None:
+        self._store = store
+        self._files = cache / "files"
+        self._trees = cache / "trees"
+        for folder in (self._files, self._trees):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def tree(self, url: str, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
+        """The folder with exactly these files."""
+        named = {name: _digest(path, entry) for name, (path, entry) in files.items()}
+        tree = self._trees / _text_digest([url, sorted(named.items())])
+        if tree.exists():
+            _log.info("%s is as it was fetched before", url)
+            return tree
+        new = {digest: files[name][0] for name, digest in named.items()}
+        new = {digest: path for digest, path in new.items() if not (self._files / digest).exists()}
+        _log.info("fetching %s of %d from %s", counted(len(new), "file"), len(files), url)
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(self._fetch, new.keys(), new.values()))
+        into = Path(tempfile.mkdtemp(dir=self._trees))
+        into.chmod(0o755)
+        for name, digest in named.items():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            os.link(self._files / digest, into / name)
+        try:
+            into.rename(tree)
+        except OSError:  # another server was faster
+            shutil.rmtree(into)
+        return tree
+
+    def _fetch(self, digest: str, path: str) -> None:
+        descriptor, name = tempfile.mkstemp(dir=self._files)
+        os.close(descriptor)
+        try:
+            self._store.get_file(path, name)
+            os.chmod(name, 0o644)
+            os.rename(name, self._files / digest)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+def _relative(path: str, root: str, url: str) -> str:
+    """The name of a file below the repository; it leads nowhere else."""
+    name = path.removeprefix(root).lstrip("/")
+    if not name or ".." in PurePosixPath(name).parts:
+        raise RepositoryError(url, f"'{path}'", "files below it")
+    return name
+
+
+def _digest(path: str, entry: Mapping[str, Any]) -> str:
+    known = {key: str(entry[key]) for key in _IDENTITY if entry.get(key) is not None}
+    return _text_digest([path, known])
+
+
+def _text_digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _provider(url: str) -> str:
+    """The module that reads URLs of a scheme."""
+    from fsspec.registry import known_implementations
+
+    known = known_implementations.get(url.partition("://")[0], {})
+    return str(known.get("class", "fsspec")).partition(".")[0]
