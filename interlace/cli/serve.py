@@ -236,7 +236,6 @@ def serve(
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file key --tls-cert tls.crt --tls-key tls.key
       interlace serve models/ --memory 2GB --log events.log  # for interlace replay
-      interlace serve s3://bucket/models
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     keys = read_keys(api_key_file, admin_key_file, node_key_file)
