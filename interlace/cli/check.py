@@ -62,7 +62,7 @@ def check(
       interlace check model_repository/ resnet --json
     """
     root = local_repository(models)
-    found = list(_checked(root, find_models(root, names or ())))
+    found = list(checked(root, find_models(root, names or ())))
     if as_json:
         typer.echo(json_text(found))
     else:
@@ -81,7 +81,8 @@ def _show(found: list[Checked]) -> None:
     typer.echo(f"{counted(len(found), 'version')}: {counts}")
 
 
-def _checked(root: Path, folders: list[ModelFolder]) -> Iterator[Checked]:
+def checked(root: Path, folders: list[ModelFolder]) -> Iterator[Checked]:
+    """Judge each version of these models of a repository, and each folder that is none."""
     digests, drafts = Digests(), dict[tuple[str, int], Draft | str]()
     for folder in folders:
         if folder.error is not None:

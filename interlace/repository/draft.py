@@ -80,7 +80,8 @@ _REFUSED: Final = {
     "batch_output": ("ragged batches", "a model without"),
     "model_repository_agents": ("repository agents", "a model without"),
 }
-_TENSOR_REFUSED: Final = ("allow_ragged_batch", "is_shape_tensor", "is_non_linear_format_io")
+_RAGGED: Final = "allow_ragged_batch"
+_TENSOR_REFUSED: Final = (_RAGGED, "is_shape_tensor", "is_non_linear_format_io")
 
 
 def check_supported(config: ModelConfig) -> None:
@@ -108,12 +109,17 @@ def _check_tensor(config: ModelConfig, tensor: dict[str, Any], path: str) -> Non
     if not tensor.get("name"):
         raise config.error(path, "no name", 'name: "..."')
     for key in _TENSOR_REFUSED:
-        if tensor.get(key):
+        if tensor.get(key) and not (key == _RAGGED and _takes_ragged(config)):
             raise config.error(f"{path}.{key}", "true", "false: not supported")
     shape = reshape_of(tensor)
     if shape is not None and _between_free_dims(shape) != _between_free_dims(tensor["dims"]):
         expected = f"as many elements as dims {tensor['dims']}, free dims (-1) in the same order"
         raise config.error(f"{path}.reshape", str(list(shape)), expected)
+
+
+def _takes_ragged(config: ModelConfig) -> bool:
+    """True for models that get requests as they are, so that the flag changes nothing."""
+    return config.values.get("backend") == "python" or is_ensemble(config)
 
 
 def reshape_of(tensor: dict[str, Any]) -> tuple[int, ...] | None:
@@ -151,6 +157,10 @@ def ignored_settings(config: ModelConfig) -> Iterator[str]:
     for key, why in _PASSED_OVER.items():
         if config.values.get(key):
             yield f"{config.where(key)} has no effect: {why}"
+    for place, tensor in enumerate(config.values.get("input", [])):
+        if tensor.get(_RAGGED):
+            key = config.where(f"input[{place}].{_RAGGED}")
+            yield f"{key} has no effect: the requests of a batch have equal shapes"
     batching = config.values.get("dynamic_batching", {})
     policy = batching.get("default_queue_policy", {})
     written = batching | {f"default_queue_policy.{key}": value for key, value in policy.items()}

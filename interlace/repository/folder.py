@@ -105,6 +105,24 @@ _BACKENDS: Final[Mapping[str, tuple[Format, ...]]] = {
 }
 
 
+_PLAN: Final = (
+    "a TensorRT plan, which one kind of GPU and one version of TensorRT can run",
+    'the ONNX model that it was built from, as 1/model.onnx, with backend: "onnxruntime"',
+)
+_TENSORFLOW: Final = (
+    "a TensorFlow model",
+    '1/model.onnx, as tf2onnx exports it, with backend: "onnxruntime"',
+)
+#: Backends of Triton that are not served: what their models are, and what to serve instead.
+_INSTEAD: Final[Mapping[str, tuple[str, str]]] = {
+    "tensorrt": _PLAN,
+    "tensorrt_plan": _PLAN,
+    "tensorflow": _TENSORFLOW,
+    "tensorflow_graphdef": _TENSORFLOW,
+    "tensorflow_savedmodel": _TENSORFLOW,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """One model folder: the versions its policy selects, or why it cannot be served."""
@@ -345,6 +363,8 @@ def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
     for key in ("backend", "platform"):
         name = config.values.get(key, "")
         if name:
+            if name in _INSTEAD:
+                raise config.error(key, f"'{name}': {_INSTEAD[name][0]}", _INSTEAD[name][1])
             if name not in _BACKENDS:
                 raise config.error(key, f"'{name}'", f"one of {', '.join(_BACKENDS)}, or none")
             return _BACKENDS[name]
@@ -395,4 +415,6 @@ def _what_lies_there(names: Sequence[str]) -> str:
         return "no model file"
     if _HF_FILE in names and any(name.endswith(_PICKLES) for name in names):
         return "a Hugging Face model whose weights are a pickle, which is never loaded"
+    if any(name.endswith((".plan", ".engine")) for name in names):
+        return f"{_PLAN[0]}, and not {_PLAN[1]}"
     return "no model file among " + ", ".join(names[:8])

@@ -185,7 +185,8 @@ def test_a_config_names_the_file(
         (["config.json", "pytorch_model.bin"], {}, "whose weights are a pickle"),
         (["model.onnx", "model.pt"], {}, "found several models: onnx, torchscript"),
         (["model.onnx"], {"backend": "pytorch"}, "with a model of onnx; expected torchscript or"),
-        (["model.onnx"], {"backend": "tensorrt"}, "found 'tensorrt'; expected one of onnxruntime"),
+        (["model.onnx"], {"backend": "tensorrt"}, "a TensorRT plan, .*; expected the ONNX model"),
+        (["model.plan"], {}, "found a TensorRT plan, .*, and not the ONNX model"),
         (["model.pt"], {"default_model_filename": "net.pt"}, "found 'net.pt', which is not in"),
         (
             ["net.bin"],

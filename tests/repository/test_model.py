@@ -281,6 +281,15 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     assert "dynamic_batching.max_queue_delay_microseconds has no effect" in notes[1]
 
 
+def test_a_ragged_flag_changes_nothing_for_a_python_model(tmp_path: Path) -> None:
+    text = 'backend: "python"\ninput { name: "x" allow_ragged_batch: true }'
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").write_text("class TritonPythonModel: pass")
+    (tmp_path / "m" / "config.pbtxt").write_text(text)
+    (note,) = read(tmp_path, "m", 1).notes
+    assert "config.pbtxt:2: input[0].allow_ragged_batch has no effect" in note
+
+
 def test_queue_policies_without_effect_are_told_and_a_timeout_is_offered_as_slo(
     tmp_path: Path,
 ) -> None:
