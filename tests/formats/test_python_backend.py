@@ -206,7 +206,7 @@ def test_a_request_tells_what_its_client_said(tmp_path: Path) -> None:
 """
     asked = words(b"a")._replace(context=CallContext("7", '{"sequence_id": 3, "top": 5}'))
     first, second = opened(tmp_path, body, TEXTS).run_requests([asked, words(b"b")])
-    assert outputs(first) == {"y": [b"7", b"3", b'{"top": 5}', b"y", b"x"]}
+    assert outputs(first) == {"y": [b"7", b"3", b'{"top":5}', b"y", b"x"]}
     assert outputs(second) == {"y": [b"", b"0", b"{}", b"y", b"x"]}
 
 

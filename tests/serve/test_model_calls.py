@@ -27,7 +27,7 @@ import triton_python_backend_utils as pb_utils
 def words(response):
     if response.has_error():
         error = response.error()
-        text = f"{error.code()}: {error.message()}"
+        text = f"{int(error.code())}: {error.message()}"
         return pb_utils.Tensor("WORD", np.array([[text]], object))
     (tensor,) = response.output_tensors()
     return tensor
@@ -35,15 +35,18 @@ def words(response):
 
 def request(name, tensor, **more):
     return pb_utils.InferenceRequest(
-        model_name=name, inputs=[tensor], **more
+        model_name=name,
+        inputs=[tensor],
+        requested_output_names=["ANSWER" if name == "chain" else "WORD"],
+        **more
     )
 
 
 class TritonPythonModel:
     def initialize(self, args):
         kind = pb_utils.MetricFamily.COUNTER
-        family = pb_utils.MetricFamily("leaves_total", "Words that end here", kind)
-        self.leaves = family.Metric({"model": args["model_name"]})
+        self.family = pb_utils.MetricFamily("leaves_total", "Words that end here", kind)
+        self.leaves = self.family.Metric(labels={"model": args["model_name"]})
 
     def execute(self, requests):
         return [self.answer(pb_utils.get_input_tensor_by_name(r, "WORD")) for r in requests]

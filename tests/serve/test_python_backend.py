@@ -108,7 +108,7 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(output_tensors=[], error=error)
         times = pb_utils.get_input_tensor_by_name(request, "TIMES")
         count = 1 if times is None else int(times.as_numpy()[0, 0])
-        heads = np.array([[request.request_id() or request.parameters()]])
+        heads = np.array([[request.request_id() or request.parameters()]], object)
         tensors = [pb_utils.Tensor("WORD", word * count), pb_utils.Tensor("HEAD", heads)]
         return pb_utils.InferenceResponse(tensors)
 
@@ -206,7 +206,7 @@ def test_strings_parameters_and_optional_inputs_reach_the_model(shared: Shared) 
         "outputs": [{"name": "HEAD"}, {"name": "WORD"}],
     }
     status, body = shared.server.call("POST", "/v2/models/words/infer", asked)
-    assert [one["data"] for one in body["outputs"]] == [['{"top": 3}'], ["abab"]]
+    assert [one["data"] for one in body["outputs"]] == [['{"top":3}'], ["abab"]]
     zeros = word_by_grpc(shared, b"a\0\0", id="r8")
     assert zeros == {"WORD": [b"a\0\0"], "HEAD": [b"r8"]}
 

@@ -223,7 +223,7 @@ class InferenceRequest:
         """The client's parameters as JSON."""
         given = self._parameters()
         given.pop("sequence_id", None)
-        return json.dumps(given)
+        return json.dumps(given, separators=(",", ":"))
 
     def flags(self) -> int:
         """Flags of a sequence: none."""
