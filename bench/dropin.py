@@ -70,7 +70,11 @@ def _judged(checkout: Path) -> Iterator[Checked]:
         with tempfile.TemporaryDirectory() as root:
             for model in models:
                 _stage(model, Path(root) / model.name)
-            names = folder_names(Path(root))
+            try:
+                names = folder_names(Path(root))
+            except RepositoryError as error:  # a config in a version's folder, for example
+                yield Checked(models[0].name, "-", "-", Verdict.REFUSED, (str(error),))
+                continue
             folders = [found for name in names if (found := scan_folder(Path(root), name))]
             worst: dict[str, Checked] = {}
             for one in checked(Path(root), folders):

@@ -373,6 +373,8 @@ def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
 
 def _format_of(filename: str, config: ModelConfig) -> Format:
     usual = next((one for one in MODEL_FILES if Path(filename).suffix == _suffix(one)), None)
+    if usual is None and (allowed := _allowed(config)) and allowed[0] in MODEL_FILES:
+        usual = allowed[0]  # a backend takes any name
     if usual is None or "/" in filename or filename.startswith("."):
         known = ", ".join(map(_suffix, MODEL_FILES))
         expected = f"a file of the version folder that ends in one of {known}"

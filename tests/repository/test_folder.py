@@ -159,6 +159,12 @@ def test_the_text_of_a_model_py_says_which_of_two_formats_it_is(
     assert find_model(folder, ModelConfig("c", config)) == wanted
 
 
+def test_a_backend_takes_a_file_of_any_name(tmp_path: Path) -> None:
+    folder = add(tmp_path, "1", {"net.ts": ""})
+    config = ModelConfig("c", {"default_model_filename": "net.ts", "backend": "pytorch"})
+    assert find_model(folder, config) == (Format.TORCHSCRIPT, "net.ts")
+
+
 @pytest.mark.parametrize(
     ("files", "asked", "wanted"),
     [
