@@ -10,6 +10,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
+    BatchWaits,
     Command,
     CopyInputs,
     CreatePartition,
@@ -81,6 +82,7 @@ class EngineMachine(WorldMachine):
         self.carved: set[str] = set()
         self.loaded: set[tuple[str, str]] = set()
         self.busy: defaultdict[str, list[str]] = defaultdict(list)  #: models of its batches
+        self.waiting: dict[int, str] = {}  #: partitions by batch
         self.there = {gpu.id for gpu in self.world.fleet.gpus}
         self.slots: dict[int, int] = {}
         self.copied: set[int] = set()
@@ -107,6 +109,15 @@ class EngineMachine(WorldMachine):
         if gpu.id not in {one.id for one in self.world.state.fleet.gpus}:
             self.world.runtime.join(self.world._device(gpu))
 
+    @rule(index=st.integers(0, 5))
+    def wait(self, index: int) -> None:
+        """The code of a running batch calls another model."""
+        running = [live for live in self.world.state.partitions.values() if not live.ahead_ms]
+        running = [live for live in running if live.batch is not None]
+        if running and (batch := running[index % len(running)].batch) is not None:
+            run = batch.run
+            self.world.runtime.deliver(BatchWaits(run.gpu, run.partition, run.batch.id))
+
     @rule()
     def wake(self) -> None:
         self.world.runtime.deliver(Woke())
@@ -126,9 +137,12 @@ class EngineMachine(WorldMachine):
             self._batches_lie_in_a_row_where_they_were_copied(event, commands)
 
     def _work_only_where_it_may_be(self, event: Event, commands: Sequence[Command]) -> None:
+        if isinstance(event, BatchWaits):
+            self.waiting[event.batch] = event.partition
         if isinstance(event, WorkFinished):
             work, well = event.work, event.failure is None
             if isinstance(work, Run):
+                self.waiting.pop(work.batch.id, None)
                 self.busy[work.partition].remove(work.batch.model)
             elif isinstance(work, CreatePartition) and well:
                 self.carved.add(work.partition)
@@ -139,7 +153,8 @@ class EngineMachine(WorldMachine):
                 assert command.partition in self.carved
                 assert (command.partition, command.batch.model) in self.loaded
                 self.busy[command.partition].append(command.batch.model)
-                assert len(self.busy[command.partition]) <= self.most
+                waiting = sum(one == command.partition for one in self.waiting.values())
+                assert len(self.busy[command.partition]) <= self.most + waiting
             elif isinstance(command, CreatePartition | ReleasePartition):
                 assert not self.busy[command.partition]
             elif isinstance(command, Unload):
