@@ -94,12 +94,15 @@ class Leadership:
 class _Lent:
     """One output of a call."""
 
-    def __init__(self, arenas: ArenaMap, tensor: Tensor) -> None:
+    def __init__(self, calls: BatchCalls, arenas: ArenaMap, tensor: Tensor) -> None:
         self.tensor = tensor
+        self._calls = calls
         self._arenas = arenas
 
     def read(self) -> TypedArray:
         name, datatype, shape, span = self.tensor
+        if self._calls.over:
+            raise ValueError(f"'{name}' of a called model is read after execute returned")
         view = self._arenas.view(span)
         if datatype == BYTES:
             return TypedArray(datatype, unpack_strings([view], shape, name))
@@ -109,13 +112,12 @@ class _Lent:
 
 
 class BatchCalls:
-    """The calls of one batch. ``called`` says whether there were any."""
+    """The calls of one batch."""
 
     def __init__(self, owner: WorkerCalls, batch: int) -> None:
         self.batch = batch
         self.thread = get_ident()
         self.open = 0
-        self.called = False
         self.over = False
         self.changing = Lock()
         self._owner = owner
@@ -141,7 +143,6 @@ class BatchCalls:
                     self._owner.turn.release()
                 raise
             self.open += 1
-            self.called = True
             self._owner.turn.release()
         return future
 
@@ -188,6 +189,7 @@ class WorkerCalls:
         number, taken = next(self._numbers), list[int]()
         kept = [one for one in asked.inputs.values() if not isinstance(one, TypedArray)]
         future: Future[Mapping[str, LentArray]] = Future()
+        future.set_running_or_notify_cancel()  # who stops waiting for it cannot cancel it
         released = tuple(self._released.popleft() for _ in range(len(self._released)))
         try:
             inputs = tuple(
@@ -231,7 +233,7 @@ class WorkerCalls:
             self._released.append(frame.call)
             future.set_exception(ServeError(Reason(result.reason), result.detail))
             return
-        lent = [_Lent(self._arenas, tensor) for tensor in result.outputs]
+        lent = [_Lent(calls, self._arenas, tensor) for tensor in result.outputs]
         self._keep(frame.call, lent)
         future.set_result({one.tensor.name: one for one in lent})
 
