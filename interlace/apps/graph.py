@@ -6,7 +6,7 @@ Apps are written as Triton's ensembles: steps, joined by the names of the tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
@@ -26,13 +26,15 @@ class Step:
     """One model of an app.
 
     ``inputs`` and ``outputs`` map names of the model's tensors to names of the app's. An empty
-    ``version`` is the newest one.
+    ``version`` is the newest one. ``rows`` are those of a request, on average.
     """
 
+    name: str
     model: str
     version: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    rows: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ def read_ensemble(draft: Draft) -> App:
     if not given:
         raise config.error(_STEPS, "none", "step [ { model_name input_map output_map } ]")
     steps = [_step(config, place, one, name) for place, one in enumerate(given)]
+    if config.keys and draft.settings.app is not None:
+        stages = zip(steps, draft.settings.app.stages.items(), strict=True)
+        steps = [replace(one, name=stage, rows=own.rows) for one, (stage, own) in stages]
     producers = _producers(config, steps, signature)
     before = {
         place: {p for tensor in step.inputs.values() if (p := producers[tensor]) is not None}
@@ -155,8 +160,8 @@ def _step(config: ModelConfig, place: int, given: Mapping[str, Any], name: str) 
             expected = 'key: "tensor of the model" value: "tensor of the ensemble"'
             raise config.error(f"{key}.{kind}", found, expected)
         maps.append(dict(tensors))
-    version = given.get("model_version", -1)
-    return Step(model, "" if version < 0 else str(version), *maps)
+    version, (inputs, outputs) = given.get("model_version", -1), maps
+    return Step(f"{model}.{place}", model, "" if version < 0 else str(version), inputs, outputs)
 
 
 def _producers(

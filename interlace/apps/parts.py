@@ -57,6 +57,11 @@ class TensorMemory:
         self._arena = arena
         self._arenas = arenas
 
+    def no_rows(self, spec: TensorSpec) -> Tensor:
+        """The output of a model that was given no rows; free dims are 0."""
+        dims = (max(0, dim) for dim in spec.dims)
+        return Tensor(spec.name, spec.datatype, (0, *dims), Span(self._arena.number, 0, 0))
+
     def cut(self, tensor: Tensor, most: int) -> list[Tensor]:
         """A tensor in parts of at most ``most`` rows; nothing is copied.
 
@@ -127,20 +132,6 @@ class TensorMemory:
                 at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
             sizes.append(at - start)
         return sizes
-
-
-def no_rows(spec: TensorSpec) -> Tensor:
-    """The output of a model that was given no rows.
-
-    Raises:
-        ServeError: BACKEND, the size of a dimension is only known once the model ran.
-    """
-    if -1 in spec.dims:
-        detail = (
-            f"no rows for output '{spec.name}', whose dims {list(spec.dims)} are not known then"
-        )
-        raise ServeError(Reason.BACKEND, detail)
-    return Tensor(spec.name, spec.datatype, (0, *spec.dims), Span(0, 0, 0))
 
 
 def overlap(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final
 
 from interlace.apps.graph import App, ServedApp, Step, fitted_shape
-from interlace.apps.parts import Held, TensorMemory, Value, no_rows, overlap
+from interlace.apps.parts import Held, TensorMemory, Value, overlap
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
-from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
 from interlace.core.tensor import Tensor
 from interlace.runtime.runtime import OnReply, OnTimeout, Runtime
 
@@ -120,8 +120,10 @@ class AppRuntime:
 class _AppRequest:
     """One request of an app under way.
 
-    ``running`` holds the requests of steps, by step and part. ``pending`` counts the parts of a
-    step without an answer, and ``replies`` has the answers to the others.
+    ``absent`` are tensors that never come: optional inputs that were left out, and outputs of
+    steps that need one of them. ``running`` holds the requests of steps, by step and part.
+    ``pending`` counts the parts of a step without an answer, and ``replies`` has the answers to
+    the others.
     """
 
     owner: AppRuntime
@@ -130,6 +132,7 @@ class _AppRequest:
     answer: OnReply
     give_up: OnTimeout | None
     values: dict[str, Value] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
     running: dict[tuple[int, int], Request] = field(default_factory=dict)
     pending: dict[int, int] = field(default_factory=dict)
@@ -137,6 +140,7 @@ class _AppRequest:
     rest_ms: list[float] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
+    stages: list[StageTiming] = field(default_factory=list)
     deaths: int = 0
     reason: tuple[Outcome, ServeError | None] | None = None  #: why it fails
     ended: bool = False
@@ -144,6 +148,8 @@ class _AppRequest:
     def begin(self) -> None:
         for tensor in self.request.inputs:
             self.values[tensor.name] = Value(tensor, self._batched, None)
+        inputs = {spec.name for spec in self.served.model.signature.inputs}
+        self.absent = inputs - self.values.keys()
         self.waiting = set(self.served.app.needed(self._outputs()))
         self.rest_ms = self.served.rest_ms()
         self._go_on()
@@ -179,9 +185,8 @@ class _AppRequest:
         if self.ended:
             return
         steps = self.served.app.steps
-        inputs = {spec.name for spec in self.served.model.signature.inputs}
         for place in sorted(self.waiting):
-            if all(name in self.values or name in inputs for name in steps[place].inputs.values()):
+            if self.absent.union(self.values).issuperset(steps[place].inputs.values()):
                 self.waiting.discard(place)
                 try:
                     self._submit(place, steps[place])
@@ -191,10 +196,17 @@ class _AppRequest:
 
     def _submit(self, place: int, step: Step) -> None:
         model = self.owner.find(step.model, step.version)
-        inputs, signature = self._inputs(step, model), model.signature
+        signature = model.signature
+        needed = {step.inputs.get(spec.name) for spec in signature.inputs if not spec.optional}
+        if needed & self.absent:
+            self.absent.update(step.outputs.values())
+            self._skipped(place)
+            return
+        inputs = self._inputs(step, model)
         rows = _rows(step, inputs) if signature.batched else 1
         if rows == 0:
-            self._skip(place, step, model)
+            self._give_no_rows(step, model)
+            self._skipped(place)
             return
         first = 1 if signature.batched else 0
         most = signature.max_batch
@@ -212,6 +224,7 @@ class _AppRequest:
                 self.request.priority or model.terms.priority,
                 part,
                 self._wanted(step, model),
+                part=self._part(step),
             )
             for part in parts
         ]
@@ -225,11 +238,18 @@ class _AppRequest:
             heard = partial(self._heard, place, number, model)
             self.owner.submit(request, heard, self._too_long)
 
-    def _skip(self, place: int, step: Step, model: Model) -> None:
+    def _part(self, step: Step) -> StageOf:
+        whole = self.request
+        return StageOf(step.name, whole.model, whole.id, whole.deadline_ms)
+
+    def _give_no_rows(self, step: Step, model: Model) -> None:
         """A step without rows is not run: its outputs have none either."""
         for spec in model.signature.outputs:
             if (name := step.outputs.get(spec.name)) is not None and name in self._read():
-                self.values[name] = Value(no_rows(spec)._replace(name=name), True, None)
+                empty = self.owner.memory.no_rows(spec)
+                self.values[name] = Value(empty._replace(name=name), True, None)
+
+    def _skipped(self, place: int) -> None:
         for held in self._sources(place):
             self._drop(held)
         self._go_on_later()
@@ -242,8 +262,6 @@ class _AppRequest:
                 where = f"tensor '{value.tensor.name}' for input '{spec.name}' of '{step.model}'"
                 shape = fitted_shape(value.tensor.shape, value.batched, spec, batched, where)
                 found.append(Tensor(spec.name, spec.datatype, shape, value.tensor.span))
-            elif not spec.optional:
-                raise bad_input(f"input '{spec.name}' of '{step.model}' is not given")
         return tuple(found)
 
     def _wanted(self, step: Step, model: Model) -> tuple[str, ...]:
@@ -290,6 +308,7 @@ class _AppRequest:
         sources = [held for held in self._sources(place) if held.users]
         if self.reason is None:
             self.timings += [reply.timing for reply in replies]
+            self.stages.append(self._timing(place, replies))
             try:
                 sources = self._store(place, model, replies, sources)
             except ServeError as error:
@@ -302,6 +321,13 @@ class _AppRequest:
         for held in sources:
             self._drop(held)
         self._go_on_later()
+
+    def _timing(self, place: int, replies: Sequence[Reply]) -> StageTiming:
+        now_ms, first = self.owner.clock.now_ms(), replies[0].request
+        wait_ms = max(reply.timing.queue_ms for reply in replies)
+        run_ms = max(0.0, now_ms - first.arrived_ms - wait_ms)
+        name = self.served.app.steps[place].name
+        return StageTiming(name, wait_ms, run_ms, first.deadline_ms - now_ms)
 
     def _go_on_later(self) -> None:
         if self.waiting:
@@ -372,17 +398,30 @@ class _AppRequest:
             self.release()
             failed, why = self.reason
             self.owner.forget(self.request)
-            self.answer(Reply(self.request, failed, error=why, deaths=self.deaths))
+            stages = tuple(self.stages)
+            self.answer(Reply(self.request, failed, (), why, deaths=self.deaths, stages=stages))
             return
         late = self.owner.clock.now_ms() > self.request.deadline_ms
         outcome = Outcome.LATE if late else Outcome.OK
-        self.answer(Reply(self.request, outcome, outputs, None, _sum(self.timings)))
+        timing, stages = _sum(self.timings), tuple(self.stages)
+        self.answer(Reply(self.request, outcome, outputs, None, timing, stages=stages))
 
     def _own_outputs(self) -> tuple[Tensor, ...]:
+        """The outputs asked for; of all, those whose steps had their inputs.
+
+        Raises:
+            ServeError: BAD_INPUT, an output that optional inputs are needed for was asked for by
+                name, or nothing else is left; BACKEND, a step did not give one.
+        """
         specs = {spec.name: spec for spec in self.served.model.signature.outputs}
-        found = []
+        found: list[Tensor] = []
+        missing = [name for name in self._outputs() if name in self.absent]
+        if missing and (self.request.outputs or len(missing) == len(specs)):
+            raise bad_input(f"output '{missing[0]}' needs an optional input that is not given")
         for name in self._outputs():
             value = self.values.get(name)
+            if name in self.absent:
+                continue
             if value is None:
                 raise ServeError(Reason.BACKEND, f"no step gave output '{name}'")
             shape = fitted_shape(

@@ -138,7 +138,10 @@ def member_slos_ms(
         for one in steps:
             known, sizes = surface(one.profile), range(1, one.model.signature.max_batch + 1)
             latencies_ms.append([known.latency_ms(rows, _WHOLE) for rows in sizes])
-        costs = [step_cost(one, rate_rps) for one in latencies_ms]
+        costs = [
+            step_cost(one, rate_rps * step.rows)
+            for one, step in zip(latencies_ms, app.steps, strict=True)
+        ]
         budgets = exact(app.readers, costs, slo_ms)
         if budgets is None:
             budgets = by_work(app.readers, [one[0] for one in latencies_ms], slo_ms)

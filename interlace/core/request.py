@@ -52,6 +52,15 @@ class ModelCall(Struct, frozen=True, array_like=True, gc=False):
     timeout_us: int = 0
 
 
+class StageOf(Struct, frozen=True, array_like=True, gc=False):
+    """What a request is a part of: a stage of this app's request, due at ``deadline_ms``."""
+
+    stage: str
+    app: str
+    request: int
+    deadline_ms: float
+
+
 class Request(Struct, frozen=True, array_like=True, gc=False):
     """One call of one deployed model. Times are ms on the runtime's clock.
 
@@ -71,6 +80,7 @@ class Request(Struct, frozen=True, array_like=True, gc=False):
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()  #: names wanted; empty for all
     context: CallContext | None = None
+    part: StageOf | None = None
 
 
 class Batch(Struct, frozen=True, array_like=True, gc=False):
@@ -118,11 +128,20 @@ class Timing(Struct, frozen=True, array_like=True, gc=False):
         return (self.ended_ns - self.began_ns) / 1e6
 
 
+class StageTiming(Struct, frozen=True, array_like=True, gc=False):
+    """One stage of an app's request: its wait, all after it, and what it left of its time."""
+
+    stage: str
+    wait_ms: float
+    run_ms: float
+    slack_ms: float
+
+
 class Reply(Struct, frozen=True, array_like=True):
     """The one answer to a request. ``batch`` is the one whose output bytes it refers to.
 
     ``deaths`` are the processes that ended while they ran this request and no other, each for no
-    reason that is known to lie elsewhere.
+    reason that is known to lie elsewhere. ``stages`` are those of an app that were answered.
     """
 
     request: Request
@@ -132,3 +151,4 @@ class Reply(Struct, frozen=True, array_like=True):
     timing: Timing = Timing()
     batch: int | None = None
     deaths: int = 0
+    stages: tuple[StageTiming, ...] = ()

@@ -47,6 +47,19 @@ def parse_bytes(text: str) -> int:
     return int(size)
 
 
+def toml_lines(text: str) -> dict[str, int]:
+    """The lines of a TOML text's keys; tomllib keeps none. Keys start their lines."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            table = f"{header.group(1)}."
+            lines.setdefault(header.group(1), number)
+        elif key := re.match(r"""\s*["']?([\w.\-]+)["']?\s*=""", line):
+            lines.setdefault(f"{table}{key.group(1)}", number)
+    return lines
+
+
 T = TypeVar("T")
 _Legal = Callable[[Any, Any], bool]
 

@@ -12,6 +12,7 @@ from typing import Final
 from interlace.core.errors import RepositoryError
 from interlace.core.model import MODEL_FILES, Format
 from interlace.formats.page_cache import open_regular
+from interlace.repository.app_table import app_config
 from interlace.repository.model_config import ModelConfig, parse_pbtxt
 
 _POINTER: Final = b"version https://git-lfs"
@@ -226,19 +227,30 @@ def check_name(name: str) -> None:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The ``config.pbtxt`` of a model folder; empty if there is none.
+    """The ``config.pbtxt`` of a model folder, or the app in its ``interlace.toml``; else empty.
 
     Raises:
-        RepositoryError: it cannot be read, is no ModelConfig, or names another model.
+        RepositoryError: it cannot be read, is no ModelConfig, names another model, or both files
+            describe one.
     """
     file = folder / CONFIG_FILE
+    app = _read_app(folder / SETTINGS_FILE)
     if not file.exists():
-        return ModelConfig(str(file))
+        return app or ModelConfig(str(file))
+    if app is not None:
+        raise app.error("app", f"an app, besides {CONFIG_FILE}", "one of them")
     try:
         config = parse_pbtxt(read_text(file, CONFIG_BYTES), str(file))
     except OSError as error:
         raise RepositoryError(str(file), str(error), "protobuf text in UTF-8") from error
     return check_config_name(config, folder.name)
+
+
+def _read_app(file: Path) -> ModelConfig | None:
+    try:
+        return app_config(read_text(file, CONFIG_BYTES), str(file)) if file.exists() else None
+    except OSError as error:
+        raise RepositoryError(str(file), str(error), "a readable file") from error
 
 
 def check_config_name(config: ModelConfig, folder_name: str) -> ModelConfig:

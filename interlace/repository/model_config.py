@@ -135,16 +135,22 @@ _JSON_FIELD: Final = re.compile(r"Failed to parse (\w+) field: ")
 class ModelConfig:
     """Values as they were given: dicts, lists, strings, numbers, bools; enums are their names.
 
-    ``lines`` maps paths such as ``input[0].dims`` to line numbers, where there are lines.
+    ``lines`` maps paths such as ``input[0].dims`` to line numbers, where there are lines. ``keys``
+    maps parts of paths to what the source calls them, where that is an ``interlace.toml``.
     """
 
     source: str = "config.pbtxt"
     values: Mapping[str, Any] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def where(self, path: str) -> str:
         """File, line and key, as errors name them."""
-        line = self.lines.get(path)
+        for part, key in self.keys.items():
+            path = path.replace(part, key)
+        line, near = self.lines.get(path), path
+        while line is None and (near := re.sub(r"(\[[^\[]*\]|\.?[^.\[]+)$", "", near)):
+            line = self.lines.get(near)
         return f"{self.source}: {path}" if line is None else f"{self.source}:{line}: {path}"
 
     def error(self, path: str, found: str, expected: str) -> RepositoryError:

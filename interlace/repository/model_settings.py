@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,7 +11,8 @@ from msgspec import Meta, structs
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Precision
-from interlace.core.tables import MOST_BYTES, TableError, parse_bytes, read_table
+from interlace.core.tables import MOST_BYTES, TableError, parse_bytes, read_table, toml_lines
+from interlace.repository.app_table import AppTable, parse_toml
 from interlace.repository.folder import CONFIG_BYTES, SETTINGS_FILE, read_text
 from interlace.repository.model_config import ModelConfig
 
@@ -105,6 +104,7 @@ class SettingsTable(
         memory: how weights are swapped.
         batching: how a Python backend model receives a batch.
         sample: sizes of free dims by input, or values, for profiling and warm-up.
+        app: several models as one endpoint, in a folder without a model file.
     """
 
     slo_ms: _Time | None = None
@@ -118,6 +118,7 @@ class SettingsTable(
     memory: MemoryTable = MemoryTable()
     batching: BatchingTable = BatchingTable()
     sample: _Samples = {}
+    app: AppTable | None = None
 
 
 #: Keys that ``config.pbtxt`` may have, too, among its parameters.
@@ -125,6 +126,7 @@ _PARAMETERS: Final = frozenset(field.encode_name for field in structs.fields(Set
     "sample",
     "memory",
     "batching",
+    "app",
 }
 
 
@@ -166,17 +168,13 @@ def parse_settings(text: str, source: str) -> ModelSettings:
     Raises:
         RepositoryError: as ``read_settings``.
     """
-    try:
-        table = tomllib.loads(text)
-    # Besides its own error: integers of thousands of digits, and lists within lists within lists.
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise RepositoryError(source, f"no TOML ({error})", "lines such as slo_ms = 50") from error
+    table = parse_toml(text, source)
     sample = table.get("sample")
     values: dict[str, dict[str, Any]] = {}
     if isinstance(sample, dict):
         values = {name: one for name, one in sample.items() if isinstance(one, dict)}
         table["sample"] = {name: one for name, one in sample.items() if name not in values}
-    empty = ModelSettings(source=source, lines=_lines(text), values=values)
+    empty = ModelSettings(source=source, lines=toml_lines(text), values=values)
     return structs.replace(empty, **_checked(table, empty.where))
 
 
@@ -234,16 +232,3 @@ def _sizes(value: Any) -> Sizes:
     if not sizes or not all(type(size) is int and 1 <= size <= _MOST for size in sizes):
         raise ValueError("no sizes")
     return Sizes(sizes)
-
-
-def _lines(text: str) -> dict[str, int]:
-    # tomllib keeps no positions; keys stand at the start of their lines.
-    lines: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-            table = f"{header.group(1)}."
-            lines.setdefault(header.group(1), number)
-        elif key := re.match(r"""\s*["']?([\w.\-]+)["']?\s*=""", line):
-            lines.setdefault(f"{table}{key.group(1)}", number)
-    return lines

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,7 @@ from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec, element_count
 from interlace.runtime.clock import SimClock
 from interlace.shm.arena import Arena
@@ -416,6 +417,38 @@ def test_a_step_without_rows_is_not_run() -> None:
     stand.below.end("detect", rows=0)
     assert not stand.below.asked
     assert [one.shape for one in stand.replies[0].outputs] == [(0, 2)]
+    stand.settle()
+
+
+def test_what_needs_an_input_that_is_left_out_is_left_out() -> None:
+    head = TWO + 'input [ { name: "HINT" data_type: TYPE_FP32 dims: [ 5 ] optional: true } ]\n'
+    boxes = step("boxes", {"X": "HINT"}, {"Y": "BOX"})
+    stand = Stand(FIRST, SECOND, boxes, head=head)
+    inputs = (*stand.model.signature.inputs, TensorSpec("HINT", "FP32", (5,), optional=True))
+    stand.model = replace(stand.model, signature=replace(stand.model.signature, inputs=inputs))
+    stand.runtime.add(stand.app, stand.model)
+    stand.send()
+    assert list(stand.below.asked) == ["first"]
+    stand.below.end("first")
+    stand.below.end("second")
+    assert [one.name for one in stand.replies[0].outputs] == ["CLASS"]
+    stand.send(("BOX",))
+    reply = stand.replies[1]
+    assert reply.error is not None and reply.error.reason is Reason.BAD_INPUT
+    assert "output 'BOX' needs an optional input that is not given" in reply.error.detail
+    stand.settle()
+
+
+def test_a_reply_tells_each_stages_wait_run_and_slack() -> None:
+    stand = Stand(FIRST, SECOND)
+    request = stand.send()
+    part = stand.below.end("first", took_ms=5.0).part
+    assert part == StageOf("first.0", stand.model.key, request.id, 100.0)
+    stand.below.end("second", took_ms=20.0)
+    assert stand.replies[0].stages == (
+        StageTiming("first.0", 0.0, 5.0, 95.0),
+        StageTiming("second.1", 0.0, 20.0, 75.0),
+    )
     stand.settle()
 
 

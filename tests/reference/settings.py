@@ -8,6 +8,7 @@ from msgspec import structs
 
 from interlace.core.tables import _expected
 from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
+from interlace.repository.app_table import AppStage, AppTable, AppTensor
 from interlace.repository.model_settings import (
     DEFAULT_MAX_BATCH,
     DEFAULT_QUEUE_LIMIT,
@@ -62,6 +63,12 @@ def page() -> str:
             *_table(BatchingTable),
             "\n### `[memory]`\n",
             *_table(MemoryTable),
+            "\n### `[app]`\n",
+            *_table(AppTable),
+            "\n### `[app.stages.NAME]`\n",
+            *_table(AppStage),
+            "\n### `[app.inputs]` and `[app.outputs]`, each tensor\n",
+            *_table(AppTensor),
             _SCENARIO,
             *_table(ScenarioTable),
             "\n### `[gpu]`\n",

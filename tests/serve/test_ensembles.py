@@ -33,6 +33,62 @@ def write_ensemble(root: Path, name: str, members: list[str], last: str = "y") -
     (root / name / "interlace.toml").write_text("slo_ms = 30000\n")
 
 
+_STAGE = """
+import torch
+
+INPUTS = {{"x": ("FP32", {inputs})}}
+OUTPUTS = {{"y": ("FP32", {outputs})}}
+BATCHED = False
+
+
+class Stage(torch.nn.Module):
+    def forward(self, x):
+        return {result}
+
+
+def create_model():
+    return Stage()
+"""
+_CROPS = """
+slo_ms = 30000
+
+[app.inputs]
+x = { datatype = "FP32", dims = [4] }
+[app.outputs]
+y = { datatype = "FP32", dims = [-1, 4] }
+total = { datatype = "FP32", dims = [4] }
+
+[app.stages.find]
+model = "finder"
+inputs = { x = "x" }
+outputs = { y = "crops" }
+[app.stages.each]
+model = "double"
+inputs = { x = "crops" }
+outputs = { y = "y" }
+rows = 3.0
+[app.stages.total]
+model = "total"
+inputs = { x = "y" }
+outputs = { y = "total" }
+"""
+
+
+def write_crops(root: Path) -> None:
+    """An app that finds as many rows as its input says, doubles each, and adds them up."""
+    for name, inputs, outputs, result in (
+        ("finder", "(4,)", "(-1, 4)", "torch.ones(max(0, min(99, int(x[0]))), 4)"),
+        ("total", "(-1, 4)", "(4,)", "x.sum(0)"),
+    ):
+        (root / name / "1").mkdir(parents=True)
+        text = _STAGE.format(inputs=inputs, outputs=outputs, result=result)
+        (root / name / "1" / "model.py").write_text(text)
+        (root / name / "interlace.toml").write_text("slo_ms = 30000\n")
+    for name, text in (("crops", _CROPS), ("wrong", _CROPS.replace('"total"\ni', '"lost"\ni'))):
+        (root / name).mkdir()
+        (root / name / "interlace.toml").write_text(text)
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Shared]:
     root = tmp_path_factory.mktemp("ensembles")
@@ -47,6 +103,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
     write_ensemble(root, "waits", ["double", "late"])
     write_ensemble(root, "hen", ["egg"])
     write_ensemble(root, "egg", ["hen"])
+    write_crops(root)
     server = Server(root, cache, "--allow-missing", "all")
     try:
         yield Shared(root, server.wait_ready())
@@ -88,6 +145,22 @@ def test_wrong_graphs_are_named_and_the_rest_serves(shared: Shared) -> None:
     assert "'nobody'" in states["unknown"]["reason"]
     assert "output[0].name: found 'y'" in states["open"]["reason"]
     assert shared.server.infer("unknown")[0] == 404
+    assert "wrong/interlace.toml:20: app.stages.total.model" in states["wrong"]["reason"]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 11])
+def test_crops_go_on_as_rows_however_many_there_are(shared: Shared, rows: int) -> None:
+    status, body = shared.server.call(
+        "POST",
+        "/v2/models/crops/infer",
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4], "data": [rows] * 4}]},
+    )
+    assert status == 200, body
+    found = {one["name"]: (one["shape"], one["data"]) for one in body["outputs"]}
+    assert found == {
+        "y": ([rows, 4], [2.0] * (4 * rows)),
+        "total": ([4], [2.0 * rows] * 4),
+    }
 
 
 def test_it_is_described_as_an_ensemble(shared: Shared) -> None:
