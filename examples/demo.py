@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ocr import RECOGNISER, read_text
 from PIL import Image, ImageDraw, ImageFont
 from tokenizers import Tokenizer
 from tritonclient import http
@@ -25,39 +24,32 @@ SENTENCES = (
     "A railway station has many platforms.",
     "Bake the bread for forty minutes.",
 )
-EMBEDDER = "embedder"
+EMBEDDER, SIGNS = "embedder", "signs"
+LINE = ("text", "confidence", "turned")  #: outputs of the app, one row for each line of text
+DATATYPES = {"int64": "INT64", "uint8": "UINT8"}
 TOKENS_MAX = 256
 
 Array = np.ndarray[Any, Any]
 
 
 class Server:
-    """A server by HTTP: its models by name, one input and one output each, or several by name."""
+    """A server by HTTP: tensors in and out by name."""
 
     def __init__(self, url: str) -> None:
         self._client = http.InferenceServerClient(url)
         self.calls: list[tuple[str, float]] = []  #: model and ms of every call
 
-    def config(self, model: str) -> dict[str, Any]:
-        """The model's configuration."""
-        return dict(self._client.get_model_config(model))
-
-    def __call__(self, model: str, images: Array) -> Array:
-        config = self.config(model)
-        return self.infer(model, {config["input"][0]["name"]: images})
-
-    def infer(self, model: str, arrays: dict[str, Array]) -> Array:
-        """The first output for these inputs."""
+    def __call__(self, model: str, arrays: dict[str, Array]) -> dict[str, Array]:
+        """All outputs for these inputs."""
         inputs = []
         for name, array in arrays.items():
-            datatype = "INT64" if array.dtype == np.int64 else "FP32"
-            inputs.append(http.InferInput(name, list(array.shape), datatype))
+            inputs.append(http.InferInput(name, list(array.shape), DATATYPES[str(array.dtype)]))
             inputs[-1].set_data_from_numpy(np.ascontiguousarray(array))
         start = time.perf_counter()
         result = self._client.infer(model, inputs)
         self.calls.append((model, (time.perf_counter() - start) * 1000))
-        output: Array = result.as_numpy(result.get_response()["outputs"][0]["name"])
-        return output
+        names = [output["name"] for output in result.get_response()["outputs"]]
+        return {name: result.as_numpy(name) for name in names}
 
 
 def main() -> int:
@@ -80,14 +72,14 @@ def main() -> int:
 
 
 def show_sign(server: Server, save: Path | None) -> None:
-    """Draw a sign, read it over the wire, print what it says."""
+    """Draw a sign, have the app read it in one call, print what it says."""
     picture = draw_sign(SIGN)
     if save is not None:
         picture.save(save)
     print(f"A sign of {picture.width} x {picture.height} pixels, one line of it upside down:")
-    for line in read_text(picture, server, alphabet(server)):
-        note = ", turned round" if line.turned else ""
-        print(f"  {line.text:<16} {line.confidence:.0%} sure{note}")
+    found = server(SIGNS, {"picture": np.asarray(picture)})
+    for text, sure, turned in zip(*(found[name] for name in LINE), strict=True):
+        print(f"  {text.decode():<16} {sure:.0%} sure{', turned round' if turned else ''}")
     print_calls(server)
 
 
@@ -115,19 +107,12 @@ def draw_sign(lines: Sequence[str]) -> Image.Image:
     return picture
 
 
-def alphabet(server: Server) -> list[str]:
-    """The recogniser's characters, which it serves as labels of its output."""
-    config = server.config(RECOGNISER)
-    output = config["output"][0]["name"]
-    return str(config["parameters"][f"labels:{output}"]["string_value"]).split("\n")
-
-
 def embed(server: Server, tokenizer: Tokenizer, texts: Sequence[str]) -> Array:
     """Unit vectors (rows, 384) of the texts, all in one request."""
     tokenizer.enable_truncation(TOKENS_MAX)
     tokenizer.enable_padding()
     encoded = tokenizer.encode_batch(list(texts))
-    return server.infer(
+    outputs = server(
         EMBEDDER,
         {
             "input_ids": np.array([text.ids for text in encoded], np.int64),
@@ -135,6 +120,8 @@ def embed(server: Server, tokenizer: Tokenizer, texts: Sequence[str]) -> Array:
             "token_type_ids": np.array([text.type_ids for text in encoded], np.int64),
         },
     )
+    (vectors,) = outputs.values()
+    return vectors
 
 
 def print_calls(server: Server) -> None:
