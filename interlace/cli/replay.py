@@ -185,8 +185,9 @@ def _show(found: Summary, again: Replay) -> None:
         typer.echo("the replay gives the same commands at every event")
     for number, reply in enumerate(found.missed[:10], 1):
         one = reply.request
+        stage = f" ({one.part.stage} of request {one.part.request})" if one.part else ""
         typer.echo(
-            f"missed {number}: request {one.id} of {one.model} at {one.arrived_ms:.1f} ms: "
+            f"missed {number}: request {one.id} of {one.model}{stage} at {one.arrived_ms:.1f} ms: "
             f"{reply.outcome.value}"
         )
     if len(found.missed) > 10:

@@ -38,6 +38,16 @@ class Duration:
 
 
 @dataclass(slots=True)
+class StageTotals:
+    """Sums over the requests that one stage of an app answered. Times in ms."""
+
+    count: int = 0
+    wait_ms: float = 0.0
+    run_ms: float = 0.0
+    slack_ms: float = 0.0
+
+
+@dataclass(slots=True)
 class ModelStatistics:
     """Counts of one deployed name and version since it was first served."""
 
@@ -56,6 +66,7 @@ class ModelStatistics:
     compute_output: Duration = field(default_factory=Duration)
     fail_us: float = 0.0
     batches: dict[int, tuple[int, float, float, float]] = field(default_factory=dict)
+    stages: dict[str, StageTotals] = field(default_factory=dict)  #: of an app, by name
 
     @property
     def outcomes(self) -> Mapping[Outcome, int]:
@@ -67,6 +78,12 @@ class ModelStatistics:
         """Enter one reply that ended at ``now_ms`` on the runtime's clock."""
         outcome, request, timing = reply.outcome, reply.request, reply.timing
         total_us = (now_ms - request.arrived_ms) * 1000.0
+        for stage in reply.stages:
+            totals = self.stages.setdefault(stage.stage, StageTotals())
+            totals.count += 1
+            totals.wait_ms += stage.wait_ms
+            totals.run_ms += stage.run_ms
+            totals.slack_ms += stage.slack_ms
         if outcome is _OK:
             self.within_slo += 1
         elif outcome is not _LATE:

@@ -233,6 +233,10 @@ _FAMILIES: Final = (
     ("interlace_slo_missed_total", "counter", "Accepted requests answered late, or not at all"),
     ("interlace_slo_attainment_ratio", "gauge", "Share of accepted requests within their SLO"),
     ("interlace_refusals_total", "counter", "Errors by reason; not of what cannot be parsed"),
+    ("interlace_stage_requests_total", "counter", "Requests that a stage of an app answered"),
+    ("interlace_stage_wait_ms_total", "counter", "Total time that they waited in ms"),
+    ("interlace_stage_run_ms_total", "counter", "Total time from the end of their waits in ms"),
+    ("interlace_stage_slack_ms_total", "counter", "Total time that they left of theirs in ms"),
     ("interlace_queue_rows", "gauge", "Rows waiting for a batch"),
     ("interlace_model_share_pct", "gauge", "Planned share of an accelerator in percent"),
     ("interlace_model_resident_bytes", "gauge", "Memory that the model holds"),
@@ -345,6 +349,12 @@ def _add_promises(page: MetricsPage, served: ServedModel, labels: Labels) -> Non
     if statistics.within_slo + missed:
         ratio = statistics.within_slo / (statistics.within_slo + missed)
         page.add("interlace_slo_attainment_ratio", ratio, labels)
+    for stage, totals in statistics.stages.items():
+        named = {**labels, "stage": stage}
+        page.add("interlace_stage_requests_total", totals.count, named)
+        page.add("interlace_stage_wait_ms_total", totals.wait_ms, named)
+        page.add("interlace_stage_run_ms_total", totals.run_ms, named)
+        page.add("interlace_stage_slack_ms_total", totals.slack_ms, named)
     for reason, count in sorted(statistics.refusals.items()):
         page.add("interlace_refusals_total", count, {**labels, "reason": reason})
 

@@ -46,6 +46,7 @@ _LABELS = """
 | `reason` of `nv_inference_request_failure` | `REJECTED` (`overloaded`, `deadline`, `not_ready`, \
 `quarantined`), `CANCELED`, `BACKEND`, `OTHER` (the caller's error) |
 | `state` | `resident`, `loading` or `cold` |
+| `stage` | stage of an app |
 | `gpu_uuid` | UUID of the GPU |
 | `node` | name of the node in the fleet |
 | `le` | upper bound of a histogram's bucket |

@@ -1,5 +1,7 @@
 """Ensembles of a running server, as clients and operators see them."""
 
+import http.client
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -161,6 +163,27 @@ def test_crops_go_on_as_rows_however_many_there_are(shared: Shared, rows: int) -
         "y": ([rows, 4], [2.0] * (4 * rows)),
         "total": ([4], [2.0 * rows] * 4),
     }
+
+
+def test_an_answer_and_metrics_tell_each_stages_wait_run_and_slack(shared: Shared) -> None:
+    server = shared.server
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=100.0)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [4], "data": [3] * 4}
+    for binary in (False, True):
+        body = {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
+        connection.request("POST", "/v2/models/crops/infer", json.dumps(body))
+        response = connection.getresponse()
+        response.read()
+        stages = (response.getheader("Server-Timing") or "").split(", ")
+        assert [one.split(";")[0] for one in stages] == ["find", "each", "total"]
+        for one in stages:
+            dur, wait, run, slack = (float(part.split("=")[1]) for part in one.split(";")[1:])
+            assert dur == pytest.approx(wait + run, abs=0.002)
+            assert wait >= 0.0 and 0.0 < run < 30_000.0 and 0.0 < slack < 30_000.0
+    connection.close()
+    _, page = server.call("GET", "/metrics")
+    line = next(one for one in page.splitlines() if 'stage_run_ms_total{model="crops"' in one)
+    assert 'stage="find"' in line and float(line.split()[-1]) > 0.0
 
 
 def test_it_is_described_as_an_ensemble(shared: Shared) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.core.request import Outcome, Reply, Request, StageTiming, Timing
 from interlace.engine.snapshot import WeightsSnapshot
 from interlace.server.model_table import BUCKETS_US, Duration, ModelTable, ServedModel
 from interlace.server.statistics import (
@@ -41,7 +41,8 @@ def table() -> ModelTable:
     statistics = table.resolve("ident").statistics
     request = Request(1, "ident/1#0", 0.0, 100.0, rows=4)
     timing = Timing(1.0, 0.2, 3.0, 0.3, 4)
-    statistics.record(Reply(request, Outcome.OK, timing=timing), 5.0)
+    stages = (StageTiming("find", 1.0, 2.0, 9.0),)
+    statistics.record(Reply(request, Outcome.OK, timing=timing, stages=stages), 5.0)
     statistics.record(Reply(request, Outcome.LATE, timing=timing), 150.0)
     late = ServeError(Reason.DEADLINE, "x")
     statistics.record(Reply(request, Outcome.REFUSED, error=late), 1.0)
@@ -91,6 +92,11 @@ def test_counts(samples: dict[str, float]) -> None:
     assert of("interlace_slo_missed_total") == 3
     assert of("interlace_slo_attainment_ratio") == 0.25
     assert of("interlace_refusals_total", reason="deadline") == 2
+    assert of("interlace_stage_requests_total", stage="find") == 1
+    spent = [
+        of(f"interlace_stage_{one}_ms_total", stage="find") for one in ("wait", "run", "slack")
+    ]
+    assert spent == [1.0, 2.0, 9.0]
     assert (of("interlace_queue_rows"), of("interlace_model_share_pct")) == (7, 50)
     assert of("interlace_model_resident_bytes") == 1 << 30
     assert samples["interlace_headroom_ratio[]"] == 1.25

@@ -24,21 +24,65 @@ from interlace.runtime.log import Replay, ReplayStep
 def story(replay: Replay, request_id: int) -> Iterator[str]:
     """What was queued and running when it came, what ran meanwhile, how it ended and why.
 
+    Of a request of an app: each stage's wait, run and slack.
+
     Raises:
         InputError: no such request is in the log.
     """
     teller: _Teller | None = None
-    weights = WeightsStory()
+    weights, app, of_app = WeightsStory(), _AppTeller(request_id), False
     for step in steps(replay):
         weights.follow(step)
+        for sentence in app.tell(step):
+            of_app = True
+            yield sentence
         if isinstance(step.event, RequestArrived) and step.event.request.id == request_id:
             teller = _Teller(step.event.request, weights)
         if teller is not None:
             yield from teller.tell(step)
             if teller.ended:
                 return
-    if teller is None:
+    if teller is None and not of_app:
         raise InputError(f"{replay.log.path}: request {request_id} is not in this log")
+
+
+class _AppTeller:
+    """Follows the stages of one request of an app; the app itself is no event of the engine."""
+
+    def __init__(self, request_id: int) -> None:
+        self._id = request_id
+        self._arrived = False
+
+    def tell(self, step: ReplayStep) -> Iterator[str]:
+        """Sentences about this step, if a stage of the request begins or ends."""
+        if isinstance(step.event, RequestArrived) and not self._arrived:
+            yield from self._begin(step.event.request, step.now_ms)
+        for command in step.commands:
+            if isinstance(command, SendReply):
+                yield from self._end(command.reply, step.now_ms)
+
+    def _begin(self, request: Request, now_ms: float) -> Iterator[str]:
+        if (part := request.part) is not None and part.request == self._id:
+            self._arrived = True
+            yield (
+                f"{now_ms:.1f} ms: request {self._id} of {part.app} arrives; to be answered by "
+                f"{part.deadline_ms:.1f} ms"
+            )
+
+    def _end(self, reply: Reply, now_ms: float) -> Iterator[str]:
+        request, timing = reply.request, reply.timing
+        if (part := request.part) is None or part.request != self._id:
+            return
+        who = f"{now_ms:.1f} ms: stage {part.stage}, request {request.id} of {request.model}"
+        if reply.outcome in (Outcome.OK, Outcome.LATE):
+            run_ms = now_ms - request.arrived_ms - timing.queue_ms
+            yield (
+                f"{who}: waited {timing.queue_ms:.1f} ms, ran {run_ms:.1f} ms in a batch of "
+                f"{_rows(timing.batch_rows)}; {request.deadline_ms - now_ms:.1f} ms of slack"
+            )
+        else:
+            told = f": {reply.error.detail}" if reply.error is not None else ""
+            yield f"{who}: {reply.outcome.value}{told}"
 
 
 class _Teller:
@@ -79,6 +123,8 @@ class _Teller:
             f"{step.now_ms:.1f} ms: request {request.id} of {request.model} arrives; to be "
             f"answered by {request.deadline_ms:.1f} ms (within {slo_ms:.1f} ms)"
         )
+        if (part := request.part) is not None:
+            yield f"  it is stage {part.stage} of request {part.request} of {part.app}"
         deployed = engine.models.get(request.model)
         if deployed is None:
             return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from interlace.core.errors import ServeError
-from interlace.core.request import Reply, Request
+from interlace.core.request import Reply, Request, StageTiming
 from interlace.core.tensor import Span, Tensor
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.plane import DataPlane, failure
@@ -17,6 +19,20 @@ from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.blocks import ArenaBlocks
+
+_NO_TOKEN: Final = re.compile(r"[^A-Za-z0-9!#$%&'*+.^_`|~-]")
+
+
+def server_timing(stages: Sequence[StageTiming]) -> str:
+    """Wait, run and slack in ms of an app's stages, as a ``Server-Timing`` header has them (W3C).
+
+    ``dur`` is wait and run together. Letters that no token may have become ``_``.
+    """
+    return ", ".join(
+        f"{_NO_TOKEN.sub('_', one.stage)};dur={one.wait_ms + one.run_ms:.3f}"
+        f";wait={one.wait_ms:.3f};run={one.run_ms:.3f};slack={one.slack_ms:.3f}"
+        for one in stages
+    )
 
 
 class InferenceContext:

@@ -13,7 +13,7 @@ from interlace.core.request import Reply
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.proto.messages import ModelInferResponse
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall, classified
-from interlace.server.dataplane.inference import Inference, InferenceContext
+from interlace.server.dataplane.inference import Inference, InferenceContext, server_timing
 from interlace.server.dataplane.plane import output_order
 from interlace.server.errors import GRPC_STATUS, GrpcStatus
 from interlace.server.grpc.buffered_sink import BufferedSink
@@ -303,6 +303,10 @@ class LocalRequest(Inference):
 
     def answer(self, reply: Reply) -> None:
         head, outputs = self._responses.encode(self._decoded.request, reply)
+        if reply.stages:
+            more = ModelInferResponse()
+            more.parameters["server-timing"].string_param = server_timing(reply.stages)
+            head += more.SerializeToString()
         self._call.answered(self, *response(head, self.id, outputs), self.release)
 
     def fail(self, error: ServeError) -> None:

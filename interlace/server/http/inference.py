@@ -11,7 +11,12 @@ from interlace.core.request import Reply
 from interlace.core.tensor import Tensor
 from interlace.server.compression import pack
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall
-from interlace.server.dataplane.inference import Inference, InferenceContext, gathered
+from interlace.server.dataplane.inference import (
+    Inference,
+    InferenceContext,
+    gathered,
+    server_timing,
+)
 from interlace.server.dataplane.plane import output_order
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.http.bodies import (
@@ -35,6 +40,7 @@ from interlace.server.http.responses import (
     head_of,
     large_texts,
     plain_start,
+    with_header,
 )
 from interlace.server.limits import GenerationalCache, HeapBudget, HttpLimits
 from interlace.server.model_table import ServedModel
@@ -237,7 +243,10 @@ class HttpInference(Inference):
         start = plain_start(self._decoded, reply.request.model, outputs)
         view = self._context.view
         views = [view(outputs[i].span) for i in start.order]
-        self._send(start.data, views, start.nbytes)
+        data = start.data
+        if reply.stages:
+            data = with_header(data, f"Server-Timing: {server_timing(reply.stages)}".encode())
+        self._send(data, views, start.nbytes)
 
     async def _answer_in_pieces(self, reply: Reply, large: Sequence[Tensor]) -> None:
         texts = {tensor.name: await self._text(tensor) for tensor in large}
@@ -256,6 +265,8 @@ class HttpInference(Inference):
     def _answer_with(self, reply: Reply, texts: Mapping[str, bytes]) -> None:
         body = self.encode(reply, texts)
         header = f"Inference-Header-Content-Length: {len(body.json)}\r\n" if body.binary else ""
+        if reply.stages:
+            header += f"Server-Timing: {server_timing(reply.stages)}\r\n"
         media = self.media(body.binary)
         parts = [body.json, *body.parts]
         nbytes = sum(map(len, parts))

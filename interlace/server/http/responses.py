@@ -63,9 +63,13 @@ def error_response(error: ServeError | HttpError) -> bytes:
 
 def with_connection(start: bytes, keep_alive: bool) -> bytes:
     """The same start of a response with a ``Connection`` header."""
+    return with_header(start, b"Connection: keep-alive" if keep_alive else b"Connection: close")
+
+
+def with_header(start: bytes, header: bytes) -> bytes:
+    """The same start of a response with one more header, ``Name: value``."""
     line_end = start.index(b"\r\n") + 2
-    value = b"keep-alive" if keep_alive else b"close"
-    return start[:line_end] + b"Connection: " + value + b"\r\n" + start[line_end:]
+    return start[:line_end] + header + b"\r\n" + start[line_end:]
 
 
 #: Outputs beyond this size are written as JSON in pieces.
