@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isinf
 from random import Random
 from statistics import mean, quantiles
@@ -16,7 +17,7 @@ from time import perf_counter
 from typing import Annotated, Final
 
 from bench.harness import Report, Table, main
-from interlace.apps.budgets import StepCost, by_work, exact, greedy, step_cost
+from interlace.apps.budgets import SPLITS, StepCost, step_cost
 
 _Readers = tuple[tuple[int, ...], ...]
 _SHAPES: Final[tuple[_Readers, ...]] = (
@@ -89,13 +90,10 @@ def _tried(number: int, times: float, random: Random) -> list[Split]:
     cheapest = _cheapest(readers, costs, slo_ms)
     if isinf(cheapest):
         return []
-    rules: dict[str, Callable[[], Sequence[float] | None]] = {
-        "exact": lambda: exact(readers, costs, slo_ms),
-        "by work": lambda: by_work(readers, alone, slo_ms),
-        "equal": lambda: by_work(readers, [1.0] * len(alone), slo_ms),
-        "greedy": lambda: greedy(readers, costs, slo_ms),
-    }
-    return [_timed(rule, number, split, costs, cheapest) for rule, split in rules.items()]
+    return [
+        _timed(rule, number, partial(split, readers, costs, slo_ms), costs, cheapest)
+        for rule, split in SPLITS.items()
+    ]
 
 
 def _timed(

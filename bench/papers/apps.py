@@ -1,6 +1,7 @@
 """Apps of the papers; models are named as the papers do unless others are given."""
 
-from interlace.sim.pipeline import Pipeline, PipelineStage, Split, even
+from interlace.apps.graph import Stage, staged
+from interlace.sim.apps import SimulatedApp
 
 #: gpulet section 5.1 and Figure 11: six digits and a picture of a game, all at once; twice the
 #: longest model's latency.
@@ -11,25 +12,17 @@ TRAFFIC_SLO_MS = 202.0
 RECOG_SLO_MS = 30.0
 
 
-def game(le: str = "le", res: str = "res", slo_ms: float = GAME_SLO_MS) -> Pipeline:
+def game(le: str = "le", res: str = "res", slo_ms: float = GAME_SLO_MS) -> SimulatedApp:
     """Six LeNets and a ResNet-50 side by side."""
-    return Pipeline((PipelineStage(le, le, fan=6.0), PipelineStage(res, res)), slo_ms)
+    return SimulatedApp(staged("game", {"le": Stage(le, rows=6.0), "res": Stage(res)}), slo_ms)
 
 
 def traffic(
-    ssd: str = "ssd",
-    goo: str = "goo",
-    vgg: str = "vgg",
-    slo_ms: float = TRAFFIC_SLO_MS,
-    split: Split = even,
-) -> Pipeline:
-    """SSD, then GoogLeNet and VGG, one request to each: the figure shows no other number."""
-    stages = (
-        PipelineStage(ssd, ssd),
-        PipelineStage(goo, goo, (ssd,)),
-        PipelineStage(vgg, vgg, (ssd,)),
-    )
-    return Pipeline(stages, slo_ms, split)
+    ssd: str = "ssd", goo: str = "goo", vgg: str = "vgg", slo_ms: float = TRAFFIC_SLO_MS
+) -> SimulatedApp:
+    """SSD, then GoogLeNet and VGG, one row to each: the figure shows no other number."""
+    stages = {"ssd": Stage(ssd), "goo": Stage(goo, ("ssd",)), "vgg": Stage(vgg, ("ssd",))}
+    return SimulatedApp(staged("traffic", stages), slo_ms)
 
 
 def recog(
@@ -39,15 +32,14 @@ def recog(
     slo_ms: float = RECOG_SLO_MS,
     people: float = 1.0,
     vehicles: float = 1.0,
-    split: Split = even,
-) -> Pipeline:
+) -> SimulatedApp:
     """DNN-Recog (primitives paper, Figure 10): MobileNet, then VGG-Face and ResNet-Car.
 
     ``people`` and ``vehicles`` are how many a picture holds on average; the paper says neither.
     """
-    stages = (
-        PipelineStage(mobilenet, mobilenet),
-        PipelineStage(face, face, (mobilenet,), people),
-        PipelineStage(car, car, (mobilenet,), vehicles),
-    )
-    return Pipeline(stages, slo_ms, split)
+    stages = {
+        "mobilenet": Stage(mobilenet),
+        "face": Stage(face, ("mobilenet",), people),
+        "car": Stage(car, ("mobilenet",), vehicles),
+    }
+    return SimulatedApp(staged("recog", stages), slo_ms)

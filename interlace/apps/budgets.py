@@ -6,14 +6,24 @@ the SLO. A split minimises the sum of the steps' costs, each a function of its b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from math import ceil
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from interlace.apps.graph import App
+from interlace.core.profile import Profile
+from interlace.perf.latency import surface
+
 #: The most points of a front of time and cost.
 FRONT: Final = 2_000
+#: A split may cost so many times the least if it is shorter.
+CLOSE: Final = 1.005
+#: Parts of the SLO in Nexus' split.
+SEGMENTS: Final = 100
 Row = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -37,6 +47,12 @@ class StepCost:
     @property
     def least_ms(self) -> float:
         return min(self.times_ms)
+
+
+def row_latencies_ms(profile: Profile, max_batch: int) -> list[float]:
+    """The latencies of batches of 1, 2, ... rows on a whole accelerator."""
+    known = surface(profile)
+    return [known.latency_ms(rows, 100) for rows in range(1, max_batch + 1)]
 
 
 def step_cost(latencies_ms: Sequence[float], rows_per_s: float) -> StepCost:
@@ -73,13 +89,18 @@ def exact(
     the series and parallel parts of the graph, each with its Pareto front of time and cost. A part
     that is neither is cut between the steps without a predecessor and the others, which can only
     tighten it. Fronts of more than ``FRONT`` points are thinned, times rounded up.
+
+    Of splits that cost up to ``CLOSE`` times the least, the shortest is taken. What it leaves of
+    the SLO is divided equally, since short steps wait for long ones.
     """
     whole = _solve(frozenset(range(len(costs))), _ancestors(readers), costs, slo_ms)
     if not len(whole.times_ms):
         return None
-    times_ms = whole.divide(len(whole.times_ms) - 1)
-    stretch = slo_ms / _longest(readers, [times_ms[place] for place in range(len(costs))])
-    return [times_ms[place] * stretch for place in range(len(costs))]
+    enough = int(np.argmax(whole.costs <= CLOSE * whole.costs[-1]))
+    divided = whole.divide(enough)
+    times_ms = [divided[place] for place in range(len(costs))]
+    left_ms = by_work(readers, [1.0] * len(costs), slo_ms - _longest(readers, times_ms))
+    return by_work(readers, [a + b for a, b in zip(times_ms, left_ms, strict=True)], slo_ms)
 
 
 def _ancestors(readers: Sequence[Sequence[int]]) -> list[frozenset[int]]:
@@ -198,13 +219,30 @@ def by_work(readers: Sequence[Sequence[int]], work: Sequence[float], slo_ms: flo
     ]
 
 
-def greedy(
+def segmented(
     readers: Sequence[Sequence[int]], costs: Sequence[StepCost], slo_ms: float
 ) -> list[float] | None:
-    """From the shortest times, lengthen the step that saves most per ms while the SLO holds.
+    """Exact over times that are whole segments of the SLO, as Nexus' dynamic programming (6.2)."""
+    segment_ms = slo_ms / SEGMENTS
+    rounded = [
+        StepCost(
+            tuple(ceil(time_ms / segment_ms) * segment_ms for time_ms in one.times_ms), one.costs
+        )
+        for one in costs
+    ]
+    return exact(readers, rounded, slo_ms)
 
-    The rule of Harpagon's latency-cost efficiency and of InferLine's planner, without their
-    hardware choice.
+
+def greedy(
+    readers: Sequence[Sequence[int]],
+    costs: Sequence[StepCost],
+    slo_ms: float,
+    per_ms: bool = True,
+) -> list[float] | None:
+    """From the shortest times, lengthen the step that saves most while the SLO holds.
+
+    It saves most ``per_ms`` by the latency-cost efficiency of Harpagon (arXiv 2412.06161), or most
+    in all by the planner of InferLine (section 4.3), each without their choice of hardware.
     """
     budgets = [cost.least_ms for cost in costs]
     if _longest(readers, budgets) > slo_ms:
@@ -216,7 +254,7 @@ def greedy(
             for time_ms, value in zip(cost.times_ms, cost.costs, strict=True):
                 if time_ms <= budgets[place] or value >= now:
                     continue
-                gain = (now - value) / (time_ms - budgets[place])
+                gain = (now - value) / (time_ms - budgets[place] if per_ms else 1.0)
                 tried = [*budgets[:place], time_ms, *budgets[place + 1 :]]
                 if gain > best and _longest(readers, tried) <= slo_ms:
                     best, choice = gain, tried
@@ -231,3 +269,66 @@ def _longest(readers: Sequence[Sequence[int]], times_ms: Sequence[float]) -> flo
         for reader in behind:
             ends[reader] = max(ends[reader], ends[place] + times_ms[reader])
     return max(ends)
+
+
+#: Budgets in ms from the readers of each step, the steps' costs and the SLO; ``None`` for none.
+Split = Callable[[Sequence[Sequence[int]], Sequence[StepCost], float], list[float] | None]
+SPLITS: Final[Mapping[str, Split]] = {
+    "exact": exact,
+    "equal": lambda readers, costs, slo_ms: by_work(readers, [1.0] * len(costs), slo_ms),
+    "work": lambda readers, costs, slo_ms: by_work(readers, [c.least_ms for c in costs], slo_ms),
+    "nexus": segmented,
+    "inferline": partial(greedy, per_ms=False),
+    "harpagon": greedy,
+}
+
+
+class StageBudget(NamedTuple):
+    """What a stage is planned for: rows within ``budget_ms``, at a cost in accelerators.
+
+    ``bound`` is its cost if it had all of the SLO; ``cost`` is infinite if no batch is in time.
+    """
+
+    stage: str
+    model: str
+    rows_per_s: float
+    budget_ms: float
+    cost: float
+    bound: float
+
+
+def stage_budgets(
+    app: App,
+    latencies_ms: Mapping[str, Sequence[float]],
+    rate_rps: float,
+    slo_ms: float,
+    split: str = "exact",
+    prices: Mapping[str, float] | None = None,
+) -> list[StageBudget]:
+    """Divide an app's SLO among its stages by a rule of ``SPLITS``.
+
+    ``latencies_ms`` are those of batches of 1, 2, ... rows on a whole accelerator, by model.
+    ``prices`` are factors on the costs of models; 1 if not named. If the rule finds no split, the
+    SLO is divided in proportion to the latencies of one row.
+    """
+    steps = app.steps
+    plain = [step_cost(latencies_ms[one.model], rate_rps * one.rows) for one in steps]
+    factors = [(prices or {}).get(one.model, 1.0) for one in steps]
+    priced = [
+        StepCost(one.times_ms, tuple(cost * factor for cost in one.costs))
+        for one, factor in zip(plain, factors, strict=True)
+    ]
+    budgets = SPLITS[split](app.readers, priced, slo_ms)
+    if budgets is None:
+        budgets = by_work(app.readers, [latencies_ms[one.model][0] for one in steps], slo_ms)
+    return [
+        StageBudget(
+            step.name,
+            step.model,
+            rate_rps * step.rows,
+            budget_ms,
+            cost.at(budget_ms * (1 + 1e-9)),
+            cost.at(slo_ms),
+        )
+        for step, budget_ms, cost in zip(steps, budgets, plain, strict=True)
+    ]

@@ -66,6 +66,53 @@ class App:
         return frozenset(steps)
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step as scenarios have it, without tensors: a model that runs after other stages.
+
+    ``rows`` are those of a request on average. With several stages before it, it runs one row.
+    """
+
+    model: str
+    after: tuple[str, ...] = ()
+    rows: float = 1.0
+
+
+def staged(name: str, stages: Mapping[str, Stage]) -> App:
+    """The app of these stages, by name.
+
+    A tensor ``A>B`` goes from A to B, ``>B`` comes with the request, and ``A`` is an output, if no
+    stage follows A. The version of a step tells its app and stage.
+
+    Raises:
+        ValueError: no stage, a cycle, or a stage after one that is not there.
+    """
+    for stage, own in stages.items():
+        for other in own.after:
+            if other not in stages:
+                raise ValueError(f"stage '{stage}' is after '{other}'; known: {', '.join(stages)}")
+    if not stages:
+        raise ValueError("an app has at least one stage")
+    try:
+        order = list(TopologicalSorter({n: one.after for n, one in stages.items()}).static_order())
+    except CycleError as error:
+        raise ValueError(f"the stages go in a circle: {' -> '.join(error.args[1])}") from error
+    behind = {stage: [n for n in order if stage in stages[n].after] for stage in order}
+    steps = tuple(
+        Step(
+            stage,
+            stages[stage].model,
+            f"{name}/{stage}",
+            {one: f"{one}>{stage}" for one in stages[stage].after or ("",)},
+            {one: f"{stage}>{one}" for one in behind[stage]} or {stage: stage},
+            stages[stage].rows,
+        )
+        for stage in order
+    )
+    readers = tuple(tuple(order.index(one) for one in behind[stage]) for stage in order)
+    return App(name, steps, tuple(range(len(order))), readers)
+
+
 @dataclass(slots=True)
 class StepTimes:
     """Averages over the latest requests of one step, in ms: in the queue, and after it."""

@@ -85,7 +85,9 @@ class TensorMemory:
             at += size
         return parts
 
-    def join(self, parts: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ArenaBlocks]:
+    def join(
+        self, parts: Sequence[Sequence[Tensor]]
+    ) -> tuple[tuple[Tensor, ...], ArenaBlocks | None]:
         """The outputs of requests one after the other, copied; the blocks to free afterwards.
 
         Raises:

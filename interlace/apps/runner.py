@@ -353,7 +353,7 @@ class _AppRequest:
         given = app.steps[place].outputs
         users = sum(reader in self.waiting for reader in app.readers[place])
         users += bool(set(self._outputs()).intersection(given.values()))
-        outputs, blocks, kept = replies[0].outputs, None, replies[0]
+        outputs, blocks, kept = replies[0].outputs, None, replies
         if len(replies) > 1 or not users:
             try:
                 if users:
@@ -364,8 +364,9 @@ class _AppRequest:
                     self.owner.delivered(reply)
             if not users:
                 return sources
+            kept = []
         shared = [one for one in sources if overlap(outputs, one.outputs)]
-        held = Held(outputs, None if blocks is not None else kept, blocks, users, shared)
+        held = Held(outputs, kept[0] if kept else None, blocks, users, shared)
         self.held.append(held)
         self.owner.held_bytes += held.nbytes
         for tensor in outputs:

@@ -34,10 +34,12 @@ def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
     return chosen
 
 
-def drafts(root: Path, found: Sequence[ModelFolder], failures: list[str]) -> Iterator[Draft]:
+def drafts(
+    root: Path, found: Sequence[ModelFolder], failures: list[str], ensembles: bool = False
+) -> Iterator[Draft]:
     """What the files say of every version; what is broken goes to ``failures``, in words.
 
-    Ensembles are left out: their members are models of the repository, too.
+    Either of models, or of ``ensembles``, whose members are models of the repository, too.
     """
     digests = Digests()
     for one in found:
@@ -49,7 +51,7 @@ def drafts(root: Path, found: Sequence[ModelFolder], failures: list[str]) -> Ite
             except RepositoryError as error:
                 failures.append(f"{one.name}: {error}")
                 continue
-            if draft.format is not Format.ENSEMBLE:
+            if (draft.format is Format.ENSEMBLE) == ensembles:
                 yield draft
 
 

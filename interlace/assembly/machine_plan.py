@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from interlace.apps.graph import App, read_ensemble
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles, drafts, find_models
+from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError, UserError
 from interlace.perf.cold_start import as_allowed
+from interlace.planning.app_demand import AppLoad
 from interlace.planning.scenario import Scenario
 from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore, SignatureStore
+from interlace.repository.draft import Draft
 from interlace.repository.folder import ModelFolder
 
 
@@ -62,6 +66,14 @@ def machine_scenario(
         )
         for name, one in known.items()
     )
+    apps = {
+        draft.name: AppLoad(
+            app,
+            rates_rps.get(draft.name, draft.terms.rate_rps or 0.0),
+            slos_ms.get(draft.name, draft.terms.slo_ms),
+        )
+        for draft, app in _apps(models, folders, known, left_out)
+    }
     return Scenario(
         demand,
         gpu,
@@ -70,7 +82,24 @@ def machine_scenario(
         price_per_hour=(prices_per_hour or {}).get(gpu.kind),
         as_given=True,
         left_out=tuple(left_out),
-    )
+    ).with_apps(apps)
+
+
+def _apps(
+    models: Path, folders: Sequence[ModelFolder], known: Container[str], left_out: list[str]
+) -> Iterator[tuple[Draft, App]]:
+    """The apps all of whose members are known."""
+    for draft in drafts(models, folders, [], ensembles=True):
+        try:
+            app = read_ensemble(draft)
+        except RepositoryError as error:
+            left_out.append(f"{draft.name}: {error}")
+            continue
+        missing = [model for model in app.members if model not in known]
+        if missing:
+            left_out.append(f"{draft.name}: '{missing[0]}' cannot be planned for as its stage")
+        else:
+            yield draft, app
 
 
 class _ProfiledModel(NamedTuple):

@@ -26,6 +26,8 @@ def show(out: Console, found: CapacityPlan) -> None:
     if found.plan.partitions:
         out.print(_partitions(found))
         out.print(_models(found))
+    if found.scenario.stages:
+        out.print(_stages(found))
     for sentence in found.sentences():
         out.print(sentence, soft_wrap=True)
 
@@ -86,11 +88,30 @@ def _models(found: CapacityPlan) -> Table:
         made.add_row(
             one.model,
             f"{one.rows_per_s:.1f}",
-            f"{one.slo_ms:g}",
+            f"{round(one.slo_ms, 1):g}",
             "-" if tried is None else tried.p99_text(one.slo_ms),
             "-" if tried is None else _in_slo(tried),
             f"{100 * prices[one.model]:.3f}" if one.model in prices else "-",
         )
+    return made
+
+
+def _stages(found: CapacityPlan) -> Table:
+    """Each stage of each app: its part of the SLO, its cost, and its cost with all of the SLO."""
+    figures = ("rows/s", "budget ms", "of ms", "cost GPUs", "bound GPUs")
+    made = table(("app", "stage", "model"), figures)
+    for app, stages in found.scenario.stages.items():
+        for place, one in enumerate(stages):
+            made.add_row(
+                "" if place else app,
+                one.stage,
+                one.model,
+                f"{one.rows_per_s:.1f}",
+                f"{one.budget_ms:.1f}",
+                "" if place else f"{found.scenario.apps[app].slo_ms:g}",
+                f"{one.cost:.3f}" if isfinite(one.cost) else "-",
+                f"{one.bound:.3f}" if isfinite(one.bound) else "-",
+            )
     return made
 
 

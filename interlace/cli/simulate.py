@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from interlace.cli.options import Json, SystemName, check_output, positive
 from interlace.cli.progress import ProgressBar
@@ -239,8 +240,25 @@ def show(out: Console, trial: SimulationResult) -> None:
         out.print(
             f"the {len(shown)} of {len(found.models)} models that fared worst; --json has all"
         )
+    if found.apps:
+        out.print(_apps(found))
     for sentence in sentences(trial):
         out.print(sentence, soft_wrap=True)
+
+
+def _apps(found: Report) -> Table:
+    """Whole requests of apps; the tables of models count their stages."""
+    made = table(("app",), ("requests", "in time/s", "in SLO %", "p50 ms", "p99 ms"))
+    for name, one in found.apps.items():
+        made.add_row(
+            name,
+            str(one.requests),
+            f"{one.goodput_rps:.1f}",
+            f"{100 * one.attainment:.2f}",
+            f"{one.p50_ms:.1f}",
+            f"{one.p99_ms:.1f}",
+        )
+    return made
 
 
 def sentences(trial: SimulationResult) -> list[str]:

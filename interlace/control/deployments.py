@@ -153,7 +153,5 @@ def demand_of(model: Model) -> Demand:
 
 
 def _deployment(one: PreparedModel) -> Deployment:
-    terms, demand = one.model.terms, demand_of(one.model)
-    if one.slo_ms < demand.slo_ms:
-        demand = replace(demand, slo_ms=one.slo_ms)
+    terms, demand = one.model.terms, one.asked or demand_of(one.model)
     return Deployment(demand, one.profile, terms.queue_limit, terms.resident, 1000.0 * terms.keep_s)

@@ -5,22 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
-from interlace.apps.budgets import by_work, exact, step_cost
+from interlace.apps.budgets import row_latencies_ms, stage_budgets
 from interlace.apps.graph import App, check_members, read_ensemble
 from interlace.apps.runner import AppRuntime
+from interlace.control.deployments import demand_of
 from interlace.control.model_preparer import PreparedModel
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.perf.latency import surface
+from interlace.core.plan import Demand
 from interlace.repository.config_json import config_json
 from interlace.repository.draft import Draft
 from interlace.server.model_table import ModelTable, ServedModel
 
 _log = logging.getLogger(__name__)
-_WHOLE: Final = 100
 
 
 class Ensembles:
@@ -115,16 +114,16 @@ class Ensembles:
         return served.model
 
 
-def member_slos_ms(
+def member_demands(
     drafts: Sequence[Draft], members: Mapping[str, PreparedModel]
-) -> dict[str, float]:
-    """The time that the tightest ensemble leaves to each member, by deployment key.
+) -> dict[str, Demand]:
+    """What members are planned for, with the requests of ensembles, by deployment key.
 
     An SLO is divided so that the members cost the least of a whole accelerator, at the ensemble's
-    expected rate. If no split is feasible, it is divided in proportion to the latencies of one row.
-    Plans are made for these times; at run time a step has what is left. ``members`` are by name.
+    expected rate (``stage_budgets``). A member has the time that the tightest ensemble leaves it.
+    At run time a step has what is left. ``members`` are by name.
     """
-    found: dict[str, float] = {}
+    found: dict[str, Demand] = {}
     for draft in drafts:
         try:
             app = read_ensemble(draft)
@@ -132,20 +131,18 @@ def member_slos_ms(
             continue
         if not all(step.model in members for step in app.steps):
             continue
-        steps = [members[step.model] for step in app.steps]
-        slo_ms, rate_rps = draft.terms.slo_ms, draft.terms.rate_rps or 0.0
-        latencies_ms = []
-        for one in steps:
-            known, sizes = surface(one.profile), range(1, one.model.signature.max_batch + 1)
-            latencies_ms.append([known.latency_ms(rows, _WHOLE) for rows in sizes])
-        costs = [
-            step_cost(one, rate_rps * step.rows)
-            for one, step in zip(latencies_ms, app.steps, strict=True)
-        ]
-        budgets = exact(app.readers, costs, slo_ms)
-        if budgets is None:
-            budgets = by_work(app.readers, [one[0] for one in latencies_ms], slo_ms)
-        for one, budget_ms in zip(steps, budgets, strict=True):
-            key = one.model.key
-            found[key] = min(found.get(key, budget_ms), budget_ms)
+        used = {step.model: members[step.model] for step in app.steps}
+        latencies_ms = {
+            name: row_latencies_ms(one.profile, one.model.signature.max_batch)
+            for name, one in used.items()
+        }
+        rate_rps = draft.terms.rate_rps or 0.0
+        for stage in stage_budgets(app, latencies_ms, rate_rps, draft.terms.slo_ms):
+            model = used[stage.model].model
+            known = found.get(model.key, demand_of(model))
+            found[model.key] = replace(
+                known,
+                rows_per_s=known.rows_per_s + stage.rows_per_s,
+                slo_ms=min(known.slo_ms, stage.budget_ms),
+            )
     return found

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,6 +14,7 @@ from interlace.control.storage import StorageReader
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.loading import link_of
 from interlace.core.model import Description, Format, Model, TrustedModels
+from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
@@ -62,7 +62,7 @@ class PreparedModel:
     model: Model
     profile: Profile
     config: Mapping[str, object]
-    slo_ms: float = inf  #: to plan for, where an ensemble leaves it less time than its own SLO
+    asked: Demand | None = None  #: to plan for, where ensembles ask it, too
 
 
 class ModelPreparer:

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from interlace.control.deployments import Deployments
-from interlace.control.ensembles import Ensembles, member_slos_ms
+from interlace.control.ensembles import Ensembles, member_demands
 from interlace.control.model_preparer import (
     ModelPreparer,
     PreparedModel,
@@ -215,8 +215,8 @@ class Startup:
 
     async def _bring_up(self, opened: list[_Opened], filled: FillResult) -> list[Model]:
         ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
-        slos_ms = member_slos_ms(self._joined, {one.model.name: one for one in ready})
-        ready = [replace(one, slo_ms=slos_ms.get(one.model.key, inf)) for one in ready]
+        asked = member_demands(self._joined, {one.model.name: one for one in ready})
+        ready = [replace(one, asked=asked.get(one.model.key)) for one in ready]
         failures: Mapping[str, str] = {}
         if ready:
             async with telling(_log, lambda: f"loading {counted(len(ready), 'model')} as planned"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from interlace.apps.budgets import StageBudget
 from interlace.core.hardware import Fleet
 from interlace.core.html_table import html_table
 from interlace.core.json_text import json_text
@@ -185,6 +186,10 @@ class CapacityPlan:
             "moves": None if self.moved is None else self.moved._asdict(),
             "partitions": self.plan.partitions,
             "models": {one.model: self._model(one.model) for one in self.scenario.demand},
+            "apps": {
+                app: {one.stage: _stage(one) for one in stages}
+                for app, stages in self.scenario.stages.items()
+            },
             "unserved_rows_per_s": {
                 k: _finite(v) for k, v in self.plan.unserved_rows_per_s.items()
             },
@@ -308,6 +313,10 @@ def plan(
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _stage(one: StageBudget) -> dict[str, object]:
+    return one._asdict() | {"cost": _finite(one.cost), "bound": _finite(one.bound)}
 
 
 def _finite(value: float) -> float | None:

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,10 +20,12 @@ from interlace.core.tables import TableError, did_you_mean, parse_bytes, read_ta
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import NO_INTERFERENCE, ConstantFactor, Interference, busy_profiles
 from interlace.perf.latency import doubts
+from interlace.planning.app_demand import AppLoad, Budgets, app_demand
 from interlace.planning.scenario_file import (
     GpuTable,
     ScenarioModel,
     ScenarioTable,
+    app_loads,
     copy_names,
     of_copies,
     parted_workloads,
@@ -66,6 +69,9 @@ class Scenario:
     notes: tuple[str, ...] = ()  #: what is assumed of the figures
     as_given: bool = False
     left_out: tuple[str, ...] = ()  #: models that cannot be planned for, and why
+    apps: Mapping[str, AppLoad] = field(default_factory=dict)  #: whose stages are in ``demand``
+    direct: tuple[Demand, ...] = ()  #: ``demand`` without apps, where there are some
+    stages: Budgets = field(default_factory=dict)  #: of each app
     busy_profiles: Mapping[str, Profile] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,10 +87,24 @@ class Scenario:
         Raises:
             InputError: a model is not in it.
         """
-        names = {one.model for one in self.demand}
+        direct = self.direct if self.apps else self.demand
+        names = {one.model for one in direct if one.slo_ms < inf}.union(self.apps)
         for name in (*rates_rps, *slos_ms):
             if name not in names:
                 raise InputError(f"the scenario has no model '{name}'{did_you_mean(name, names)}")
+        if self.apps:
+            apps = {
+                name: replace(
+                    one,
+                    rate_rps=rates_rps.get(name, one.rate_rps),
+                    slo_ms=slos_ms.get(name, one.slo_ms),
+                )
+                for name, one in self.apps.items()
+            }
+            rates_rps = {name: rate for name, rate in rates_rps.items() if name not in apps}
+            slos_ms = {name: slo for name, slo in slos_ms.items() if name not in apps}
+            plain = replace(self, demand=direct, apps={})
+            return plain.asked(rates_rps, slos_ms).with_apps(apps)
         demand = tuple(
             replace(
                 one,
@@ -96,6 +116,17 @@ class Scenario:
             for one in self.demand
         )
         return replace(self, demand=demand)
+
+    def with_apps(self, apps: Mapping[str, AppLoad]) -> Scenario:
+        """The scenario with requests of apps besides those of its models."""
+        if not apps:
+            return self
+        known = {one.model for one in self.demand}
+        members = dict.fromkeys(model for one in apps.values() for model in one.app.members)
+        called = (Demand(model, 0.0, inf) for model in members if model not in known)
+        direct = (*self.demand, *called)
+        demand, stages = app_demand(direct, apps, self.gpu, self.busy_profiles)
+        return replace(self, demand=demand, apps=apps, direct=direct, stages=stages)
 
 
 def read_scenario(
@@ -123,6 +154,9 @@ def read_scenario(
     kind = _with_memory(path, table, kind, memory, host_memory)
     names = copy_names(path, table.models)
     profiles, unnamed = _profiles(path, table.profiles, kind.kind, names)
+    if not table.models and not table.apps:
+        raise InputError(f"{path}: models is missing; expected tables such as [models.resnet50]")
+    apps = app_loads(path, table.apps, {one for each in names.values() for one in each}, profiles)
     return Scenario(
         tuple(
             _demand(name, one, part)
@@ -140,10 +174,11 @@ def read_scenario(
             for model, one in table.models.items()
             if one.workload is not None
             for name, workload in parted_workloads(names[model], one.workload)
-        },
+        }
+        | {name: one.workload for name, one in table.apps.items() if one.workload is not None},
         path.parent,
         _notes(unnamed if kind.kind != own_kind else (), kind.kind, profiles),
-    )
+    ).with_apps(apps)
 
 
 def _notes(unnamed: Iterable[str], kind: str, profiles: Profiles) -> tuple[str, ...]:

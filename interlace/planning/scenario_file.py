@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from interlace.core.profile import Profile
+from interlace.apps.graph import Stage, staged
+from interlace.core.profile import Profile, Profiles
+from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
+from interlace.planning.app_demand import AppLoad
 
 #: Above every rate, time and size that is meant seriously.
 _MOST = 1e12
@@ -26,7 +29,6 @@ _FileName = Annotated[
     str, Meta(pattern=r"^[^\x00-\x1f]+$", description='a file name such as "profiles.csv"')
 ]
 _FILES = Meta(min_length=1, description='file names such as ["profiles.csv"]')
-_MODELS = Meta(min_length=1, description="tables such as [models.resnet50]")
 
 
 class GpuTable(Struct, forbid_unknown_fields=True, frozen=True):
@@ -69,11 +71,75 @@ class ScenarioModel(Struct, forbid_unknown_fields=True, frozen=True):
     workload: dict[str, object] | None = None
 
 
+class ScenarioStage(Struct, forbid_unknown_fields=True, frozen=True):
+    """Table ``[apps.NAME.stages.STAGE]``: one model of an app.
+
+    Keys:
+        model: its name.
+        after: stages that it waits for; none for the first.
+        rows: rows of a request on average. A stage after several runs one row.
+    """
+
+    model: str
+    after: list[str] = []
+    rows: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+
+
+class ScenarioAppTable(Struct, forbid_unknown_fields=True, frozen=True):
+    """Table ``[apps.NAME]``: requests that need several models, within one SLO.
+
+    Keys:
+        rate_rps: requests per second.
+        slo_ms: SLO, from arrival to the last stage's answer.
+        stages: the models.
+        split: rule that divides the SLO for planning.
+        cv: coefficient of variation of the gaps between arrivals; 1 is Poisson.
+        workload: arrivals to simulate instead of rate_rps and cv.
+    """
+
+    rate_rps: Annotated[float, Meta(ge=0, le=_MOST)]
+    slo_ms: Annotated[float, Meta(ge=1e-3, le=_MOST)]
+    stages: dict[str, ScenarioStage]
+    split: Literal["exact", "equal", "work", "nexus", "inferline", "harpagon"] = "exact"
+    cv: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    workload: dict[str, object] | None = None
+
+
+def app_loads(
+    path: Path, tables: Mapping[str, ScenarioAppTable], models: Collection[str], known: Profiles
+) -> dict[str, AppLoad]:
+    """The apps of a scenario.
+
+    Raises:
+        InputError: an app has a model's name or a wrong graph, or a model has no profile.
+    """
+    found = {}
+    for name, one in tables.items():
+        where = f"{path}: apps.{name}"
+        if name in models:
+            raise InputError(f"{where}: there is a model of that name; expected another name")
+        for stage, own in one.stages.items():
+            if own.model not in known:
+                hint = did_you_mean(own.model, known)
+                raise InputError(
+                    f"{where}.stages.{stage}.model: '{own.model}' has no profile{hint}; "
+                    f"known: {', '.join(known)}"
+                )
+        stages = {n: Stage(o.model, tuple(o.after), o.rows) for n, o in one.stages.items()}
+        try:
+            app = staged(name, stages)
+        except ValueError as error:
+            raise InputError(f"{where}.stages: {error}") from None
+        found[name] = AppLoad(app, one.rate_rps, one.slo_ms, one.split, one.cv)
+    return found
+
+
 class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
     """The keys of a scenario file outside of tables.
 
     Keys:
-        models: the models.
+        models: the models. Those that only apps call need no table.
+        apps: apps of several models.
         gpu: kind of accelerator, by name or as a table.
         gpus: most accelerators that a plan may use.
         memory: memory of each accelerator for swapped weights, such as "16GB".
@@ -85,7 +151,8 @@ class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
         truth: files with profiles that the simulated accelerators follow instead.
     """
 
-    models: Annotated[dict[str, ScenarioModel], _MODELS]
+    models: dict[str, ScenarioModel] = {}
+    apps: dict[str, ScenarioAppTable] = {}
     gpu: str | GpuTable | None = None
     gpus: _Count = 64
     memory: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from interlace.core.gpu_kinds import uniform_fleet
@@ -25,6 +26,7 @@ from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
 from interlace.runtime.log import LogHeader, LogWriter
+from interlace.sim.apps import SimulatedApp
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.observers import ColdRequests
 from interlace.sim.record import RunRecord
@@ -200,18 +202,20 @@ def trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
 
 
 def workloads(scenario: Scenario) -> dict[str, Workload]:
-    """The arrivals that the scenario's tables describe, by model.
+    """The arrivals that the scenario's tables describe, by model or app.
 
     Raises:
         InputError: a table is not what it should be, or its file cannot be read or is no trace.
     """
     made: dict[str, Workload] = {}
     traces = TraceFiles(scenario.folder)
-    for one in scenario.demand:
-        table = scenario.workloads.get(one.model, {})
-        rate_rps, where = as_rate_rps(one.rows_per_s), f"models.{one.model}.workload"
+    called = [one for one in scenario.direct or scenario.demand if one.slo_ms < inf]
+    asked = [("models", one.model, as_rate_rps(one.rows_per_s), one.cv) for one in called]
+    asked += [("apps", name, one.rate_rps, one.cv) for name, one in scenario.apps.items()]
+    for kind, name, rate_rps, cv in asked:
+        table, where = scenario.workloads.get(name, {}), f"{kind}.{name}.workload"
         try:
-            made[one.model] = workload(table, one.model, rate_rps, one.cv, traces, where)
+            made[name] = workload(table, name, rate_rps, cv, traces, where)
         except TableError as error:
             raise InputError(str(error)) from None
         except TraceError as error:
@@ -270,6 +274,7 @@ def _run(
         arrivals=arrivals,
         plan=plan,
         device=device_factory(physics),
+        apps={name: SimulatedApp(one.app, one.slo_ms) for name, one in scenario.apps.items()},
     )
     cold = ColdRequests(cold_curves(truth, fleet, system), simulation.warm_ms)
     observers = [cold] if scenario.gpu.weights_bytes else []

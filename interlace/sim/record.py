@@ -14,9 +14,8 @@ from interlace.core.request import Outcome
 class AppServed(NamedTuple):
     """One request of an app, from its arrival to its last answer. Times in ms.
 
-    Its outcome is OK if all stages were answered and the last one in time. It is LATE if only the
-    last one was late, and EXPIRED if stages were not begun for lack of time. Else it is the outcome
-    of the first request that failed. ``requests`` are those of all its stages.
+    Its outcome is OK or LATE if all stages were answered, EXPIRED if one was not begun for lack of
+    time. Else it is the outcome of the stage that failed. ``rows`` are those of all its stages.
     """
 
     app: str
@@ -24,7 +23,7 @@ class AppServed(NamedTuple):
     deadline_ms: float
     answered_ms: float
     outcome: Outcome
-    requests: int
+    rows: int
 
 
 class ServedRequest(Struct, frozen=True, array_like=True, gc=False):

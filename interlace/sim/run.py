@@ -21,7 +21,7 @@ from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
-from interlace.sim.pipeline import PipelineRunner
+from interlace.sim.apps import SimulatedApps
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import AppServed, RunRecord
 from interlace.sim.recorder import Recorder
@@ -123,12 +123,13 @@ class _Source:
         self._which: list[int] = arrivals.which.tolist()
         self._models = arrivals.models
         slos = {one.model: one.slo_ms for one in scenario.demand}
-        self._is_app = [name in scenario.pipelines for name in arrivals.models]
+        self._is_app = [name in scenario.apps for name in arrivals.models]
         self._slos_ms = [
             0.0 if is_app else slos[name]
             for name, is_app in zip(arrivals.models, self._is_app, strict=True)
         ]
-        self.apps = PipelineRunner(runtime, scenario.pipelines)
+        max_batch = {one.model: one.max_batch for one in scenario.demand}
+        self.apps = SimulatedApps(runtime, scenario.apps, max_batch)
         self._next = 0
         self._send_next: Callable[[], None] = self._send  # bound once
         self._on_reply: Callable[[Reply], None] = runtime.delivered

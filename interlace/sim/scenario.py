@@ -12,8 +12,8 @@ from interlace.device.base import Device
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.running_batches import Timer
 from interlace.policy.base import System
+from interlace.sim.apps import SimulatedApp
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.pipeline import Pipeline
 from interlace.sim.provider import Reserve
 
 #: Makes the device that stands for an accelerator, from its true profiles.
@@ -48,12 +48,12 @@ class Simulation:
     #: accelerators that can be had; none where the fleet stays as it is
     reserve: Reserve | None = None
     #: apps by name; ``arrivals`` of these names begin one, those of models are plain requests
-    pipelines: Mapping[str, Pipeline] = field(default_factory=dict)
+    apps: Mapping[str, SimulatedApp] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = {one.model for one in self.demand}
-        for name, app in self.pipelines.items():
+        for name, app in self.apps.items():
             if name in known:
                 raise ValueError(f"'{name}' is both an app and a model")
-            if missing := sorted({stage.model for stage in app.stages} - known):
+            if missing := sorted({*app.app.members} - known):
                 raise ValueError(f"app '{name}' has a stage of '{missing[0]}', which has no demand")

@@ -35,14 +35,16 @@ def graph(*steps: str, head: str = HEAD) -> App:
     return read_ensemble(draft(*steps, head=head))
 
 
-def draft(*steps: str, head: str = HEAD, slo_ms: float = 100.0) -> Any:
+def draft(
+    *steps: str, head: str = HEAD, slo_ms: float = 100.0, rate_rps: float | None = None
+) -> Any:
     """What is read of an ensemble's folder."""
     config = ensemble(*steps, head=head)
     signature = declared_signature(config, config.values.get("max_batch_size", 0))
     return SimpleNamespace(
         name="app",
         config=config,
-        terms=SimpleNamespace(slo_ms=slo_ms, rate_rps=None),
+        terms=SimpleNamespace(slo_ms=slo_ms, rate_rps=rate_rps),
         provisional=lambda: SimpleNamespace(signature=signature),
     )
 

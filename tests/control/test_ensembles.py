@@ -2,7 +2,7 @@
 
 import pytest
 
-from interlace.control.ensembles import member_slos_ms
+from interlace.control.ensembles import member_demands
 from interlace.control.model_preparer import PreparedModel
 from interlace.testing.worlds import line_profile
 from tests.apps.test_graph import FIRST, SECOND, draft, model
@@ -23,8 +23,8 @@ def test_members_are_planned_for_what_the_tightest_ensemble_leaves_them() -> Non
         draft(FIRST, SECOND, slo_ms=100.0),
         draft(FIRST, slo_ms=1.0),
     ]
-    found = member_slos_ms(drafts, members)
-    first, second = (found[one.model.key] for one in members.values())
+    found = member_demands(drafts, members)
+    first, second = (found[one.model.key].slo_ms for one in members.values())
     assert first + second <= 100.0 + 1e-6
     assert first >= 0.6 * 6.0 and second >= 0.6 * 31.0
     assert second > first
@@ -32,9 +32,15 @@ def test_members_are_planned_for_what_the_tightest_ensemble_leaves_them() -> Non
 
 def test_an_slo_that_no_split_keeps_is_divided_by_work() -> None:
     members = prepared({"first": 0.0, "second": 0.0}, {"first": 10.0, "second": 30.0})
-    found = member_slos_ms([draft(FIRST, SECOND, slo_ms=4.0)], members)
-    assert list(found.values()) == pytest.approx([1.0, 3.0])
+    found = member_demands([draft(FIRST, SECOND, slo_ms=4.0)], members)
+    assert [one.slo_ms for one in found.values()] == pytest.approx([1.0, 3.0])
 
 
 def test_members_without_a_profile_are_planned_for_their_own_slo() -> None:
-    assert member_slos_ms([draft(FIRST, SECOND, slo_ms=400.0)], {}) == {}
+    assert member_demands([draft(FIRST, SECOND, slo_ms=400.0)], {}) == {}
+
+
+def test_the_rates_of_ensembles_add_up() -> None:
+    members = prepared({"first": 5.0, "second": 5.0}, {"first": 1.0, "second": 1.0})
+    drafts = [draft(FIRST, SECOND, slo_ms=400.0, rate_rps=rate) for rate in (3.0, 4.0)]
+    assert [one.rows_per_s for one in member_demands(drafts, members).values()] == [7.0, 7.0]

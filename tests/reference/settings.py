@@ -7,7 +7,13 @@ import msgspec
 from msgspec import structs
 
 from interlace.core.tables import _expected
-from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
+from interlace.planning.scenario_file import (
+    GpuTable,
+    ScenarioAppTable,
+    ScenarioModel,
+    ScenarioStage,
+    ScenarioTable,
+)
 from interlace.repository.app_table import AppStage, AppTable, AppTensor
 from interlace.repository.model_settings import (
     DEFAULT_MAX_BATCH,
@@ -75,6 +81,10 @@ def page() -> str:
             *_table(GpuTable),
             "\n### `[models.NAME]`\n",
             *_table(ScenarioModel),
+            "\n### `[apps.NAME]`\n",
+            *_table(ScenarioAppTable),
+            "\n### `[apps.NAME.stages.STAGE]`\n",
+            *_table(ScenarioStage),
             _WORKLOAD + "\n".join(_kinds()) + "\n",
             *_workload_keys(),
             "",

@@ -23,8 +23,8 @@ from interlace.perf.latency import Surface, surface
 from interlace.policy.catalog import resolve
 from interlace.policy.decision import Dispatch, Launch
 from interlace.policy.view import View
+from interlace.sim.apps import SimulatedApp
 from interlace.sim.arrivals import Workload, merge_arrivals
-from interlace.sim.pipeline import Pipeline
 from interlace.sim.record import AppServed, RunRecord, ServedRequest
 from interlace.sim.workload.traces import ReplayedTrace
 
@@ -70,7 +70,7 @@ class Timetable:
 def follow(
     table: Timetable,
     profiles: Mapping[str, Profile],
-    apps: Mapping[str, Pipeline],
+    apps: Mapping[str, SimulatedApp],
     each_round: Mapping[str, Sequence[int]],
     round_ms: float,
     rounds: int,
@@ -98,7 +98,7 @@ def follow(
         merge_arrivals(traffic, rounds * round_ms / 1000.0, seed=0),
         Plan(parts, overlapping=True),
         warm_ms=100 * table.cycle_ms,
-        pipelines=apps,
+        apps=apps,
     )
 
 
