@@ -52,7 +52,7 @@ class AppRuntime:
         self.memory = memory
         self.held_bytes = 0
         self._intermediate_bytes = intermediate_bytes
-        self._apps: dict[str, ServedApp] = {}
+        self.served: dict[str, ServedApp] = {}  #: by deployment key
         self._open: dict[int, _AppRequest] = {}  #: by request id, until its reply is delivered
 
     @property
@@ -63,16 +63,16 @@ class AppRuntime:
         return self.runtime.next_id()
 
     def count_refused(self, model: str, rows: int) -> None:
-        if model not in self._apps:
+        if model not in self.served:
             self.runtime.count_refused(model, rows)
 
     def add(self, app: App, model: Model) -> None:
         """Take requests of an app; ``model`` is what clients see of it."""
-        self._apps[model.key] = ServedApp(app, model)
+        self.served[model.key] = ServedApp(app, model)
 
     def remove(self, key: str) -> None:
         """Refuse further requests of an app; those that were accepted are still answered."""
-        self._apps.pop(key, None)
+        self.served.pop(key, None)
 
     def members(self, key: str) -> set[str]:
         """The models that requests of a deployment key go to: of a model, itself."""
@@ -84,7 +84,7 @@ class AppRuntime:
 
     def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
         """As ``Runtime.submit``, for requests of apps, too."""
-        served = self._apps.get(request.model)
+        served = self.served.get(request.model)
         if served is None:
             self.runtime.submit(request, answer, give_up)
         elif self.held_bytes > self._intermediate_bytes:

@@ -243,11 +243,11 @@ class LiveServer:
             choices.root, self.devices.describe, rig, store, choices.trusted, layers
         )
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
-        self.at_hand = AvailableModels(preparation, self.devices, self.registry)
+        ensembles = Ensembles(self.apps, self.table, self.registry)
+        self.at_hand = AvailableModels(preparation, self.devices, self.registry, ensembles)
         self.table.at_hand = self.at_hand.found
         self.table.why_missing = self.registry.why_missing
         allowed = ("all",) if choices.options.assigned else choices.options.allow_missing
-        ensembles = Ensembles(self.apps, self.table, self.registry)
         self.lifecycle = ModelLifecycle(
             preparation, deployments, self.devices, self.registry, ensembles, allowed
         )
@@ -270,6 +270,7 @@ class LiveServer:
             lambda: self.statuses.is_settled,
             self.assignments,
             self.wanted,
+            self.apps,
         )
 
     def _transports(self, choices: ServeSettings) -> None:

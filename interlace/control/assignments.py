@@ -13,6 +13,7 @@ from interlace.control.registry import VersionRegistry
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.messages import PlanChanged
+from interlace.core.model import Format
 from interlace.core.node import UNASSIGNED, Assignment, Revision
 from interlace.core.plan import possible
 from interlace.core.tables import did_you_mean
@@ -141,7 +142,9 @@ class Assignments:
         async with self._changing:
             if assignment is not self.newest:
                 return  # a newer one waits
-            serving = {one.name for one in self._registry.all() if one.model is not None}
+            models = (one.model for one in self._registry.all() if one.model is not None)
+            # Ensembles are not assigned: they follow their members.
+            serving = {one.name for one in models if one.format is not Format.ENSEMBLE}
             # Unloading begins before the new plan is asked for, so that queued requests are served.
             gone = sorted(serving - assignment.models.keys())
             leaving = [asyncio.ensure_future(self._lifecycle.unload(name)) for name in gone]

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from interlace.control.deployments import demand_of
+from interlace.control.ensembles import Ensembles
 from interlace.control.model_preparer import ModelPreparer, failure_text
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.node import NodeModel
 from interlace.device.base import Registers
 from interlace.profiling.progress import OnSweepStep
@@ -24,9 +25,14 @@ class AvailableModels:
     """The newest version of every model in the repository, opened and profiled once, not loaded."""
 
     def __init__(
-        self, preparation: ModelPreparer, device: Registers, registry: VersionRegistry
+        self,
+        preparation: ModelPreparer,
+        device: Registers,
+        registry: VersionRegistry,
+        ensembles: Ensembles,
     ) -> None:
         self._preparation, self._device, self._registry = preparation, device, registry
+        self._ensembles = ensembles
         self.found: dict[str, NodeModel] = {}  #: by public name
         self._looking = asyncio.Lock()  # a model is registered under one key whoever looks at it
 
@@ -49,6 +55,7 @@ class AvailableModels:
         async with self._looking:
             for name in gone:
                 self.found.pop(name, None)
+                self._ensembles.withdraw(name)
             for name in new:
                 model = await self._open(name)
                 if model is not None:
@@ -74,6 +81,9 @@ class AvailableModels:
                 self._broken(name, folder.error if folder and folder.error else "it is gone")
                 return None
             draft = await self._preparation.draft(name, folder.versions[-1])
+            if draft.format is Format.ENSEMBLE:
+                self._ensembles.offer(draft)
+                return None
             model = await self._preparation.open(draft, generation=0)
             self._device.register(model)
         except Exception as error:

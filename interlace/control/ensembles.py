@@ -71,6 +71,19 @@ class Ensembles:
                 return serving, failures
             left = [draft for draft, _ in failures]
 
+    def offer(self, draft: Draft) -> None:
+        """Serve an ensemble once its members are served here: a fleet assigns only models."""
+        self.withdraw(draft.name)
+        self._missing.append(draft)
+        self.follow()
+
+    def withdraw(self, name: str) -> None:
+        """Forget an ensemble that was offered; it is removed if it is served."""
+        self._missing = [draft for draft in self._missing if draft.name != name]
+        for model in [model for _, model in self._served.values() if model.name == name]:
+            self.remove(model)
+            self._registry.forget(name)
+
     def remove(self, model: Model) -> None:
         """Stop routing to an ensemble; accepted requests are still answered."""
         self._table.withdraw(model.key)

@@ -132,9 +132,6 @@ class ModelPreparer:
             RepositoryError: files and model contradict each other, or it is code and not trusted.
             ServeError: the model cannot be opened.
         """
-        if draft.format is Format.ENSEMBLE:  # a node of a fleet; elsewhere they are not opened
-            where = draft.config.where("ensemble_scheduling")
-            raise RepositoryError(where, "an ensemble", "a model: a fleet serves no ensembles yet")
         self._trusted.check(draft.name, draft.format, draft.path)
         model = await self._with_environment(draft.provisional())
         files = _described_by(model)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from interlace.apps.runner import AppRuntime
 from interlace.control.assignments import Assignments
 from interlace.control.model_files import WantedModels
 from interlace.core.node import ModelOutlook, NodeState
@@ -31,6 +32,7 @@ class NodeStates:
         settled: Callable[[], bool],
         assignments: Assignments,
         wanted: WantedModels,
+        apps: AppRuntime,
     ) -> None:
         self._engine = engine
         self._table = table
@@ -39,6 +41,7 @@ class NodeStates:
         self._settled = settled
         self._assignments = assignments
         self._wanted = wanted
+        self._apps = apps
         self._old_at_ms = 0.0
         self._last = NodeState(secrets.randbits(48), 0, {}, accepting=False)
 
@@ -67,11 +70,31 @@ class NodeStates:
         """By public name, of the version that a request without one gets."""
         outlooks = self._engine.outlooks(now_ms)
         newest = {served.model.name: served for served in self._table.all()}
-        return {
+        found = {
             name: replace(outlooks[served.key], arrived=_arrived(served))
             for name, served in newest.items()
             if served.ready and served.key in outlooks
         }
+        for app in self._apps.served.values():  # those within others come first
+            served, name = newest.get(app.model.name), app.model.name
+            steps = [found[model] for model in app.app.members if model in found]
+            if served is not None and served.ready and len(steps) == len(app.app.members):
+                found[name] = _of_app(steps, app.model.terms.slo_ms, _arrived(served))
+        return found
+
+
+def _of_app(steps: Sequence[ModelOutlook], slo_ms: float, arrived: int) -> ModelOutlook:
+    """As if its models ran one after the other; the slowest decides its pace."""
+    return ModelOutlook(
+        sum(one.wait_ms for one in steps),
+        sum(one.alone_ms for one in steps),
+        max(one.row_ms for one in steps),
+        slo_ms,
+        sum(one.cold_ms for one in steps),
+        max(one.waiting_rows for one in steps),
+        arrived,
+        any(one.lent for one in steps),
+    )
 
 
 def _arrived(served: ServedModel) -> int:

@@ -63,7 +63,7 @@ class SimulatedApps(AppRuntime):
         self, runtime: Runtime, apps: Mapping[str, SimulatedApp], max_batch: Mapping[str, int]
     ) -> None:
         """``max_batch`` are the most rows of a batch, by model."""
-        self.served: list[AppServed] = []
+        self.ended: list[AppServed] = []
         self._simulated = apps
         self._begun = dict.fromkeys(apps, 0)
         self._rows: dict[int, dict[str, int]] = {}  #: still to be given, by request and stage
@@ -118,7 +118,7 @@ class SimulatedApps(AppRuntime):
         name, sent = self._sent.pop(request.id)
         arrived_ms, deadline_ms = request.arrived_ms, request.deadline_ms
         ended = AppServed(name, arrived_ms, deadline_ms, now_ms, reply.outcome, sent)
-        self.served.append(ended)
+        self.ended.append(ended)
 
 
 def _rows(name: str, rows: int) -> Tensor:

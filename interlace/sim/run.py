@@ -85,7 +85,7 @@ def play(
         longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
         while runtime.unanswered and not ended:
             clock.run(clock.now_ms() + longest_ms + 1.0)
-    return tuple(source.apps.served)
+    return tuple(source.apps.ended)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class Preparation:
         return SimpleNamespace(error=None, versions=["1"])
 
     async def draft(self, name: str, version: str) -> Any:
-        return SimpleNamespace()
+        return SimpleNamespace(format=None)
 
     async def open(self, draft: Any, generation: int) -> Any:
         return SimpleNamespace(name="m", key="m/1#0", digest="digest")
@@ -56,7 +56,7 @@ def test_who_looks_while_files_change_waits(monkeypatch: pytest.MonkeyPatch) -> 
     )
     preparation: Any = Preparation()
     registry = VersionRegistry()
-    at_hand = AvailableModels(preparation, preparation, registry)
+    at_hand = AvailableModels(preparation, preparation, registry, preparation)
 
     async def both() -> None:
         await asyncio.gather(at_hand.survey(no_progress), at_hand.update(["m"], []))

@@ -21,10 +21,31 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1500)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
 
 
+#: A node serves it where it serves its model.
+PAIR = """
+slo_ms = 30000
+max_batch = 8
+[app.inputs]
+features = { datatype = "FP32", dims = [16] }
+[app.outputs]
+tag = { datatype = "BYTES", dims = [1] }
+again = { datatype = "BYTES", dims = [1] }
+[app.stages.one]
+model = "tagger"
+inputs = { features = "features" }
+outputs = { tag = "tag" }
+[app.stages.two]
+model = "tagger"
+inputs = { features = "features" }
+outputs = { tag = "again" }
+"""
+
+
 def copied(folder: Path) -> Path:
-    """Two models whose SLO a busy machine keeps."""
+    """Two models whose SLO a busy machine keeps, and an app of one."""
     models = folder / "models"
-    models.mkdir()
+    (models / "pair").mkdir(parents=True)
+    (models / "pair" / "interlace.toml").write_text(PAIR)
     for name in ("tagger", "bert"):
         made = Path(shutil.copytree(EXAMPLE / name, models / name))
         text = (made / "interlace.toml").read_text()
@@ -135,7 +156,8 @@ def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: Fleet
         value = 1.0
         while not done.is_set():
             value += 1.0
-            while not (digest := fleet.ask("tagger", value)) and not done.is_set():
+            model = "pair" if value % 2 else "tagger"
+            while not (digest := fleet.ask(model, value)) and not done.is_set():
                 time.sleep(0.05)  # refused: who had it alone is lost, and it stands nowhere yet
             answers.append((value, digest))
 
