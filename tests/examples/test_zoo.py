@@ -1,4 +1,4 @@
-"""The ten models are what their names say: parameters, work, shapes, and a repository to serve."""
+"""The models are what their names say: parameters, work, shapes, and a repository to serve."""
 
 from functools import cache
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from interlace.apps.graph import read_ensemble
 from interlace.core.model import Format
 from interlace.formats.model_file import execute_file
 from interlace.repository.digest import Digests
@@ -21,6 +22,7 @@ CONVOLUTIONAL = {
     "alexnet": (61_100_840, 0.71),
     "densenet121": (7_978_856, 2.83),
     "inception_v3": (23_834_568, 5.71),
+    "lenet": (61_706, 0.0),
     "mobilenet_v2": (3_504_872, 0.30),
     "resnet18": (11_689_512, 1.81),
     "resnet50": (25_557_032, 4.09),
@@ -88,12 +90,24 @@ def test_the_same_weights_come_every_time() -> None:
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_it_is_a_repository_of_ten_models_that_all_say_what_they_promise() -> None:
-    found = scan(ZOO)
-    assert {one.name for one in found} == CONVOLUTIONAL.keys() | LANGUAGE.keys()
-    drafts = [read(ZOO, one.name, 1, digests=Digests()) for one in found]
-    assert {draft.format for draft in drafts} == {Format.FACTORY}
-    assert all(draft.settings.slo_ms is not None for draft in drafts)
+def test_it_is_a_repository_of_models_and_apps_that_all_say_what_they_promise() -> None:
+    drafts = {one.name: read(ZOO, one.name, 1, digests=Digests()) for one in scan(ZOO)}
+    apps = {name for name, one in drafts.items() if one.format is Format.ENSEMBLE}
+    assert apps == {"game", "traffic", "recog"}
+    assert drafts.keys() - apps == {*CONVOLUTIONAL, *LANGUAGE, "crops"}
+    assert all(draft.settings.slo_ms is not None for draft in drafts.values())
+    for name in apps:
+        members = read_ensemble(drafts[name]).members
+        assert {drafts[one].format for one in members} == {Format.FACTORY}
+
+
+@pytest.mark.parametrize("best", [0, 1, 5, 8])
+def test_a_picture_holds_as_many_people_and_cars_as_its_scores_say(best: int) -> None:
+    scores = torch.zeros(1000)
+    scores[best] = 1.0
+    found = code("crops").create_model()(torch.rand(3, 224, 224), scores)
+    shapes = {name: tuple(crops.shape) for name, crops in found.items()}
+    assert shapes == {"people": (best % 3, 3, 224, 224), "cars": (best // 3 % 3, 3, 224, 224)}
 
 
 def test_a_change_of_shared_blocks_is_a_change_of_every_model_that_has_them(tmp_path: Path) -> None:
