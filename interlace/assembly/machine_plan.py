@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from interlace.apps.graph import App, read_ensemble
+from interlace.apps.graph import read_ensemble
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles, drafts, find_models
 from interlace.core.errors import RepositoryError
@@ -21,7 +21,6 @@ from interlace.planning.app_demand import AppLoad
 from interlace.planning.scenario import Scenario
 from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore, SignatureStore
-from interlace.repository.draft import Draft
 from interlace.repository.folder import ModelFolder
 
 
@@ -57,22 +56,10 @@ def machine_scenario(
     known = _profiled(models, folders, store, gpu, left_out)
     alone = {one.model.key: one.profile for one in known.values()}
     busy = NeighbourSlowdowns(store.folder, gpu.kind).busy([m.model for m in known.values()], alone)
-    demand = tuple(
-        Demand(
-            name,
-            as_rows_per_s(rates_rps.get(name, one.model.terms.rate_rps or 0.0)),
-            slos_ms.get(name, one.model.terms.slo_ms),
-            one.max_batch,
-        )
-        for name, one in known.items()
-    )
+    demand = _demand(known, rates_rps, slos_ms)
     apps = {
-        draft.name: AppLoad(
-            app,
-            rates_rps.get(draft.name, draft.terms.rate_rps or 0.0),
-            slos_ms.get(draft.name, draft.terms.slo_ms),
-        )
-        for draft, app in _apps(models, folders, known, left_out)
+        name: app.asked(rates_rps.get(name), slos_ms.get(name))
+        for name, app in _apps(models, folders, known, left_out).items()
     }
     return Scenario(
         demand,
@@ -85,10 +72,27 @@ def machine_scenario(
     ).with_apps(apps)
 
 
+def _demand(
+    known: Mapping[str, _ProfiledModel],
+    rates_rps: Mapping[str, float],
+    slos_ms: Mapping[str, float],
+) -> tuple[Demand, ...]:
+    return tuple(
+        Demand(
+            name,
+            as_rows_per_s(rates_rps.get(name, one.model.terms.rate_rps or 0.0)),
+            slos_ms.get(name, one.model.terms.slo_ms),
+            one.max_batch,
+        )
+        for name, one in known.items()
+    )
+
+
 def _apps(
     models: Path, folders: Sequence[ModelFolder], known: Container[str], left_out: list[str]
-) -> Iterator[tuple[Draft, App]]:
-    """The apps all of whose members are known."""
+) -> dict[str, AppLoad]:
+    """The apps of a folder; ``left_out`` gets those that have an unknown member."""
+    found = {}
     for draft in drafts(models, folders, [], ensembles=True):
         try:
             app = read_ensemble(draft)
@@ -99,7 +103,8 @@ def _apps(
         if missing:
             left_out.append(f"{draft.name}: '{missing[0]}' cannot be planned for as its stage")
         else:
-            yield draft, app
+            found[draft.name] = AppLoad(app, draft.terms.rate_rps or 0.0, draft.terms.slo_ms)
+    return found
 
 
 class _ProfiledModel(NamedTuple):

@@ -30,6 +30,11 @@ class AppLoad:
     split: str = "exact"
     cv: float = 1.0
 
+    def asked(self, rate_rps: float | None, slo_ms: float | None) -> AppLoad:
+        """The same with another rate and SLO; ``None`` keeps one."""
+        rate_rps = self.rate_rps if rate_rps is None else rate_rps
+        return replace(self, rate_rps=rate_rps, slo_ms=slo_ms or self.slo_ms)
+
 
 def app_demand(
     direct: Sequence[Demand], apps: Mapping[str, AppLoad], gpu: Gpu, profiles: Profiles

@@ -94,11 +94,7 @@ class Scenario:
                 raise InputError(f"the scenario has no model '{name}'{did_you_mean(name, names)}")
         if self.apps:
             apps = {
-                name: replace(
-                    one,
-                    rate_rps=rates_rps.get(name, one.rate_rps),
-                    slo_ms=slos_ms.get(name, one.slo_ms),
-                )
+                name: one.asked(rates_rps.get(name), slos_ms.get(name))
                 for name, one in self.apps.items()
             }
             rates_rps = {name: rate for name, rate in rates_rps.items() if name not in apps}
