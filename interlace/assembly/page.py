@@ -124,7 +124,9 @@ def _scenario_page(
 ) -> list[Route]:
     about = _about(title, live=False, log=False, plan=True)
     about["answer"] = answer
-    about["models"] = {one.model: [one.rows_per_s, one.slo_ms] for one in scenario.demand}
+    asked = {one.model: [one.rows_per_s, one.slo_ms] for one in scenario.own}
+    asked |= {name: [one.rate_rps, one.slo_ms] for name, one in scenario.apps.items()}
+    about["models"] = asked
     about["kinds"] = [kind for kind in GPU_KINDS if _readable(Path(words[0]), kind)]
     return page_routes(about, None, Questions(None, _overriding(words)))
 

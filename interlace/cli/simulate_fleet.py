@@ -15,6 +15,7 @@ from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.tables import counted
+from interlace.core.user_errors import InputError
 from interlace.fleet.simulation import FleetReport, fleet_report, simulate_fleet
 from interlace.fleet.simulation.question import NodesAsked, fleet_simulation, parse_loss
 from interlace.planning.scenario import read_scenario
@@ -77,6 +78,8 @@ def simulate(
     row = system_of(system)
     kinds = gpu.split(",") if gpu else [None]
     scenarios = [read_scenario(target, kind) for kind in kinds]
+    if scenarios[0].apps:
+        raise InputError(f"{target}: apps: a simulated fleet plays models alone; remove them")
     simulation = fleet_simulation(scenarios, row, settings, asked)
     with ProgressBar(console(stderr=True)) as bar:
         record = simulate_fleet(simulation, lambda part: bar.update(row.name, part, 1, ""))

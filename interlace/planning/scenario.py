@@ -77,6 +77,13 @@ class Scenario:
     def __post_init__(self) -> None:
         object.__setattr__(self, "busy_profiles", busy_profiles(self.profiles, self.interference))
 
+    @property
+    def own(self) -> tuple[Demand, ...]:
+        """What is asked of the models themselves, without apps."""
+        if not self.apps:
+            return self.demand
+        return tuple(one for one in self.direct if one.slo_ms < inf)
+
     def asked(
         self,
         rates_rps: Mapping[str, float] = MappingProxyType({}),
@@ -87,8 +94,7 @@ class Scenario:
         Raises:
             InputError: a model is not in it.
         """
-        direct = self.direct if self.apps else self.demand
-        names = {one.model for one in direct if one.slo_ms < inf}.union(self.apps)
+        names = {one.model for one in self.own}.union(self.apps)
         for name in (*rates_rps, *slos_ms):
             if name not in names:
                 raise InputError(f"the scenario has no model '{name}'{did_you_mean(name, names)}")
@@ -99,7 +105,7 @@ class Scenario:
             }
             rates_rps = {name: rate for name, rate in rates_rps.items() if name not in apps}
             slos_ms = {name: slo for name, slo in slos_ms.items() if name not in apps}
-            plain = replace(self, demand=direct, apps={})
+            plain = replace(self, demand=self.own, apps={})
             return plain.asked(rates_rps, slos_ms).with_apps(apps)
         demand = tuple(
             replace(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 
 from interlace.core.gpu_kinds import uniform_fleet
@@ -209,8 +208,8 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
     """
     made: dict[str, Workload] = {}
     traces = TraceFiles(scenario.folder)
-    called = [one for one in scenario.direct or scenario.demand if one.slo_ms < inf]
-    asked = [("models", one.model, as_rate_rps(one.rows_per_s), one.cv) for one in called]
+    own = scenario.own
+    asked = [("models", one.model, as_rate_rps(one.rows_per_s), one.cv) for one in own]
     asked += [("apps", name, one.rate_rps, one.cv) for name, one in scenario.apps.items()]
     for kind, name, rate_rps, cv in asked:
         table, where = scenario.workloads.get(name, {}), f"{kind}.{name}.workload"

@@ -85,3 +85,9 @@ def test_whole_requests_are_played_and_their_stages_told(tmp_path: Path) -> None
     assert [line.split(": ")[1].split(",")[0] for line in told[1:]] == ["stage find", "stage each"]
     assert "of slack" in told[1] and "in a batch of 2 rows" in told[2]
     assert "it is stage find of request 1 of pair/1#0" in run("replay", str(log), "--request", "2")
+
+
+def test_a_simulated_fleet_says_that_it_plays_no_apps(tmp_path: Path) -> None:
+    one = question(tmp_path)
+    found = CliRunner().invoke(build(["fleet", "simulate"]), ["fleet", "simulate", str(one.path)])
+    assert "apps: a simulated fleet plays models alone" in str(found.exception)
