@@ -76,7 +76,7 @@ class AppRuntime:
 
     def members(self, key: str) -> set[str]:
         """The models that requests of a deployment key go to: of a model, itself."""
-        served = self._apps.get(key)
+        served = self.served.get(key)
         if served is None:
             return {key}
         steps = (self.find(step.model, step.version).key for step in served.app.steps)
