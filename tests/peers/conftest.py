@@ -30,14 +30,6 @@ def ours(start_ours: Start) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
-def client() -> Path:
-    """The interpreter that has the newest tritonclient."""
-    if not programs.CLIENT_PYTHON.exists():
-        pytest.skip(f"no tritonclient in {programs.HOME}: {programs.HOW}")
-    return programs.CLIENT_PYTHON
-
-
-@pytest.fixture(scope="session")
 def perf_analyzer() -> Path:
     if not programs.PERF_ANALYZER.exists():
         pytest.skip(f"no perf_analyzer in {programs.HOME}: {programs.HOW}")

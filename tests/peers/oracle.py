@@ -30,13 +30,11 @@ def triton_start(folder: Path) -> Start:
     return start
 
 
-def everything(start: Start, grpc: bool = True) -> Answers:
+def everything(start: Start) -> Answers:
     """All answers of a server in comparable form, ``http:`` or ``grpc:`` before each name."""
     answers = {f"http:{k}": normal(k, v) for k, v in record_http(start, http_cases()).items()}
-    if grpc:
-        more = record_grpc(start, grpc_cases())
-        answers |= {f"grpc:{k}": normal(k, v) for k, v in more.items()}
-    return answers
+    more = record_grpc(start, grpc_cases())
+    return answers | {f"grpc:{k}": normal(k, v) for k, v in more.items()}
 
 
 def recorded() -> Answers:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 HOME = Path(os.environ.get("PEERS_HOME", Path.home() / ".cache" / "interlace-peers"))
-CLIENT_PYTHON = HOME / "client" / "bin" / "python"
 TRITON = HOME / "tritonserver" / "pytriton" / "tritonserver"
 TRITON_NUMPY = HOME / "tritonserver" / "numpy1"
 PERF_ANALYZER = HOME / "perf" / "perf_analyzer"

@@ -1,22 +1,21 @@
 """All calls put to one server, which is started again when a call kills it."""
 
-import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
+
+from . import grpc_record, http_record
 from .grpc_cases import GrpcCase
 from .http_case import SHM_BYTES, SHM_KEY, HttpCase
-from .http_record import ask
-from .programs import CLIENT_PYTHON, Running
+from .programs import Running
 
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
 Start = Callable[[], AbstractContextManager[Running]]
-GRPC_RECORD = Path(__file__).parent / "clients" / "grpc_record.py"
 CRASHED: Answer = {"status": 0, "text": "the server died"}
 
 
@@ -58,22 +57,21 @@ def _record(start: Start, cases: Sequence[Any], some: Callable[[Running, Any], A
 
 
 def _ask_http(server: Running, cases: Sequence[HttpCase]) -> Answers:
-    answers: Answers = {}
-    for case in cases:
-        answers[case.name] = ask(server.http_port, case)
-        if answers[case.name]["status"] == 0:
-            break
-    return answers
+    return _until_dead(cases, lambda case: http_record.ask(server.http_port, case))
 
 
 def _ask_grpc(server: Running, cases: Sequence[GrpcCase]) -> Answers:
-    told = json.dumps([list(case) for case in cases])
-    done = subprocess.run(
-        [str(CLIENT_PYTHON), str(GRPC_RECORD), server.grpc],
-        input=told, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.stdout, done.stderr
-    return dict(json.loads(line) for line in done.stdout.splitlines())
+    with grpc.insecure_channel(server.grpc) as channel:
+        return _until_dead(cases, lambda case: grpc_record.ask(channel, case))
+
+
+def _until_dead(cases: Sequence[Any], ask: Callable[[Any], Answer]) -> Answers:
+    answers: Answers = {}
+    for case in cases:
+        answers[case.name] = ask(case)
+        if answers[case.name]["status"] == 0:
+            break
+    return answers
 
 
 def _died(server: Running) -> bool:

@@ -1,63 +1,81 @@
 """The real tritonclient in its four flavours, every call that is claimed to work."""
 
-import ast
-import json
-import subprocess
-from functools import cache
-from pathlib import Path
+import asyncio
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from .clients import aio_checks, grpc_aio_checks, grpc_checks, http_checks, sync_checks
 from .programs import Running
 
-CLIENTS = Path(__file__).parent / "clients"
+Check = Callable[..., Any]
 #: Modules with checks by flavour: what two flavours have in common, and what is its own.
 MODULES = {
-    "http": ("sync_checks", "http_checks"),
-    "http.aio": ("sync_checks", "http_checks", "aio_checks"),
-    "grpc": ("sync_checks", "grpc_checks"),
-    "grpc.aio": ("sync_checks", "grpc_checks", "aio_checks", "grpc_aio_checks"),
+    "http": (sync_checks, http_checks),
+    "http.aio": (sync_checks, http_checks, aio_checks),
+    "grpc": (sync_checks, grpc_checks),
+    "grpc.aio": (sync_checks, grpc_checks, aio_checks, grpc_aio_checks),
 }
 #: Clients of asyncio have no callbacks; a check that makes its own client makes one that blocks.
 NOT_AIO = {"async_infer", "async_stream_infer", "start_stream", "address"}
 
 
-def checks(flavour: str) -> dict[str, str]:
-    """Modules by check, read from their source: the client is another interpreter's."""
-    found = {}
-    for module in MODULES[flavour]:
-        for node in ast.parse((CLIENTS / f"{module}.py").read_text()).body:
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            words = {getattr(one, "attr", getattr(one, "arg", "")) for one in ast.walk(node)}
-            if node.name.startswith("check_") and not (
-                flavour.endswith(".aio") and words & NOT_AIO
+class Blocking:
+    """A client of asyncio whose calls block."""
+
+    def __init__(self, c: Any, runner: asyncio.Runner) -> None:
+        self._c = c
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self._c, name)
+        return lambda *args, **how: self._runner.run(call(*args, **how))
+
+
+async def connected(client: ModuleType, address: str) -> Any:
+    return client.InferenceServerClient(address)
+
+
+def checks() -> list[Any]:
+    """Every flavour with its checks by name; a later module's stand for an earlier one's."""
+    found = []
+    for flavour, modules in MODULES.items():
+        aio = flavour.endswith(".aio")
+        known = {name: one for module in modules for name, one in vars(module).items()}
+        for name, check in known.items():
+            if name.startswith("check_") and not (
+                aio and NOT_AIO & {*check.__code__.co_names, *check.__code__.co_varnames}
             ):
-                found[node.name] = module
+                marks = pytest.mark.long if aio else ()
+                found.append(pytest.param(flavour, check, marks=marks, id=f"{flavour}-{name}"))
     return found
 
 
-@cache
-def outcomes(flavour: str, address: str, python: Path) -> dict[str, str]:
-    """Run all checks of a flavour once: the traceback by name, empty for those that passed."""
-    names = [f"{module}:{check}" for check, module in checks(flavour).items()]
-    command = [str(python), str(CLIENTS / "runner.py"), flavour, address, *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    missing = f"it did not run (exit code {done.returncode}): {done.stderr[-2000:]}"
-    return {name: found.get(name, missing) for name in checks(flavour)}
-
-
-def long_if_aio(flavour: str, check: str) -> object:
-    marks = pytest.mark.long if flavour.endswith(".aio") else ()
-    return pytest.param(flavour, check, marks=marks)
-
-
-@pytest.mark.parametrize(
-    ("flavour", "check"),
-    [long_if_aio(flavour, check) for flavour in MODULES for check in checks(flavour)],
-)
-def test_call(ours: Running, client: Path, flavour: str, check: str) -> None:
+@pytest.mark.filterwarnings("ignore:Sending a large body")
+@pytest.mark.parametrize(("flavour", "check"), checks())
+def test_call(ours: Running, flavour: str, check: Check) -> None:
+    """A check gets what its parameters name; one that is no coroutine, calls that block."""
+    client = import_module(f"tritonclient.{flavour}")
     address = ours.http if flavour.startswith("http") else ours.grpc
-    failure = outcomes(flavour, address, client)[check]
-    assert not failure, failure
+
+    def asked(c: Any) -> dict[str, Any]:
+        known = {"c": c, "client": client, "address": address}
+        return {name: known[name] for name in inspect.signature(check).parameters}
+
+    if not flavour.endswith(".aio"):
+        with client.InferenceServerClient(address) as c:
+            check(**asked(c))
+        return
+    with asyncio.Runner() as runner:
+        c = runner.run(connected(client, address))
+        try:
+            if inspect.iscoroutinefunction(check):
+                runner.run(check(**asked(c)))
+            else:
+                check(**asked(Blocking(c, runner)))
+        finally:
+            runner.run(c.close())

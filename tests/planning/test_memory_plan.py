@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, LayerProfile, Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.cold_start import bound_ms
+from interlace.planning import memory_plan as memory_plan_module
 from interlace.planning.memory_plan import (
     MemoryPlan,
     layered_models,
@@ -28,6 +30,12 @@ from tests.policy.cold_starts.layers import layer_lists
 #: 600 MB over a link of 10 MB/ms: 60 ms, of which 30 ms of execution hide nearly half.
 LAYERS = tuple(LayerProfile(f"l{n}", 10**7, 1.0, 0.5, 99.0, "Linear") for n in range(60))
 OURS = CATALOG["interlace"]
+
+
+@pytest.fixture(autouse=True)
+def trials_of_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(try_memory, requests=500)
+    monkeypatch.setattr(memory_plan_module, "try_memory", few)
 
 
 def profile(name: str, layers: tuple[LayerProfile, ...] = LAYERS) -> Profile:
@@ -98,7 +106,7 @@ def test_the_trial_sees_cold_requests_and_fewer_with_more_memory() -> None:
     assert 0.05 < now.every.cold_rate < 0.9 and more.every.cold_rate < now.every.cold_rate
     assert now.every.p99_interval_ms[0] <= now.every.p99_ms <= now.every.p99_interval_ms[1]
     low, high = now.every.cold_interval
-    assert low < now.every.cold_rate < high and high - low < 0.05
+    assert low < now.every.cold_rate < high and high - low < 0.1
     assert sum(one.trial.cold for one in found.models if one.trial) == now.every.cold
     all_of_it = try_memory(demand, profiles, fleet(4 * 10**9), plan, OURS, requests=500)
     assert all_of_it.every.cold == 0 and all_of_it.every.p99_ms < 400.0

@@ -5,7 +5,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from tensors import FOUR, SLOW, given, same
+
+from .tensors import FOUR, SLOW, given, same
 
 
 async def check_many_at_once(c: Any, client: ModuleType) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as client
-from tensors import FOUR, SLOW, given, same
+
+from .tensors import FOUR, SLOW, given, same
 
 
 async def sent(count: int) -> AsyncIterator[dict[str, Any]]:
@@ -33,7 +34,7 @@ async def check_stream_cancel(c: Any) -> None:
         await asyncio.sleep(5)
 
     results = c.stream_infer(slow())
-    waiting = asyncio.create_task(anext(results))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(anext(results))
     await asyncio.sleep(0.1)
     results.cancel()
     outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as client
 import tritonclient.utils.shared_memory as shm
-from tensors import FOUR, SLOW, given, refused, same
+
+from .tensors import FOUR, SLOW, given, refused, same
 
 Outcome = tuple[Any, Any]
 

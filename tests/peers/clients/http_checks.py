@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tritonclient.http as client
 import tritonclient.utils.shared_memory as shm
-from tensors import FOUR, SLOW, given, refused, same
+
+from .tensors import FOUR, SLOW, given, refused, same
 
 
 def check_metadata(c: Any) -> None:

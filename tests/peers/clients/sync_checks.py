@@ -5,7 +5,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from tensors import FOUR, given, pair, refused, same
+
+from .tensors import FOUR, given, pair, refused, same
 
 
 def check_health(c: Any) -> None:

@@ -9,6 +9,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from interlace.core.errors import Reason, ServeError
+from interlace.proto.messages import HEALTH, SERVICE
 from tests.server.grpc.fakes import Main
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -93,3 +95,23 @@ def test_stream_errors_can_be_statuses(echo: Main) -> None:
         _, error = got.get(timeout=10)
         assert error.status() == "StatusCode.RESOURCE_EXHAUSTED"
         client.stop_stream()
+
+
+def test_every_method_is_there(echo: Main) -> None:
+    every = {f"/{s.full_name}/{method.name}" for s in (SERVICE, HEALTH) for method in s.methods}
+    assert echo.server._service.paths == every
+
+
+def test_a_model_is_loaded_with_the_callers_files(echo: Main) -> None:
+    data = b"\0\1\2" * 100_000
+    with triton.InferenceServerClient(echo.target) as client:
+        client.load_model("mine", config='{"max_batch_size": 4}', files={"file:1/model.onnx": data})
+        client.unload_model("mine")
+        assert echo.control.calls == [
+            ("load", "mine", '{"max_batch_size": 4}', {"1/model.onnx": data}),
+            ("unload", "mine"),
+        ]
+        echo.control.error = ServeError(Reason.BACKEND, "failed to load 'mine'")
+        with pytest.raises(InferenceServerException, match="failed to load 'mine'"):
+            client.load_model("mine")
+        echo.control.error = None

@@ -2,17 +2,12 @@
 
 import os
 import time
-from multiprocessing import shared_memory
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
-from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.tensor import Signature, TensorSpec
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
-from interlace.server.model_table import ServedModel
 from tests.processes import memory_maps, open_files
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
@@ -78,68 +73,6 @@ def test_draining_gives_up_in_time() -> None:
         assert not stuck.done()
         main.do(main.server.close)
         assert stuck.exception(20) is not None
-
-
-def test_client_shared_memory_is_read_and_written(echo: Main) -> None:
-    segment = shared_memory.SharedMemory(create=True, size=8192)
-    assert segment.buf is not None
-    try:
-        value = np.arange(500, dtype=np.float32)
-        segment.buf[100:2100] = value.tobytes()
-        made = ModelInferRequest(model_name="echo", id="s")
-        given = made.inputs.add(name="INPUT", datatype="FP32", shape=[500])
-        wanted = made.outputs.add(name="OUTPUT")
-        for each, offset in ((given, 100), (wanted, 4000)):
-            each.parameters["shared_memory_region"].string_param = "mine"
-            each.parameters["shared_memory_offset"].int64_param = offset
-            each.parameters["shared_memory_byte_size"].int64_param = 2000
-        with grpc.insecure_channel(echo.target) as channel:
-            error = failure(raw(channel), made.SerializeToString())
-            assert "Unable to find shared memory region: 'mine'" in error.details()
-            echo.do(lambda: echo.regions.register("mine", segment.name, 0, 8192))
-            answer = raw(channel)(made.SerializeToString(), timeout=20)
-            response = ModelInferResponse.FromString(answer)
-            assert list(response.raw_output_contents) == [b""]
-            output = response.outputs[0]
-            assert output.parameters["shared_memory_region"].string_param == "mine"
-            assert output.parameters["shared_memory_byte_size"].int64_param == 2000
-            assert bytes(segment.buf[4000:6000]) == value.tobytes()
-            wanted.parameters["shared_memory_byte_size"].int64_param = 100
-            error = failure(raw(channel), made.SerializeToString())
-            assert "should be at least 2000 bytes" in error.details()
-            given.parameters["shared_memory_offset"].int64_param = 8000
-            error = failure(raw(channel), made.SerializeToString())
-            assert "lie outside of shared memory region 'mine'" in error.details()
-    finally:
-        echo.do(lambda: echo.regions.unregister(""))
-        segment.close()
-        segment.unlink()
-
-
-def test_classes_are_ranked_with_their_labels(echo: Main) -> None:
-    spec = TensorSpec("OUTPUT", "FP32", (3,))
-    model = Model(
-        name="echo",
-        version=3,
-        format=Format.ONNX,
-        path="",
-        digest="",
-        signature=Signature((spec,), (spec,), True, 8),
-        terms=ServiceTerms(100.0),
-        labels={"OUTPUT": ("cat", "dog", "eel")},
-    )
-    echo.table.publish(ServedModel(model))
-    made = ModelInferRequest(model_name="echo")
-    made.inputs.add(name="INPUT", datatype="FP32", shape=[1, 3])
-    made.raw_input_contents.append(np.array([1.0, 3.0, 2.0], np.float32).tobytes())
-    made.outputs.add(name="OUTPUT").parameters["classification"].int64_param = 2
-    with grpc.insecure_channel(echo.target) as channel:
-        response = ModelInferResponse.FromString(raw(channel)(made.SerializeToString()))
-    output = response.outputs[0]
-    assert (output.datatype, list(output.shape)) == ("BYTES", [1, 2])
-    words = [b"3.000000:1:dog", b"2.000000:2:eel"]
-    framed = b"".join(len(w).to_bytes(4, "little") + w for w in words)
-    assert response.raw_output_contents[0] == framed
 
 
 @pytest.mark.process
