@@ -27,7 +27,7 @@ def _proposed(known: Scenario, gpus: int, rates: float = 1.0) -> Plan | None:
     return pools.plan({one.model: 1.0 for one in demand})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_a_proposal_is_a_plan_for_all_rates(seed: int, gpus: int) -> None:
     known = random_scenario(seed)

@@ -66,7 +66,6 @@ def test_hosts_are_added_until_every_promise_is_kept() -> None:
     runs.play(found.plan, found.fleet, scenario.demand, 10.0, 500)
     for model, one in runs.models().items():
         assert one.interval(4.0)[1] >= 0.99, model
-    assert found == search_plan(scenario, system)
 
 
 def test_where_accelerators_are_short_what_is_broken_is_told() -> None:

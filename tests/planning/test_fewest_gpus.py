@@ -26,16 +26,17 @@ def _profile(name: str, gpu: Gpu, fixed_ms: float, row_ms: float, steep: float =
 
 
 #: SLO in L(1), requests/s, and the fewest GPUs that are known to keep 99 % of them for long.
-TIGHT = [
-    (1.2, 20, 2), (1.2, 200, 3), (1.2, 1000, 6),
-    (1.5, 20, 2), (1.5, 200, 2), (1.5, 1000, 3),
-    (1.7, 20, 2), (1.7, 200, 2), (1.7, 1000, 2),
-    (1.9, 20, 1), (1.9, 200, 2), (1.9, 1000, 2),
-    (2.0, 20, 1), (2.0, 200, 2), (2.0, 1000, 2),
+TIGHT = [(1.2, 200, 3), (1.5, 20, 2), (1.7, 1000, 2), (2.0, 20, 1)]
+TOO = [
+    (1.2, 20, 2), (1.2, 1000, 6), (1.5, 200, 2), (1.5, 1000, 3), (1.7, 20, 2), (1.7, 200, 2),
+    (1.9, 20, 1), (1.9, 200, 2), (1.9, 1000, 2), (2.0, 200, 2), (2.0, 1000, 2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("slo", "rate_rps", "fewest"), TIGHT)
+@pytest.mark.parametrize(
+    ("slo", "rate_rps", "fewest"),
+    [*TIGHT, *(pytest.param(*one, marks=pytest.mark.long) for one in TOO)],
+)
 def test_an_slo_below_two_latencies_takes_at_most_one_gpu_more_than_the_fewest(
     slo: float, rate_rps: int, fewest: int
 ) -> None:
@@ -74,14 +75,14 @@ def _many(count: int, limit: int) -> Scenario:
 
 
 def test_more_gpus_allowed_never_cost_more_gpus() -> None:
-    told = [plan(_many(16, limit)) for limit in (1, 2, 6)]
+    told = [plan(_many(8, limit)) for limit in (1, 6)]
     assert all(one.kept for one in told)
     assert len({one.gpus for one in told}) == 1
 
 
 def test_gpus_to_spare_are_used_before_a_promise_is_told_to_be_broken() -> None:
     """One rare, bursty model of a tight SLO beside others that fill what it would wait for."""
-    known = _many(8, 64)
+    known = _many(4, 64)
     profiles = {**known.profiles, "tight": _profile("tight", A100, 2.4, 0.1, steep=0.45)}
     tight = Demand("tight", 9.0, 4.4, 32, cv=1.9)
     found = plan(replace(known, demand=(*known.demand, tight), profiles=profiles))

@@ -47,7 +47,7 @@ def questions(draw: st.DrawFn, equal: bool = False) -> list[Scenario]:
     ]
 
 
-_FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+_FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @given(asked=questions())
@@ -98,7 +98,7 @@ def test_a_kind_may_know_nothing_of_a_model_or_have_none_that_is_asked_for() -> 
     asked = (replace(names["mob"], rows_per_s=0.0), names["goo"], names["den"])
     known = {model: one for model, one in slow.profiles.items() if model != "den"}
     for first in (replace(slow, demand=asked), replace(slow, demand=asked, profiles=known)):
-        found = plan_kinds([first, replace(fast, demand=asked)], resolve("interlace"))
+        found = plan_kinds([first, replace(fast, demand=asked)], NEXUS)
         assert found.kept
         served = {m for part in found.parts for m in part.trial.models}
         assert served == {"goo", "den"}

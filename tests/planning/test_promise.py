@@ -36,7 +36,7 @@ def _scenario(load: float = 1.0, limit: int = 64) -> Scenario:
         "b": _profile("b", 10.0, 3.0, 30.0),
         "c": _profile("c", 2.0, 0.5, 80.0),
     }
-    rates = {"a": (500.0, 60.0), "b": (150.0, 150.0), "c": (900.0, 30.0)}
+    rates = {"a": (250.0, 60.0), "b": (75.0, 150.0), "c": (450.0, 30.0)}
     demand = tuple(Demand(m, load * rate, slo, 16) for m, (rate, slo) in rates.items())
     return Scenario(demand, GPU, profiles, limit=limit)
 
@@ -80,7 +80,7 @@ def test_a_model_of_rare_bursts_is_tried_until_some_have_come() -> None:
 
 def test_beside_a_model_that_nobody_serves_promises_are_told_at_the_load_asked() -> None:
     """Plans that break at more load only are not called broken."""
-    for load in (0.5, 1.0, 1.5, 2.0):
+    for load in (1.0, 3.0):
         scenario = _scenario(load)
         hopeless = Demand("c", 900.0, 0.1, 16)
         asked = (*(one for one in scenario.demand if one.model != "c"), hopeless)
@@ -98,7 +98,7 @@ def test_no_more_accelerators_than_the_packer_asks_for() -> None:
 
 def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     needed = _kept().gpus
-    plans = [_kept(limit=limit).plan for limit in (needed, needed + 1, 64, 96)]
+    plans = [_kept(limit=limit).plan for limit in (needed, 64)]
     assert all(one == plans[0] for one in plans)
 
 
@@ -122,7 +122,7 @@ def test_an_unchanged_question_moves_nothing() -> None:
     assert after.gpus == before.gpus
 
 
-@pytest.mark.parametrize("load", [0.9, 1.1])
+@pytest.mark.parametrize("load", [pytest.param(0.9, marks=pytest.mark.long), 1.1])
 def test_a_tenth_more_or_less_moves_little(load: float) -> None:
     before = _planned(2.0)
     after = plan(_scenario(2.0 * load), current=before.plan)

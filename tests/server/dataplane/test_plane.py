@@ -1,10 +1,12 @@
 """The data plane: deadlines, forms, statistics, draining."""
 
 import asyncio
+import inspect
 import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -31,6 +33,8 @@ from interlace.server.dataplane.validation import check
 from interlace.server.model_table import ModelTable, ServedModel
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
 
+IN_FLIGHT_MAX = 4
+
 
 def asked(*outputs: str, **parameters: Any) -> DecodedRequest:
     """What a call says but its tensors."""
@@ -41,11 +45,11 @@ def asked(*outputs: str, **parameters: Any) -> DecodedRequest:
 class Plane:
     """A data plane over the fake runtime, with what it answered."""
 
-    def __init__(self, in_flight_limit: int = 100) -> None:
+    def __init__(self) -> None:
         self.memory = Memory(1 << 20)
         self.runtime = FakeRuntime()
         self.table = ModelTable()
-        self.plane = DataPlane(self.runtime, self.table, self.memory.map, in_flight_limit)
+        self.plane = DataPlane(self.runtime, self.table, self.memory.map, IN_FLIGHT_MAX)
         self.table.publish(ServedModel(one_to_one("ident", slo_ms=100.0)))
         self.replies: list[Reply] = []
         self.errors: list[ServeError] = []
@@ -59,18 +63,27 @@ class Plane:
         return self.plane.infer(call, self.replies.append, self.errors.append)
 
 
-def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())  # type: ignore[arg-type]
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Give a test a plane on a loop, and wait until nothing is in flight any more."""
 
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
+    @wraps(test)
+    def run(**parameters: Any) -> None:
+        async def play() -> None:
+            plane = Plane()
+            await test(plane, **parameters)
+            await asyncio.wait_for(plane.plane.drained(), 5)
+            plane.memory.close()
+
+        asyncio.run(play())
+
+    signature = inspect.signature(test)
+    rest = list(signature.parameters.values())[1:]
+    run.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
     return run
 
 
 @on_loop
-async def test_a_call_is_answered_once_and_entered() -> None:
-    plane = Plane()
+async def test_a_call_is_answered_once_and_entered(plane: Plane) -> None:
     request = plane.infer(plane.call(rows=3))
     assert (request.model, request.rows, request.shape) == ("ident/1#0", 3, (("INPUT0", (2,)),))
     statistics = plane.table.resolve("ident").statistics
@@ -84,7 +97,6 @@ async def test_a_call_is_answered_once_and_entered() -> None:
         1,
     )
     assert statistics.outcomes[Outcome.OK] == 1
-    plane.memory.close()
 
 
 def test_dims_of_one_name_have_one_size() -> None:
@@ -122,17 +134,12 @@ def test_dims_of_one_name_have_one_size() -> None:
         ({}, -5.0, -5.0),
     ],
 )
-def test_the_tightest_deadline_holds(
-    parameters: dict[str, Any], budget_ms: float | None, slo_ms: float
+@on_loop
+async def test_the_tightest_deadline_holds(
+    plane: Plane, parameters: dict[str, Any], budget_ms: float | None, slo_ms: float
 ) -> None:
-    async def run() -> None:
-        plane = Plane()
-        request = plane.infer(plane.call(parameters=parameters, budget_ms=budget_ms))
-        assert request.deadline_ms - request.arrived_ms == pytest.approx(slo_ms)
-        await plane.plane.drained()
-        plane.memory.close()
-
-    asyncio.run(run())
+    request = plane.infer(plane.call(parameters=parameters, budget_ms=budget_ms))
+    assert request.deadline_ms - request.arrived_ms == pytest.approx(slo_ms)
 
 
 @pytest.mark.parametrize(
@@ -143,32 +150,26 @@ def test_the_tightest_deadline_holds(
         {"priority": -1}, {"priority": 1.5}, {"priority": "high"},
     ],
 )  # fmt: skip
-def test_wrong_parameters_are_refused_and_entered(parameters: dict[str, Any]) -> None:
-    async def run() -> None:
-        plane = Plane()
-        assert plane.infer(plane.call(parameters=parameters)) is None
-        assert plane.errors[0].reason is Reason.BAD_INPUT
-        assert next(iter(parameters)) in plane.errors[0].detail
-        statistics = plane.table.resolve("ident").statistics
-        assert (statistics.refusals, statistics.outcomes[Outcome.REFUSED]) == ({"bad_input": 1}, 1)
-        plane.memory.close()
-
-    asyncio.run(run())
+@on_loop
+async def test_wrong_parameters_are_refused_and_entered(
+    plane: Plane, parameters: dict[str, Any]
+) -> None:
+    assert plane.infer(plane.call(parameters=parameters)) is None
+    assert plane.errors[0].reason is Reason.BAD_INPUT
+    assert next(iter(parameters)) in plane.errors[0].detail
+    statistics = plane.table.resolve("ident").statistics
+    assert (statistics.refusals, statistics.outcomes[Outcome.REFUSED]) == ({"bad_input": 1}, 1)
 
 
 @on_loop
-async def test_priority_comes_from_the_call_or_the_model() -> None:
-    plane = Plane()
+async def test_priority_comes_from_the_call_or_the_model(plane: Plane) -> None:
     urgent = plane.infer(plane.call(parameters={"priority": 1}))
     usual = plane.infer(plane.call())
     assert (urgent.priority, usual.priority) == (1, 0)
-    await plane.plane.drained()
-    plane.memory.close()
 
 
 @on_loop
-async def test_a_form_is_checked_once_for_each_deployment() -> None:
-    plane = Plane()
+async def test_a_form_is_checked_once_for_each_deployment(plane: Plane) -> None:
     form = asked()
     first = plane.infer(plane.call(decoded=form))
     found = form.checked
@@ -178,13 +179,10 @@ async def test_a_form_is_checked_once_for_each_deployment() -> None:
     again = plane.infer(plane.call(decoded=form))
     assert (first.model, again.model) == ("ident/1#0", "ident/1#1")
     assert again.deadline_ms - again.arrived_ms == pytest.approx(7.0)
-    await plane.plane.drained()
-    plane.memory.close()
 
 
 @on_loop
-async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
-    plane = Plane()
+async def test_inputs_are_put_in_the_order_of_the_signature(plane: Plane) -> None:
     specs = [TensorSpec(n, "UINT8", (-1,), optional=n == "b") for n in ("a", "b", "c")]
     plane.table.publish(ServedModel(model("three", specs, [TensorSpec("y", "UINT8", (-1,))])))
     given = [plane.memory.put(n, "UINT8", (1, 1), b"x") for n in ("c", "a")]
@@ -197,26 +195,20 @@ async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
     rows = plane.memory.put("c", "UINT8", (2, 1), b"xy")
     assert plane.infer(InferenceCall("three", "", "", (given[1], rows), asked())) is None
     assert "batch size does not match other inputs for 'three'" in plane.errors[-1].detail
-    await plane.plane.drained()
-    plane.memory.close()
 
 
 @on_loop
-async def test_bool_bytes_are_looked_at_in_every_call() -> None:
-    plane = Plane()
+async def test_bool_bytes_are_looked_at_in_every_call(plane: Plane) -> None:
     plane.table.publish(ServedModel(one_to_one("flags", "BOOL")))
     form = asked()
     for data, fine in ((b"\0\1", True), (b"\0\2", False)):
         tensor = plane.memory.put("INPUT0", "BOOL", (1, 2), data)
         request = plane.infer(InferenceCall("flags", "", "", (tensor,), form))
         assert (request is not None) is fine
-    await plane.plane.drained()
-    plane.memory.close()
 
 
 @on_loop
-async def test_draining_refuses_and_waits() -> None:
-    plane = Plane()
+async def test_draining_refuses_and_waits(plane: Plane) -> None:
     plane.runtime.hold = True
     plane.infer(plane.call())
     plane.plane.stop_accepting()
@@ -228,26 +220,22 @@ async def test_draining_refuses_and_waits() -> None:
     plane.runtime.release()
     await asyncio.wait_for(drained, 5)
     assert len(plane.replies) == 1
-    plane.memory.close()
 
 
 @on_loop
-async def test_requests_in_flight_are_bounded() -> None:
-    plane = Plane(in_flight_limit=2)
+async def test_requests_in_flight_are_bounded(plane: Plane) -> None:
     plane.runtime.hold = True
-    for _ in range(3):
+    for _ in range(IN_FLIGHT_MAX + 1):
         plane.infer(plane.call())
     (error,) = plane.errors
     assert (error.reason, error.retry_after_ms) == (Reason.OVERLOADED, 100.0)
     assert error.detail.startswith("Exceeds maximum queue size")
     plane.runtime.release()
     assert plane.plane.in_flight == 0
-    plane.memory.close()
 
 
 @on_loop
-async def test_executions_are_entered_by_an_observer() -> None:
-    plane = Plane()
+async def test_executions_are_entered_by_an_observer(plane: Plane) -> None:
     observer = ExecutionCounter(plane.table)
     batch = Batch(1, "ident/1#0", (), 4)
     done = WorkFinished(Run("g", "p", batch), timing=Timing(0, 1.0, 2.0, 3.0))
@@ -256,7 +244,6 @@ async def test_executions_are_entered_by_an_observer() -> None:
     observer(0.0, replace(done, work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
     statistics = plane.table.resolve("ident").statistics
     assert (statistics.executions, statistics.batches) == (2, {4: (2, 2.0, 4.0, 6.0)})
-    plane.memory.close()
 
 
 def test_failures_have_reasons() -> None:
