@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import uvloop
 
@@ -61,6 +61,12 @@ class LoopThread:
     def used_bytes(self) -> int:
         """Bytes of the arena in use."""
         return int(self.do(lambda: self.parts.memory.arena.used_bytes))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self.wait(self.parts.http.close(grace_s=0.5))

@@ -95,18 +95,15 @@ def test_roles_have_keys_of_their_own(
 
 
 def test_what_changes_the_server_needs_the_admin_key() -> None:
-    stand = Stand(keys=ApiKeys("user", "root"))
-    stand.publish(one_to_one("ident"))
-    region = "/v2/systemsharedmemory"
-    try:
+    with Stand(keys=ApiKeys("user", "root")) as stand:
+        stand.publish(one_to_one("ident"))
+        region = "/v2/systemsharedmemory"
         for path in (LOAD, LOAD.replace("load", "unload"), f"{region}/region/r/register",
                      f"{region}/region/r/unregister", f"{region}/unregister"):  # fmt: skip
             assert status(stand, "POST", path, {"X-Api-Key": "user"}) == 401, path
             assert status(stand, "POST", path, {"X-Api-Key": "root"}) != 401, path
         for key in ("user", "root"):
             assert status(stand, "POST", INDEX, {"Authorization": f"Bearer {key}"}) == 200
-    finally:
-        stand.close()
 
 
 @pytest.mark.parametrize(
@@ -156,13 +153,10 @@ def test_names_that_may_be_rebound_are_refused(stand: Stand, host: str, expected
 
 
 def test_a_key_does_for_both() -> None:
-    stand = Stand(keys=ApiKeys("user"), origins=Origins(frozenset({"localhost"})))
-    try:
+    with Stand(keys=ApiKeys("user"), origins=Origins(frozenset({"localhost"}))) as stand:
         headers = {"Host": "evil.example", "Origin": "https://evil.example"}
         assert status(stand, "POST", INDEX, headers) == 401
         assert status(stand, "POST", INDEX, {**headers, "X-Api-Key": "user"}) == 200
-    finally:
-        stand.close()
 
 
 def test_which_addresses_are_this_machine_alone() -> None:

@@ -177,16 +177,13 @@ def test_with_an_authority_callers_need_a_certificate_of_it(
     files: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = replace(files, cert=None, key=None)
-    stand = Stand(tls=files.listener(HTTP, mutual=True))
-    try:
+    with Stand(tls=files.listener(HTTP, mutual=True)) as stand:
         with over_tls(stand, files) as connection:
             connection.sendall(LIVE)
             assert Reader(connection).response().status == 200
         with over_tls(stand, unknown) as nobody:
             assert Reader(nobody).at_end()
         wait_until(lambda: "peer did not return a certificate" in caplog.text)
-    finally:
-        stand.close()
     with Main(tls=files.listener(GRPC, mutual=True)) as main:
         with channel(main, files, mutual=True) as client:
             assert client.is_server_live()
@@ -208,23 +205,23 @@ def serial(address: tuple[str, int], files: TlsFiles) -> str:
 def test_new_connections_see_a_new_certificate_and_old_ones_go_on(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     files = authority.issue("server")
-    stand = Stand(tls=files.listener(HTTP))
-    try:
-        with Main(tls=files.listener(GRPC)) as main, over_tls(stand, files) as old:
-            ports = [("127.0.0.1", stand.port), ("127.0.0.1", main.port)]
-            before = [serial(port, files) for port in ports]
-            assert files.cert is not None
-            whole = files.cert.read_bytes()
-            files.cert.write_bytes(b"half of a certifi")  # they are written one after another
-            time.sleep(0.15)
-            assert [serial(port, files) for port in ports] == before
-            files.cert.write_bytes(whole)
-            authority.issue("server")
-            wait_until(lambda: all(serial(port, files) not in before for port in ports))
-            old.sendall(LIVE)
-            assert Reader(old).response().status == 200
-    finally:
-        stand.close()
+    with (
+        Stand(tls=files.listener(HTTP)) as stand,
+        Main(tls=files.listener(GRPC)) as main,
+        over_tls(stand, files) as old,
+    ):
+        ports = [("127.0.0.1", stand.port), ("127.0.0.1", main.port)]
+        before = [serial(port, files) for port in ports]
+        assert files.cert is not None
+        whole = files.cert.read_bytes()
+        files.cert.write_bytes(b"half of a certifi")  # they are written one after another
+        time.sleep(0.15)
+        assert [serial(port, files) for port in ports] == before
+        files.cert.write_bytes(whole)
+        authority.issue("server")
+        wait_until(lambda: all(serial(port, files) not in before for port in ports))
+        old.sendall(LIVE)
+        assert Reader(old).response().status == 200
 
 
 def test_an_authority_that_is_replaced_is_trusted_no_more(tmp_path: Path) -> None:
@@ -232,43 +229,37 @@ def test_an_authority_that_is_replaced_is_trusted_no_more(tmp_path: Path) -> Non
     before, after = old.issue("client"), new.issue("client")
     assert before.ca is not None and after.ca is not None
     listener = old.issue("server").listener(HTTP, mutual=True)
-    stand = Stand(tls=listener)
+    with Stand(tls=listener) as stand:
 
-    def served(cert: TlsFiles) -> bool:
-        with over_tls(stand, replace(cert, ca=tmp_path / "server.ca")) as connection:
-            connection.sendall(LIVE)
-            return not Reader(connection).at_end()
+        def served(cert: TlsFiles) -> bool:
+            with over_tls(stand, replace(cert, ca=tmp_path / "server.ca")) as connection:
+                connection.sendall(LIVE)
+                return not Reader(connection).at_end()
 
-    try:
         (tmp_path / "server.ca").write_bytes(before.ca.read_bytes())
         assert (served(before), served(after)) == (True, False)
         before.ca.write_bytes(after.ca.read_bytes())
         wait_until(lambda: served(after))
         assert not served(before)
-    finally:
-        stand.close()
 
 
 def test_a_client_trusts_no_authority_that_was_replaced(tmp_path: Path) -> None:
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
-    stand = Stand(tls=old.issue("server").listener(HTTP))
-    trusted = tmp_path / "trusted"
-    trusted.write_bytes(old.cert.read_bytes())
-    context = TlsFiles(ca=trusted).client(HTTP)
+    with Stand(tls=old.issue("server").listener(HTTP)) as stand:
+        trusted = tmp_path / "trusted"
+        trusted.write_bytes(old.cert.read_bytes())
+        context = TlsFiles(ca=trusted).client(HTTP)
 
-    def call() -> None:
-        blocking = context.now()
-        blocking.sslsocket_class = ssl.SSLSocket
-        blocking.wrap_socket(stand.connect(), server_hostname="127.0.0.1").close()
+        def call() -> None:
+            blocking = context.now()
+            blocking.sslsocket_class = ssl.SSLSocket
+            blocking.wrap_socket(stand.connect(), server_hostname="127.0.0.1").close()
 
-    try:
         call()
         trusted.write_bytes(new.cert.read_bytes())
         time.sleep(0.15)
         with pytest.raises(ssl.SSLCertVerificationError):
             call()
-    finally:
-        stand.close()
 
 
 def test_handshakes_that_stall_end_and_hold_nobody_up(
@@ -276,41 +267,36 @@ def test_handshakes_that_stall_end_and_hold_nobody_up(
 ) -> None:
     monkeypatch.setattr(http_server, "HANDSHAKE_S", 0.5)
     monkeypatch.setattr(epoll_loop, "HANDSHAKE_S", 0.5)
-    stand = Stand(tls=files.listener(HTTP))
-    try:
-        with Main(tls=files.listener(GRPC)) as main:
-            for port in (stand.port, main.port):
-                with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
-                    used_s = time.process_time()
-                    assert serial(("127.0.0.1", port), files)
-                    assert silent.recv(1) == b"", "it was closed"
-                    assert time.process_time() - used_s < 0.4, "it was waited for, not spun"
-            assert main.server.connections == 0
-    finally:
-        stand.close()
+    with Stand(tls=files.listener(HTTP)) as stand, Main(tls=files.listener(GRPC)) as main:
+        for port in (stand.port, main.port):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+                used_s = time.process_time()
+                assert serial(("127.0.0.1", port), files)
+                assert silent.recv(1) == b"", "it was closed"
+                assert time.process_time() - used_s < 0.4, "it was waited for, not spun"
+        assert main.server.connections == 0
     assert caplog.text.count("no handshake within") == 2
 
 
 def test_a_flood_of_handshakes_is_bounded_and_passed_by(files: TlsFiles) -> None:
-    stand = Stand(HttpLimits(connections=16), tls=files.listener(HTTP))
-    try:
-        with Main(tls=files.listener(GRPC), limits=GrpcLimits(max_connections=16)) as main:
-            for port in (stand.port, main.port):
-                flood = [socket.create_connection(("127.0.0.1", port)) for _ in range(64)]
-                assert serial(("127.0.0.1", port), files)
-                closed = 0
-                for one in flood:
-                    one.settimeout(0.05)
-                    try:
-                        closed += one.recv(1) == b""
-                    except TimeoutError:
-                        pass
-                    except ConnectionError:
-                        closed += 1
-                    one.close()
-                assert closed >= 48
-    finally:
-        stand.close()
+    with (
+        Stand(HttpLimits(connections=16), tls=files.listener(HTTP)) as stand,
+        Main(tls=files.listener(GRPC), limits=GrpcLimits(max_connections=16)) as main,
+    ):
+        for port in (stand.port, main.port):
+            flood = [socket.create_connection(("127.0.0.1", port)) for _ in range(64)]
+            assert serial(("127.0.0.1", port), files)
+            closed = 0
+            for one in flood:
+                one.settimeout(0.05)
+                try:
+                    closed += one.recv(1) == b""
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    closed += 1
+                one.close()
+            assert closed >= 48
 
 
 def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:

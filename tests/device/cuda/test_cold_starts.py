@@ -1,6 +1,5 @@
 """Weights that come and go in a process that holds a GPU: asked by work, answered once each."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,8 @@ from interlace.core.model import Model
 from interlace.device.cuda.settings import only_gpu
 from tests.device.cpu.rig import Rig
 from tests.device.cuda.backends import PEER
-from tests.device.cuda.rig import MECHANISMS, cuda_rig
+from tests.device.cuda.conftest import MakeRig
+from tests.device.cuda.rig import MECHANISMS
 from tests.device.models import model
 
 BUDGET_BYTES = 1 << 16
@@ -22,21 +22,17 @@ ROW, EIGHTFOLD = [1.0, 2.0, 3.0, 4.0], [[8.0, 16.0, 24.0, 32.0]]
 
 
 @pytest.fixture(params=["green", "streams"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
     gpu = replace(MECHANISMS[request.param]().gpu, id="gpu0", weights_bytes=BUDGET_BYTES)
-    made = cuda_rig(request.param, gpu=gpu)
-    yield made
-    made.close()
+    return make_rig(request.param, gpu=gpu)
 
 
 @pytest.fixture
-def pair() -> Iterator[Rig]:
+def pair(make_rig: MakeRig) -> Rig:
     links = HostLinks(1, 4e8, names=("gpu0", "gpu1"))
     gpu = replace(MECHANISMS["green"]().gpu, id="gpu0", weights_bytes=BUDGET_BYTES, links=links)
     seen = only_gpu(MECHANISMS["green"]().uuid, PEER)
-    made = cuda_rig("green", gpu=gpu, environment=seen, backend="tests.device.cuda.backends:paired")
-    yield made
-    made.close()
+    return make_rig(gpu=gpu, environment=seen, backend="tests.device.cuda.backends:paired")
 
 
 def cold(rig: Rig, one: Model, name: str = "p") -> WorkFinished:
@@ -125,11 +121,8 @@ def test_a_model_that_left_everywhere_holds_nothing(rig: Rig) -> None:
     assert rig.end_of(Evict(rig.gpu, ONE.key, (0,))).failure is not None
 
 
-def test_a_gpu_without_a_budget_says_so() -> None:
-    plain = cuda_rig("streams")
-    try:
-        assert plain.carve("p").failure is None
-        failure = cold(plain, ONE).failure
-        assert failure is not None and "no budget" in failure.detail
-    finally:
-        plain.close()
+def test_a_gpu_without_a_budget_says_so(make_rig: MakeRig) -> None:
+    plain = make_rig("streams")
+    assert plain.carve("p").failure is None
+    failure = cold(plain, ONE).failure
+    assert failure is not None and "no budget" in failure.detail

@@ -2,8 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,25 +9,12 @@ from msgspec.structs import replace
 
 from interlace.core.messages import Run, WorkFinished
 from tests.device.cpu.rig import Rig
-from tests.device.cuda.rig import cuda_rig
+from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
 
-MakeRig = Callable[..., Rig]
 DOUBLE, SLOW, STICKY = model("double"), model("slow"), model("sticky")
 ROW = [1.0, 2.0, 3.0, REAL]
-
-
-@pytest.fixture
-def make_rig() -> Iterator[MakeRig]:
-    with ExitStack() as stack:
-
-        def make(mechanism: str = "green", **changes: object) -> Rig:
-            made = cuda_rig(mechanism, **changes)
-            stack.callback(made.close)
-            return made
-
-        yield make
 
 
 def run_of(rig: Rig, known: object, name: str, attempt: int = 1) -> Run:

@@ -16,12 +16,12 @@ from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.loaded import LoadedModel
+from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.fake.driver import FakeDriver
 from tests.device.cuda.fake.handles import convolution
 from tests.device.cuda.models.cold_rig import ALL, stand
 from tests.device.cuda.models.rig import Bench, bench
 from tests.device.cuda.models.test_loaded import WIDTH, batch, model, opened_as, plain
-from tests.device.cuda.rig import cuda_rig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model as described
 
@@ -36,11 +36,8 @@ def convolves(x: torch.Tensor, weight: torch.Tensor) -> Any:
 def two_ways(gpu: Bench, lane: Lane) -> list[Any]:
     """A batch in a graph, and one of another shape, which runs eagerly."""
     loaded = gpu.load(model(dims=(-1, WIDTH)), lane, batches=(2,))
-    try:
-        found = [gpu.run(loaded, lane, batch(2, tokens, WIDTH))["y"] for tokens in (3, 5)]
-        assert not loaded.eager_because
-    finally:
-        loaded.close()
+    found = [gpu.run(loaded, lane, batch(2, tokens, WIDTH))["y"] for tokens in (3, 5)]
+    assert not loaded.eager_because
     return found
 
 
@@ -84,13 +81,6 @@ def test_loading_on_a_lane_does_not_hold_up_what_runs_there_eagerly() -> None:
         one.close()
 
 
-@pytest.fixture
-def driver() -> Iterator[FakeDriver]:
-    made = FakeDriver()
-    yield made
-    made.close()
-
-
 def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
     threads = ContextThreads(driver)
     greens = [driver.green(driver.split(8).atoms[:2]) for _ in range(2)]
@@ -132,40 +122,34 @@ def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
     ("context", "works"), [("auto", True), ("green", True), ("primary", False)]
 )
 def test_a_device_finds_out_how_such_a_model_is_served(
-    context: str, works: bool, caplog: pytest.LogCaptureFixture
+    make_rig: MakeRig, context: str, works: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = "tests.device.cuda.backends:own_handles"
-    rig = cuda_rig("green", handle_context=context, backend=backend)
-    try:
-        handles = "partitions have library handles and threads of their own"
-        known = described("convolution")
-        assert rig.carve("p").failure is None
-        assert rig.load(known, "p").failure is None
-        finished = rig.run(rig.floats(known, [1.0, 2.0, 3.0, REAL]))
-        assert (finished.failure is None) is works
-        assert (handles in caplog.messages[0]) is (context == "auto")
-        if works:
-            assert rig.values(finished) == [[[2.0, 4.0, 6.0, 2 * REAL]]]
-            other = rig.run(rig.floats(known, [1.0, 2.0]))  # no graph has this shape
-            assert rig.values(other) == [[[2.0, 4.0]]]
-    finally:
-        rig.close()
+    rig = make_rig(handle_context=context, backend=backend)
+    handles = "partitions have library handles and threads of their own"
+    known = described("convolution")
+    assert rig.carve("p").failure is None
+    assert rig.load(known, "p").failure is None
+    finished = rig.run(rig.floats(known, [1.0, 2.0, 3.0, REAL]))
+    assert (finished.failure is None) is works
+    assert (handles in caplog.messages[0]) is (context == "auto")
+    if works:
+        assert rig.values(finished) == [[[2.0, 4.0, 6.0, 2 * REAL]]]
+        other = rig.run(rig.floats(known, [1.0, 2.0]))  # no graph has this shape
+        assert rig.values(other) == [[[2.0, 4.0]]]
 
 
 def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others(
-    caplog: pytest.LogCaptureFixture,
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = "tests.device.cuda.backends:no_convolutions"
-    rig = cuda_rig("green", backend=backend)
-    try:
-        known = described("double")
-        assert rig.carve("p").failure is None
-        assert "are served with --device streams or mps" in caplog.messages[0]
-        assert REFUSED in caplog.messages[0]
-        assert rig.load(known, "p").failure is None
-        assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
-    finally:
-        rig.close()
+    rig = make_rig(backend=backend)
+    known = described("double")
+    assert rig.carve("p").failure is None
+    assert "are served with --device streams or mps" in caplog.messages[0]
+    assert REFUSED in caplog.messages[0]
+    assert rig.load(known, "p").failure is None
+    assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
 
 
 @contextmanager

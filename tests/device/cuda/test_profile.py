@@ -16,7 +16,8 @@ from interlace.profiling.sweep import SweepSettings
 from interlace.runtime.clock import WallClock
 from tests.device.cpu.rig import Rig
 from tests.device.cuda.backends import NOTES, ROW_S
-from tests.device.cuda.rig import FOUND, cuda_rig
+from tests.device.cuda.conftest import MakeRig
+from tests.device.cuda.rig import FOUND
 from tests.device.models import model
 
 SETTINGS = SweepSettings(samples=3, samples_min=3, warm_ups=1, budget_s=0.01, retakes=0)
@@ -27,10 +28,9 @@ ROWS = (1, 2, 4)
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
+def rig(tmp_path: Path, make_rig: MakeRig) -> Rig:
     gpu = replace(green_settings(FOUND, "gpu0").gpu, shares_pct=SHARES_PCT)
-    return cuda_rig(
-        "green",
+    return make_rig(
         gpu=gpu,
         backend="tests.device.cuda.backends:proportional",
         opener="tests.device.cuda.torch_models:open_noted",
@@ -54,12 +54,9 @@ def measured(rig: Rig, *models: Model) -> list[MeasuredModel]:
         await driven.close()
         return found
 
-    try:
-        for one in models:
-            rig.device.register(one)
-        return rig.loop.run_until_complete(collect())
-    finally:
-        rig.close()
+    for one in models:
+        rig.device.register(one)
+    return rig.loop.run_until_complete(collect())
 
 
 def test_latency_is_that_of_the_rows_at_every_share(rig: Rig) -> None:

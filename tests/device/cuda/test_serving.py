@@ -1,7 +1,5 @@
 """What partitions of one process share and what they do not: memory, weights, order, inputs."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +12,16 @@ from interlace.core.tensor import Span, Tensor
 from interlace.device.cuda.worker.wire import GpuRequest, StageInputs
 from interlace.shm.arena import Arena
 from tests.device.cpu.rig import WAIT_S, Rig
-from tests.device.cuda.rig import cuda_rig
+from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
 from tests.processes import open_files
 
-MakeRig = Callable[..., Rig]
 DOUBLE, SLOW = model("double"), model("slow")
 ROW = [1.0, 2.0, 3.0, REAL]
 TWICE = [2.0, 4.0, 6.0, 2 * REAL]
 #: Outputs of 32 rows of 4 floats take a block of 512 bytes; a page holds eight.
 FULL_ROWS, PAGE = 32, 4096
-
-
-@pytest.fixture
-def make_rig() -> Iterator[MakeRig]:
-    with ExitStack() as stack:
-
-        def make(mechanism: str = "green", **changes: object) -> Rig:
-            made = cuda_rig(mechanism, **changes)
-            stack.callback(made.close)
-            return made
-
-        yield make
 
 
 def ended(rig: Rig, work: object) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -69,7 +69,10 @@ class Turns:
         self.loop._write()
         self.loop._called = True  # nothing by itself
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for client in self.clients:
             client.close()
         self.run(self.loop.close)
@@ -78,9 +81,8 @@ class Turns:
 
 @pytest.fixture
 def turns() -> Iterator[Turns]:
-    made = Turns(GrpcLimits(max_connections=2, stall_timeout_ms=3000.0))
-    yield made
-    made.close()
+    with Turns(GrpcLimits(max_connections=2, stall_timeout_ms=3000.0)) as made:
+        yield made
 
 
 def ended(client: socket.socket) -> bool:

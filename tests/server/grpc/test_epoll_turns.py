@@ -104,8 +104,7 @@ def test_calls_and_long_messages_go_on_over_turns() -> None:
 
 
 def test_others_come_before_the_rest_of_a_long_turn() -> None:
-    turns = Turns(GrpcLimits())
-    try:
+    with Turns(GrpcLimits()) as turns:
         greedy, modest = greet(turns), greet(turns)
         greedy.sendall(b"".join(map(ping, range(3000))))
         turns.one_turn()
@@ -119,13 +118,10 @@ def test_others_come_before_the_rest_of_a_long_turn() -> None:
                 break
             turns.one_turn()
         assert answered + pings_of(greedy) == list(range(3000))
-    finally:
-        turns.close()
 
 
 def test_who_does_not_read_answers_goes_on_when_it_does() -> None:
-    turns = Turns(GrpcLimits(max_backlog_bytes=20_000, control_per_s=1e6))
-    try:
+    with Turns(GrpcLimits(max_backlog_bytes=20_000, control_per_s=1e6)) as turns:
         client = greet(turns)
         (served,) = turns.loop._clients.values()
         connection, count, unsent = served.connection, 0, b""
@@ -151,8 +147,6 @@ def test_who_does_not_read_answers_goes_on_when_it_does() -> None:
                 got += client.recv(1 << 20)
             turns.one_turn()
         assert pings_in(got) == list(range(count))
-    finally:
-        turns.close()
 
 
 def pushed(client: socket.socket, unsent: bytes) -> bytes:
@@ -252,32 +246,23 @@ def calmed(turns: Turns) -> tuple[socket.socket, int]:
 
 
 def test_who_was_told_to_calm_down_hears_it_and_is_let_go_later() -> None:
-    turns = Turns(GrpcLimits(control_per_s=100.0, linger_s=0.1))
-    try:
+    with Turns(GrpcLimits(control_per_s=100.0, linger_s=0.1)) as turns:
         client, _ = calmed(turns)
         assert not ended(client)  # it was not closed yet
         time.sleep(0.15)
         turns.loop._lingering.expire()
         assert ended(client)
-    finally:
-        turns.close()
 
 
 def test_those_who_come_meanwhile_begin_with_less() -> None:
-    turns = Turns(GrpcLimits(control_per_s=100.0, linger_s=60.0))
-    try:
+    with Turns(GrpcLimits(control_per_s=100.0, linger_s=60.0)) as turns:
         first = calmed(turns)[1]
         second = calmed(turns)[1]
         third = calmed(turns)[1]
         assert first >= 900 and third < second < 0.7 * first
-    finally:
-        turns.close()
 
 
 def test_no_more_linger_than_may() -> None:
-    turns = Turns(GrpcLimits(control_per_s=1.0, linger_s=60.0, max_lingering=2))
-    try:
+    with Turns(GrpcLimits(control_per_s=1.0, linger_s=60.0, max_lingering=2)) as turns:
         clients = [calmed(turns)[0] for _ in range(4)]
         assert [ended(client) for client in clients] == [True, True, False, False]
-    finally:
-        turns.close()

@@ -1,6 +1,7 @@
 """Messages by hand against the protobuf library, whole and in pieces."""
 
 import time
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,20 @@ def fail_on_error(result: DecodedInfer | UnreadInfer | ServeError) -> None:
     assert not isinstance(result, ServeError), result
 
 
+def sent(wire: Wire, encoded: bytes, *sizes: int) -> DecodedInfer | UnreadInfer | ServeError:
+    """The one answer to a message that comes in pieces of these sizes, over and over."""
+    got: list[DecodedInfer | UnreadInfer | ServeError] = []
+    sink, at = InferSink(wire.decoder, len(encoded), got.append), 0
+    for size in cycle(sizes or (len(encoded),)):
+        if at >= len(encoded):
+            break
+        sink.feed(memoryview(encoded)[at : at + size])
+        at += size
+    sink.finish()
+    (found,) = got
+    return found
+
+
 def tensors_of(wire: Wire, decoded: DecodedInfer) -> list[bytes]:
     spans = [tensor.span for tensor in decoded.inputs]
     return [bytes(wire.arena.view(span.offset, span.nbytes)) for span in spans]
@@ -99,15 +114,7 @@ def tensors_of(wire: Wire, decoded: DecodedInfer) -> list[bytes]:
 def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> None:
     encoded = made.SerializeToString()
     with Wire() as wire:
-        got: list[DecodedInfer | UnreadInfer | ServeError] = []
-        sink = InferSink(wire.decoder, len(encoded), got.append)
-        at = turn = 0
-        while at < len(encoded):
-            size = cuts[turn % len(cuts)]
-            sink.feed(memoryview(encoded)[at : at + size])
-            at, turn = at + size, turn + 1
-        sink.finish()
-        (pieces,) = got
+        pieces = sent(wire, encoded, *cuts)
         assert isinstance(pieces, DecodedInfer)
         whole = wire.decoder.whole(memoryview(encoded))
         assert isinstance(whole, DecodedInfer)
@@ -122,12 +129,7 @@ def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> Non
 @given(st.binary(max_size=200), st.integers(1, 9))
 def test_pieces_of_anything_end(junk: bytes, size: int) -> None:
     with Wire(arena_bytes=1 << 16) as wire:
-        got: list[DecodedInfer | UnreadInfer | ServeError] = []
-        sink = InferSink(wire.decoder, len(junk), got.append)
-        for at in range(0, len(junk), size):
-            sink.feed(memoryview(junk)[at : at + size])
-        sink.finish()
-        (result,) = got
+        result = sent(wire, junk, size)
         if isinstance(result, DecodedInfer):
             result.blocks.free()
 
@@ -192,11 +194,7 @@ def test_a_tensor_that_finds_no_room_as_it_comes_is_refused() -> None:
 def test_a_full_arena_refuses_and_swallows_the_rest() -> None:
     encoded = request(bytes(3000), bytes(60_000))
     with Wire(arena_bytes=1 << 16) as wire:
-        got: list[DecodedInfer | UnreadInfer | ServeError] = []
-        sink = InferSink(wire.decoder, len(encoded), got.append)
-        sink.feed(memoryview(encoded))
-        sink.finish()
-        (error,) = got
+        error = sent(wire, encoded)
         assert isinstance(error, ServeError) and error.reason is Reason.TOO_LARGE
         assert wire.arena.used_bytes == 0
 
@@ -205,15 +203,11 @@ def test_fields_are_bounded() -> None:
     """Each costs the event loop a microsecond: a message of 1 MB took 0.2 s."""
     flood = request(b"x") + b"\x78\x00" * 500_000
     with Wire() as wire:
-        got: list[DecodedInfer | UnreadInfer | ServeError] = []
-        sink = InferSink(wire.decoder, len(flood), got.append)
         began_s = time.process_time()
-        for at in range(0, len(flood), 1 << 16):
-            sink.feed(memoryview(flood)[at : at + (1 << 16)])
+        error = sent(wire, flood, 1 << 16)
         with pytest.raises(ServeError, match="more than 4096 fields"):
             wire.decoder.whole(memoryview(flood))
         assert time.process_time() - began_s < 0.1
-        (error,) = got
         assert isinstance(error, ServeError) and "more than 4096 fields" in error.detail
 
 
@@ -221,10 +215,7 @@ def test_heads_are_bounded() -> None:
     made = ModelInferRequest(model_name="m" * 5000)
     encoded = made.SerializeToString()
     with Wire(GrpcLimits(max_heads_bytes=1000)) as wire:
-        got: list[DecodedInfer | UnreadInfer | ServeError] = []
-        sink = InferSink(wire.decoder, len(encoded), got.append)
-        sink.feed(memoryview(encoded))
-        (error,) = got
+        error = sent(wire, encoded)
         assert isinstance(error, ServeError) and error.reason is Reason.TOO_LARGE
 
 

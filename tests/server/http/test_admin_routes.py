@@ -200,9 +200,8 @@ def test_generate_stream_is_one_event(http: Stand) -> None:
 
 
 def test_an_api_key_is_asked_for_everywhere_but_health() -> None:
-    stand = Stand(keys=ApiKeys("secret"))
-    stand.publish(one_to_one("ident"))
-    try:
+    with Stand(keys=ApiKeys("secret")) as stand:
+        stand.publish(one_to_one("ident"))
         data = infer("ident", [[1.0]])
         with stand.connect() as connection:
             reader = Reader(connection)
@@ -224,20 +223,15 @@ def test_an_api_key_is_asked_for_everywhere_but_health() -> None:
             ):
                 connection.sendall(allowed)
                 assert reader.response().status == 200
-    finally:
-        stand.close()
 
 
 def test_shared_memory_is_off_by_default() -> None:
-    stand = Stand()
-    try:
+    with Stand() as stand:
         body = {"key": "/x", "byte_size": 4}
         refused = post(stand, "/v2/systemsharedmemory/region/x/register", body)
         assert (refused.status, "--allow-client-shm" in refused.error) == (501, True)
         assert post(stand, "/v2/systemsharedmemory/unregister").status == 200
         assert get(stand, "/v2/systemsharedmemory/status").json == []
-    finally:
-        stand.close()
 
 
 def test_closing_answers_what_was_taken_and_refuses_the_rest() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from interlace.core.model import Model
 from interlace.server.api_keys import ApiKeys
 from interlace.server.http.connection import HttpConnection
 from interlace.server.http.request_head import Origins
@@ -89,21 +91,30 @@ class CuttingTransport:
             self._connection.buffer_updated(count)
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[tuple[asyncio.AbstractEventLoop, Parts]]:
+@contextmanager
+def parts_on_a_loop(
+    limits: HttpLimits, *models: Model
+) -> Iterator[tuple[asyncio.AbstractEventLoop, Parts]]:
+    """A server without a socket, and the loop that its connections are fed on."""
     loop = asyncio.new_event_loop()
 
     async def make() -> Parts:
-        parts = Parts(
-            HttpLimits(head_bytes=8192, body_bytes=1 << 20), ApiKeys(), Origins(), Regions()
-        )
-        parts.publish(one_to_one("ident"))
+        parts = Parts(limits, ApiKeys(), Origins(), Regions())
+        parts.publish(*models)
         return parts
 
     parts = loop.run_until_complete(make())
     yield loop, parts
+    loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     parts.memory.close()
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[tuple[asyncio.AbstractEventLoop, Parts]]:
+    limits = HttpLimits(head_bytes=8192, body_bytes=1 << 20)
+    with parts_on_a_loop(limits, one_to_one("ident")) as made:
+        yield made
 
 
 def chunked(data: bytes) -> bytes:

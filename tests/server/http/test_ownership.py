@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply
 from interlace.core.tensor import Span, TensorSpec
-from interlace.server.api_keys import ApiKeys
 from interlace.server.http.connection import HttpConnection
-from interlace.server.http.request_head import Origins
 from interlace.server.http.timeouts import ConnectionTimeouts
 from interlace.server.limits import HttpLimits
-from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
 from tests.server.fakes import model, one_to_one
-from tests.server.http.test_fuzz import CuttingTransport, chunked
+from tests.server.http.test_fuzz import CuttingTransport, chunked, parts_on_a_loop
 from tests.server.stand import Parts
 from tests.server.wire import infer, request, v2_body
 
@@ -167,20 +164,11 @@ class Play:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[tuple[asyncio.AbstractEventLoop, Parts]]:
-    loop = asyncio.new_event_loop()
-
-    async def make() -> Parts:
-        parts = Parts(HttpLimits(here_bytes=1 << 18), ApiKeys(), Origins(), Regions())
-        inputs = [TensorSpec("INPUT0", "UINT8", (-1,)), TensorSpec("INPUT1", "FP32", (-1,))]
-        outputs = [TensorSpec("OUTPUT0", "UINT8", (-1,)), TensorSpec("OUTPUT1", "FP32", (-1,))]
-        parts.publish(one_to_one("ident"), model("pair", inputs, outputs))
-        return parts
-
-    parts = loop.run_until_complete(make())
-    yield loop, parts
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
-    parts.memory.close()
+    inputs = [TensorSpec("INPUT0", "UINT8", (-1,)), TensorSpec("INPUT1", "FP32", (-1,))]
+    outputs = [TensorSpec("OUTPUT0", "UINT8", (-1,)), TensorSpec("OUTPUT1", "FP32", (-1,))]
+    models = one_to_one("ident"), model("pair", inputs, outputs)
+    with parts_on_a_loop(HttpLimits(here_bytes=1 << 18), *models) as made:
+        yield made
 
 
 class Heard(logging.Handler):

@@ -14,8 +14,9 @@ from interlace.device.cuda.green_contexts.gpu import green_gpu
 from interlace.device.cuda.green_contexts.lanes import GreenLanes, Occupancy, choose, ladder, reuse
 from interlace.packing.layouts import layouts
 from tests.device.cuda.backends import FIFTEEN, FOURTEEN
+from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.fake.driver import FakeDriver
-from tests.device.cuda.rig import FOUND, cuda_rig
+from tests.device.cuda.rig import FOUND
 from tests.device.models import model
 
 H100 = Atoms(16, 8, 4)
@@ -221,8 +222,7 @@ def test_the_split_that_leaves_the_fewest_sms_is_taken(
     driver.close()
 
 
-def test_a_refused_way_leaves_the_others() -> None:
-    driver = FakeDriver()
+def test_a_refused_way_leaves_the_others(driver: FakeDriver) -> None:
     driver.fail("split", "CUDA_ERROR_INVALID_VALUE", times=2)
     assert Atoms.of(best_split(driver)) == Atoms(8, 16, 4)
     driver.fail("split", "CUDA_ERROR_NOT_SUPPORTED", times=3)
@@ -269,35 +269,29 @@ def _gpu(atoms: Atoms) -> Gpu:
     ("backend", "atoms"), [("fifteen", Atoms(15, 8, 12)), ("fourteen", Atoms(14, 8, 20))]
 )
 def test_a_device_with_an_uneven_gpu_serves_at_every_share(
-    backend: str, atoms: Atoms, caplog: pytest.LogCaptureFixture
+    make_rig: MakeRig, backend: str, atoms: Atoms, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = _gpu(atoms)
     backend = f"tests.device.cuda.backends:{backend}"
-    rig = cuda_rig("green", gpu=gpu, backend=backend)
+    rig = make_rig(gpu=gpu, backend=backend)
     double = model("double")
-    try:
-        for share_pct in gpu.shares_pct:
-            name = f"p{share_pct}"
-            carved = rig.carve(name, share_pct=share_pct)
-            assert carved.failure is None
-            wanted = 132 if share_pct == 100 else 8 * gpu.taken(share_pct)
-            assert len(carved.units) == wanted
-        for name in ("p6", f"p{gpu.shares_pct[-2]}", "p100"):
-            assert rig.load(double, name).failure is None
-            assert rig.values(rig.run(rig.floats(double, [1.0, 2.0]), name=name)) == [[[2.0, 4.0]]]
-        took_s = rig.device.processes.running[0].took_s
-        assert set(took_s) >= {"torch, CUDA and kernels", "lanes"}
-        assert caplog.messages[0].startswith("gpu0: its process started in ")
-        assert caplog.messages[0].endswith(f", in {atoms.count} blocks of 8 SMs")
-    finally:
-        rig.close()
+    for share_pct in gpu.shares_pct:
+        name = f"p{share_pct}"
+        carved = rig.carve(name, share_pct=share_pct)
+        assert carved.failure is None
+        wanted = 132 if share_pct == 100 else 8 * gpu.taken(share_pct)
+        assert len(carved.units) == wanted
+    for name in ("p6", f"p{gpu.shares_pct[-2]}", "p100"):
+        assert rig.load(double, name).failure is None
+        assert rig.values(rig.run(rig.floats(double, [1.0, 2.0]), name=name)) == [[[2.0, 4.0]]]
+    took_s = rig.device.processes.running[0].took_s
+    assert set(took_s) >= {"torch, CUDA and kernels", "lanes"}
+    assert caplog.messages[0].startswith("gpu0: its process started in ")
+    assert caplog.messages[0].endswith(f", in {atoms.count} blocks of 8 SMs")
 
 
-def test_a_device_that_was_planned_otherwise_says_so() -> None:
-    rig = cuda_rig("green", backend="tests.device.cuda.backends:fifteen")
-    try:
-        failure = rig.carve("p", share_pct=96).failure
-        assert failure is not None
-        assert "cuts it into 15 blocks of 8 SMs, but plans are made for 16 of 8" in failure.detail
-    finally:
-        rig.close()
+def test_a_device_that_was_planned_otherwise_says_so(make_rig: MakeRig) -> None:
+    rig = make_rig(backend="tests.device.cuda.backends:fifteen")
+    failure = rig.carve("p", share_pct=96).failure
+    assert failure is not None
+    assert "cuts it into 15 blocks of 8 SMs, but plans are made for 16 of 8" in failure.detail

@@ -19,14 +19,6 @@ ALL = frozenset(range(132))
 
 
 @pytest.fixture
-def driver() -> Iterator[FakeDriver]:
-    """Closing it fails the test if anything is left over or was misused."""
-    driver = FakeDriver()
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
 def green(driver: FakeDriver) -> Iterator[GreenLanes]:
     lanes = GreenLanes(driver)
     yield lanes

@@ -13,13 +13,6 @@ from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
 
 @pytest.fixture
-def driver() -> Iterator[FakeDriver]:
-    driver = FakeDriver()
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
 def held() -> Iterator[FakeDriver]:
     """Work waits in its stream until it is told to run."""
     driver = FakeDriver(pace="held")

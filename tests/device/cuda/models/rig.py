@@ -43,6 +43,7 @@ class Bench:
         self.notes: list[str] = []
         self.sequence = 0
         self._flags: dict[int, MappedBlock] = {}
+        self._loaded: list[LoadedModel] = []
         self.context = LoadContext(
             self.backend, self.memory, self.budget, self._flag, self.notes.append, None
         )._replace(**changes)
@@ -52,6 +53,7 @@ class Bench:
 
     def load(self, model: Model, *lanes: Lane, batches: tuple[int, ...] = ()) -> LoadedModel:
         loaded = LoadedModel(self.context, model)
+        self._loaded.append(loaded)
         for lane in lanes:
             loaded.prepare(lane, batches)
         return loaded
@@ -82,7 +84,9 @@ class Bench:
         assert flag.value == self.sequence, "the batch ended without a signal"
 
     def close(self) -> None:
-        """Raises Misuse if anything is left."""
+        """Raises Misuse if anything is left but what was loaded."""
+        for loaded in self._loaded:
+            loaded.close()
         self.threads.close()
         for flag in self._flags.values():
             self.memory.give_back(flag)

@@ -144,7 +144,6 @@ def test_the_same_as_on_cores(kind: str, tmp_path: Path) -> None:
         for name, array in wanted.items():
             assert found[name].dtype == array.dtype
             assert np.allclose(found[name], array, atol=1e-5), name
-        loaded.close()
 
 
 @pytest.mark.parametrize("kind", ["factory", *TEXTS, "bert weightedmean_tokens"])
@@ -193,7 +192,6 @@ def test_what_a_request_leaves_out_means_what_it_means_on_cores(tmp_path: Path) 
         found = gpu.run(loaded, lane, inputs)
         assert gpu.driver.calls["launch_graph"] == launches + 1  # the graph that has all inputs
         assert np.allclose(found["last_hidden_state"], wanted["last_hidden_state"], atol=1e-5)
-        loaded.close()
 
 
 def test_indices_beyond_the_vocabulary_read_no_other_memory(tmp_path: Path) -> None:
@@ -207,7 +205,6 @@ def test_indices_beyond_the_vocabulary_read_no_other_memory(tmp_path: Path) -> N
         assert np.allclose(found[0]["last_hidden_state"], found[2]["last_hidden_state"], atol=1e-5)
         with pytest.raises(ValueError, match="'input_ids' of length 65: at most 64"):
             gpu.run(loaded, lane, {"input_ids": np.ones((1, 65), np.int64)})
-        loaded.close()
 
 
 def test_indices_beyond_a_factorys_tables_read_no_other_memory(tmp_path: Path) -> None:
@@ -232,7 +229,6 @@ def test_indices_beyond_a_factorys_tables_read_no_other_memory(tmp_path: Path) -
                 assert all(np.allclose(one[name], found[0][name], atol=1e-5) for name in one)
         again = gpu.run(loaded, lane, inputs(*given[0]))
         assert all(np.allclose(again[name], wanted[name]) for name in wanted)
-        loaded.close()
 
 
 class Lookup(torch.nn.Module):
@@ -263,7 +259,6 @@ def test_indices_beyond_an_exported_table_read_no_other_memory(tmp_path: Path) -
         loaded = gpu.load(model, lane, batches=(1,))
         (found,) = gpu.run(loaded, lane, {"ids": np.array([[1, 2, -9, 1 << 40]])}).values()
         assert np.allclose(found, wanted)
-        loaded.close()
 
 
 def test_texts_without_numbers_are_refused(tmp_path: Path) -> None:
@@ -284,7 +279,6 @@ def test_onnx_runs_eagerly_on_tensors_where_they_lie(tmp_path: Path) -> None:
         found = gpu.run(loaded, lane, inputs)
         assert found.keys() == wanted.keys()
         assert all(np.allclose(found[name], wanted[name], atol=1e-6) for name in wanted)
-        loaded.close()
 
 
 def test_onnx_on_a_gpu_says_what_to_install(tmp_path: Path) -> None:

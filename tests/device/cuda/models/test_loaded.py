@@ -68,7 +68,6 @@ def test_answers_are_the_same_on_every_lane_of_a_size() -> None:
         for other in found[1:]:
             assert all(np.allclose(found[0][name], other[name], atol=1e-5) for name in other)
         assert loaded.weights_bytes == WIDTH * WIDTH * 4  # once for all
-        loaded.close()
 
 
 def test_padding_is_zeroes_and_only_real_rows_come_out() -> None:
@@ -87,7 +86,6 @@ def test_padding_is_zeroes_and_only_real_rows_come_out() -> None:
         assert torch.equal(seen[-1][:3], torch.from_numpy(batch(3)["x"]))
         assert not seen[-1][3:].any()
         assert found["y"].shape == (3, WIDTH)
-        loaded.close()
 
 
 def test_models_that_load_wait_for_each_other_while_others_are_served() -> None:
@@ -113,7 +111,6 @@ def test_models_that_load_wait_for_each_other_while_others_are_served() -> None:
         thread.join()
         assert not errors
         assert all(served.ready(other, ()) for other in others)
-        served.close()
 
 
 def fails_captured(x: torch.Tensor, weight: torch.Tensor) -> Any:
@@ -181,7 +178,6 @@ def test_a_kernel_that_a_capture_meets_first_costs_a_second_one(where: str) -> N
             assert gpu.driver.calls["launch_graph"] == launches + 1
         again = [note for note in gpu.notes if "captured again" in note]
         assert len(again) == 1 and "STREAM_CAPTURE_UNSUPPORTED" in again[0]
-        loaded.close()
 
 
 def test_other_shapes_run_eagerly_beside_graphs() -> None:
@@ -198,7 +194,6 @@ def test_other_shapes_run_eagerly_beside_graphs() -> None:
             assert np.allclose(found["sum"], given["x"].sum(-1), atol=1e-4)
         assert gpu.driver.calls["launch_graph"] == graphs + 1
         assert captured["y"].shape == (2, 3, WIDTH)
-        loaded.close()
 
 
 def test_sizes_that_follow_from_values_are_refused() -> None:
@@ -215,7 +210,6 @@ def test_sizes_that_follow_from_values_are_refused() -> None:
         given["x"][0, 0, 0] = 1e6
         with pytest.raises(ValueError, match="sizes of outputs must follow"):
             gpu.run(loaded, lane, given)
-        loaded.close()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +227,6 @@ def test_results_that_contradict_the_signature(result: Forward, message: str) ->
         assert loaded.eager_because
         with pytest.raises(ValueError, match=message):
             gpu.run(loaded, lane, batch(8))
-        loaded.close()
 
 
 def test_memory_is_really_given_back_and_shown() -> None:
@@ -278,7 +271,6 @@ def test_without_memory_it_says_what_was_needed_and_what_there_was() -> None:
         with pytest.raises(DeviceMemoryError, match=r"needs at least 0\.0 MiB .* are there"):
             loaded.prepare(lane, ())
         gpu.driver.others(0)
-        loaded.close()
 
 
 def test_a_second_process_borrows_the_weights() -> None:
@@ -290,7 +282,6 @@ def test_a_second_process_borrows_the_weights() -> None:
         sent, own_bytes = borrow("loaded", loaded.share())
         found = np.frombuffer(bytes.fromhex(sent), np.float32).reshape(3, WIDTH)
         assert np.allclose(found, wanted["y"], atol=1e-5) and own_bytes == "0"
-        loaded.close()
 
 
 CALLS = ("allocate", "stream", "launch", "synchronize", "allocate_mapped")
@@ -311,7 +302,6 @@ def test_a_load_that_fails_leaves_nothing(call: str, skip: int) -> None:
         gpu.driver._faults._planned.clear()
         again = gpu.load(model(), lane, batches=(1, 8))
         assert np.isfinite(gpu.run(again, lane, batch(5))["y"]).all()
-        again.close()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +319,6 @@ def test_a_lane_that_fails_leaves_the_others_alone(call: str, skip: int) -> None
         assert np.allclose(gpu.run(loaded, a, batch(3))["y"], wanted["y"], atol=1e-5)
         loaded.prepare(b, ())
         assert np.allclose(gpu.run(loaded, b, batch(3))["y"], wanted["y"], atol=1e-5)
-        loaded.close()
 
 
 def test_more_batch_sizes_are_added_to_those_that_serve() -> None:
@@ -344,7 +333,6 @@ def test_more_batch_sizes_are_added_to_those_that_serve() -> None:
         program = loaded.program(lane, 5, {"x": (5, WIDTH)})
         assert isinstance(program, GraphProgram)
         assert program.rows == 8
-        loaded.close()
 
 
 def test_a_model_is_warmed_on_the_operators_values() -> None:

@@ -141,7 +141,6 @@ def test_the_users_choice_keeps_the_datatypes(
             assert found[name].dtype == array.dtype
             worst = max(worst, float(np.abs(found[name] - array).max()))
         assert 0.0 < worst < 0.1  # it was really computed in fewer bits
-        loaded.close()
 
 
 def test_auto_takes_the_fastest_and_shows_the_figures(tmp_path: Path) -> None:
@@ -158,7 +157,6 @@ def test_auto_takes_the_fastest_and_shows_the_figures(tmp_path: Path) -> None:
         assert "3.000 ms, error 0" in gpu.notes[0]
         found = gpu.run(loaded, lane, inputs)
         assert np.allclose(found["y"], wanted["y"], atol=0.1)
-        loaded.close()
 
 
 def test_auto_passes_over_what_is_not_close(tmp_path: Path) -> None:
@@ -182,7 +180,6 @@ def create_model():
         loaded = gpu.load(model, gpu.carve("a"), batches=(4,))
         assert str(loaded._portable.variant) == "bf16"
         assert "not close enough" in gpu.notes[1]
-        loaded.close()
 
 
 def test_layouts_of_convolutions_are_timed(tmp_path: Path) -> None:
@@ -196,7 +193,6 @@ def test_layouts_of_convolutions_are_timed(tmp_path: Path) -> None:
         assert str(loaded._portable.variant) == "fp32 channels last"
         found = gpu.run(loaded, lane, image)
         assert all(np.allclose(found[name], wanted[name], atol=1e-5) for name in wanted)
-        loaded.close()
 
 
 def test_compiling_leaves_graphs_to_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +210,6 @@ def test_compiling_leaves_graphs_to_us(tmp_path: Path, monkeypatch: pytest.Monke
         gpu.run(loaded, lane, inputs)
         assert asked == [{"mode": "max-autotune-no-cudagraphs", "dynamic": False}]
         assert str(loaded._portable.variant) == "fp32 compiled"
-        loaded.close()
 
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -264,28 +259,24 @@ def test_tied_weights_stay_tied() -> None:
     assert layout.nbytes == 8 * 8 * 4 + 256  # the view, rounded up
 
 
-def test_what_was_needed_and_what_there_was() -> None:
-    driver = FakeDriver()
+def test_what_was_needed_and_what_there_was(driver: FakeDriver) -> None:
     driver.others(driver.memory().free_bytes - 1000)
     layout = lay_out({"w": torch.zeros(1000)}, ModelVariant(), frozenset())
     with pytest.raises(MemoryError, match=r"needs 4096 bytes for its weights, and \d+ of the"):
         DeviceWeights.allocate(driver, layout)
-    driver.close()
 
 
-def test_another_process_reads_the_same_weights() -> None:
+def test_another_process_reads_the_same_weights(driver: FakeDriver) -> None:
     tensor = torch.arange(300.0)
-    driver, variant = FakeDriver(), ModelVariant(Precision.BF16)
+    variant = ModelVariant(Precision.BF16)
     weights = DeviceWeights.allocate(driver, lay_out({"w": tensor}, variant, frozenset()))
     weights.fill({"w": tensor}, "cpu")
     total = tensor.bfloat16().double().sum().item()
     assert borrow("tensor", weights.share(variant)) == [str(total), "0", "torch.bfloat16"]
     weights.close()
-    driver.close()
 
 
-def test_other_weights_are_refused() -> None:
-    driver = FakeDriver()
+def test_other_weights_are_refused(driver: FakeDriver) -> None:
     layout = lay_out({"w": torch.zeros(300)}, ModelVariant(), frozenset())
     other = lay_out({"w": torch.zeros(301)}, ModelVariant(), frozenset())
     weights = DeviceWeights.allocate(driver, layout)
@@ -294,4 +285,3 @@ def test_other_weights_are_refused() -> None:
     with pytest.raises(CudaError):  # CUDA opens no handle in the process that made it
         DeviceWeights.open(driver, layout, weights.share(ModelVariant()))
     weights.close()
-    driver.close()

@@ -11,8 +11,8 @@ from interlace.device.cuda.worker.weight_fetcher import Answers, WeightFetcher
 from interlace.device.cuda.worker.wire import FetchWeights, WeightsMoved
 from interlace.device.process.wire import EvictWeights, Failed
 from tests.device.cpu.rig import Rig
+from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.models.cold_rig import ALL, FIRST, WEIGHTED, Stand
-from tests.device.cuda.rig import cuda_rig
 from tests.device.cuda.torch_models import WEIGHT_FLOATS
 from tests.device.models import model
 
@@ -133,10 +133,8 @@ def logged(caplog: pytest.LogCaptureFixture) -> Logged:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = cuda_rig("mps")
-    yield made
-    made.close()
+def rig(make_rig: MakeRig) -> Rig:
+    return make_rig("mps")
 
 
 def keeper(rig: Rig) -> int:
@@ -171,17 +169,16 @@ def test_weights_go_when_the_last_partition_lets_go_of_them(rig: Rig, logged: Lo
     assert rig.values(rig.run(rig.floats(HEAVY, ROW))) == [[TWICE]]
 
 
-def test_weights_stay_with_their_keeper_where_that_is_asked_for(logged: Logged) -> None:
-    rig = cuda_rig("mps", keep_bytes=1 << 30)
-    try:
-        for name in ("p", "q"):  # one after the other, a process each
-            assert rig.carve(name).failure is None
-            assert rig.load(HEAVY, name).failure is None
-            assert rig.values(rig.run(rig.floats(HEAVY, ROW), name=name)) == [[TWICE]]
-            assert rig.release(name).failure is None
-        assert len(logged("graphs of 1 rows")) == 1
-    finally:
-        rig.close()
+def test_weights_stay_with_their_keeper_where_that_is_asked_for(
+    make_rig: MakeRig, logged: Logged
+) -> None:
+    rig = make_rig("mps", keep_bytes=1 << 30)
+    for name in ("p", "q"):  # one after the other, a process each
+        assert rig.carve(name).failure is None
+        assert rig.load(HEAVY, name).failure is None
+        assert rig.values(rig.run(rig.floats(HEAVY, ROW), name=name)) == [[TWICE]]
+        assert rig.release(name).failure is None
+    assert len(logged("graphs of 1 rows")) == 1
 
 
 def test_a_borrower_that_dies_leaves_the_weights_to_others(rig: Rig) -> None:
