@@ -123,16 +123,6 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_an_answer(stand: Stand) 
     assert torch.equal(stand.run(), wanted)
 
 
-def test_a_cancelled_fetch_ends_once_and_the_file_serves(stand: Stand) -> None:
-    wanted = stand.run().clone()
-    stand.fetch(range(4))
-    stand.cold.cancel()
-    assert stand.ended.get().failure == "cancelled"
-    stand.cold.leave(range(4))
-    assert torch.equal(stand.run(), wanted)
-    assert stand.ended.empty()
-
-
 def test_what_is_waited_for_is_read_by_who_waits(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

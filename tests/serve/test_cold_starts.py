@@ -5,7 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
 
+import pytest
+from typer.testing import CliRunner
+
 from bench.attack.repository import write_model
+from interlace.cli.main import build
 from interlace.cli.top import read_metrics
 from interlace.formats.page_cache import cached_part
 from tests.serve.conftest import Start
@@ -117,11 +121,13 @@ def test_weights_that_leave_give_the_page_cache_back(root: Path, cache: Path, st
     assert server.end() == 0
 
 
-def test_cold_takes_memory(root: Path, start: Start) -> None:
-    server = start("--cold", "copy")
-    server.wait_for("--cold says how weights come and go: it takes --memory", 30.0)
-
-
-def test_host_memory_takes_memory(root: Path, start: Start) -> None:
-    server = start("--host-memory", "1GB")
-    server.wait_for("--host-memory bounds where weights come from: it takes --memory", 30.0)
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--cold", "copy", "--cold says how weights come and go: it takes --memory"),
+        ("--host-memory", "1GB", "--host-memory bounds where weights come from: it takes --memory"),
+    ],
+)
+def test_what_takes_a_memory(root: Path, option: str, value: str, said: str) -> None:
+    words = ["serve", str(root), option, value]
+    assert said in str(CliRunner().invoke(build(words), words).exception)

@@ -29,6 +29,24 @@ class Shared(NamedTuple):
 
 
 @pytest.fixture(scope="module")
+def harmed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Server]:
+    """A server for all that kills its workers."""
+    root = tmp_path_factory.mktemp("harmed")
+    for name, extra in (("m", SLEEP), ("bomb", CRASH), ("poison", CRASH), ("calm", "pass")):
+        write_model(root, name, extra=extra)
+    server = Server(root, cache)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.kill()
+
+
+def _restarts(server: Server) -> int:
+    (line,) = _metric(server, "interlace_worker_restarts_total")
+    return int(float(line.split()[-1]))
+
+
+@pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Shared]:
     root = tmp_path_factory.mktemp("shared")
     for name in ("good", "typo", "changes", "fails"):
@@ -72,9 +90,8 @@ def test_with_exit_on_error_a_model_that_fails_ends_the_server(
     assert "typo: " in server.text and "max_bach" in server.text.splitlines()[-1]
 
 
-def test_a_killed_worker_is_replaced_and_every_request_answered(root: Path, start: Start) -> None:
-    write_model(root, "m", extra=SLEEP)
-    server = start().wait_ready()
+def test_a_killed_worker_is_replaced_and_every_request_answered(harmed: Server) -> None:
+    server, before = harmed, _restarts(harmed)
     traffic = Traffic(lambda: server.infer("m"))
     traffic.wait_for(10)
     os.kill(server.workers()[0], signal.SIGKILL)
@@ -83,15 +100,11 @@ def test_a_killed_worker_is_replaced_and_every_request_answered(root: Path, star
     assert {status for status, _ in seen} <= {200, 500}
     assert sum(status != 200 for status, _ in seen) <= 4, "at most a batch may be lost"
     assert seen[-1][0] == 200
-    assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 1")
+    assert _restarts(server) == before + 1
 
 
-def test_a_model_that_kills_its_worker_is_quarantined_and_the_rest_serves(
-    root: Path, start: Start
-) -> None:
-    write_model(root, "bomb", extra=CRASH)
-    write_model(root, "calm")
-    server = start().wait_ready()
+def test_a_model_that_kills_its_worker_is_quarantined_and_the_rest_serves(harmed: Server) -> None:
+    server = harmed
     traffic = Traffic(lambda: server.infer("calm"), threads=2)
     body = _until_aside(server, 2e6)
     traffic.wait_for(20)
@@ -126,24 +139,21 @@ def _until_aside(server: Server, poison: float) -> dict[str, Any]:
     raise AssertionError("nine poisoned requests, and it is not quarantined")
 
 
-def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
-    root: Path, start: Start
-) -> None:
-    write_model(root, "bomb", extra=CRASH)
-    server = start().wait_ready()
-    assert server.infer("bomb", 2e6)[0] == 500
+def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(harmed: Server) -> None:
+    server, before = harmed, _restarts(harmed)
+    assert server.infer("poison", 2e6)[0] == 500
     for _ in range(5):
-        status, body = server.infer("bomb", 2e6)
-        assert status == 500 and "ended the worker of 'bomb' 2 times" in body["error"]
-        assert server.infer("bomb")[0] == 200, "others are served, and it is not quarantined"
+        status, body = server.infer("poison", 2e6)
+        assert status == 500 and "ended the worker of 'poison' 2 times" in body["error"]
+        assert server.infer("poison")[0] == 200, "others are served, and it is not quarantined"
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ +"
     server.wait_for(
-        rf"{stamp}worker \S+ of cpu0 died \(running batch \d+ of bomb/1, 1 rows\): "
+        rf"{stamp}worker \S+ of cpu0 died \(running batch \d+ of poison/1, 1 rows\): "
         rf"the worker process was killed by signal 9"
     )
     server.wait_for(r"1 rows, second try\): the worker process was killed")
     server.wait_for(rf"{stamp}worker \S+ serves again \d+\.\d\d s after it died")
-    assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 2")
+    assert _restarts(server) == before + 2
 
 
 def test_reload_under_traffic_loses_nothing_and_switches(shared: Shared) -> None:

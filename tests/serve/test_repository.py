@@ -50,9 +50,15 @@ def test_hostile_folders_keep_nobody_from_serving(root: Path, start: Start) -> N
     assert server.end() == 0
 
 
-def test_names_without_a_folder_are_404_and_remembered_nowhere(root: Path, start: Start) -> None:
-    write_model(root, "good")
+def test_an_empty_repository_is_served_and_names_without_a_folder_are_404(
+    root: Path, start: Start
+) -> None:
     server = start().wait_ready()
+    assert server.call("GET", "/v2/health/ready")[0] == 200
+    assert "holds no models" in server.text
+    write_model(root, "good")
+    assert _load(server, "good")[0] == 200
+    assert server.infer("good")[0] == 200
     for name in ("nope", "x" * 300, "..%2F..%2Fetc", "a%00b", ".hidden"):
         status, error = _load(server, name)
         assert status == 404 and "failed to load" in error, name
@@ -68,6 +74,8 @@ def test_names_without_a_folder_are_404_and_remembered_nowhere(root: Path, start
     (root / "good").rmdir()
     assert _load(server, "good")[0] == 404
     assert list(_index(server)) == []
+    assert server.end() == 0
+    assert "Traceback" not in server.text
 
 
 def test_a_large_folder_is_digested_beside_what_is_served(root: Path, start: Start) -> None:
@@ -91,17 +99,6 @@ def test_a_large_folder_is_digested_beside_what_is_served(root: Path, start: Sta
     took_s = time.monotonic() - began
     traffic.stop()
     assert slowest_s[0] < max(0.5 * took_s, 0.5), "the loop stood still while files were read"
-
-
-def test_an_empty_repository_is_served_and_ended_in_peace(root: Path, start: Start) -> None:
-    server = start().wait_ready()
-    assert server.call("GET", "/v2/health/ready")[0] == 200
-    assert "holds no models" in server.text
-    write_model(root, "first")
-    assert _load(server, "first")[0] == 200
-    assert server.infer("first")[0] == 200
-    assert server.end() == 0
-    assert "Traceback" not in server.text
 
 
 def test_a_model_whose_import_hangs_holds_up_nobody(root: Path, start: Start) -> None:

@@ -316,15 +316,6 @@ def test_nothing_is_left_after_close(make_rig: MakeRig) -> None:
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-def test_closing_twice_and_working_after_it(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    rig.carve()
-    rig.device.close()
-    rig.device.close()
-    failure = rig.carve().failure
-    assert failure is not None and "is closed" in failure.detail
-
-
 def test_nobody_outlives_a_server_that_is_killed() -> None:
     code = (
         "import os, signal; from tests.device.cpu.rig import Rig, settings; "

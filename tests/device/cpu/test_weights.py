@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -124,7 +123,9 @@ def evict(rig: WeightsRig, layers: set[int] = ALL) -> None:
     assert rig.end_of(Evict(rig.gpu, rig.net.key, tuple(sorted(layers)))).failure is None
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
+)
 def test_no_layer_runs_before_its_weights_are_there(rig: WeightsRig, seed: int) -> None:
     """Answers are the warm ones to the bit, whichever layers are copied while the model runs."""
     copied = {n for n in ALL if np.random.default_rng(seed).random() < 0.7} if seed else ALL
@@ -186,20 +187,11 @@ def test_a_cancelled_fetch_ends_once_and_its_memory_returns(rig: WeightsRig) -> 
     assert rig.answers("p") == rig.warm
 
 
-def test_what_cannot_be_fetched_is_said(rig: WeightsRig) -> None:
-    for work, words in (
-        (rig.fetch_of(ALL, steps=4), "a plan of 4 layers"),
-        (rig.fetch_of(ALL, name="nowhere"), "no partition|is not in partition"),
-    ):
-        failure = rig.end_of(work).failure
-        assert failure is not None
-        assert not failure.fatal
-        assert re.search(words, failure.detail)
+def test_without_a_budget_nothing_can_leave(rig: WeightsRig) -> None:
     bare = Rig(settings())
     failure = bare.end_of(Evict(bare.gpu, rig.net.key, (1,))).failure
     bare.close()
-    assert failure is not None
-    assert "no budget" in failure.detail
+    assert failure is not None and "no budget" in failure.detail
 
 
 def test_a_file_cut_short_fails_that_fetch_alone(rig: WeightsRig) -> None:
