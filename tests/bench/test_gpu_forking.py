@@ -1,15 +1,10 @@
-"""GPU processes from a fork server."""
+"""GPU processes from a fork server: those of `tests/device/cuda` all are."""
 
 import signal
 import subprocess
 import sys
 
 import pytest
-
-from tests.device.cuda.rig import cuda_rig
-from tests.device.models import model
-
-DOUBLE, ROW, TWICE = model("double"), [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0]
 
 
 def test_a_process_ends_with_the_one_that_asked_for_it() -> None:
@@ -21,14 +16,3 @@ def test_a_process_ends_with_the_one_that_asked_for_it() -> None:
     owner.kill()
     owner.wait(20)
     assert worker.wait(20) == -signal.SIGKILL
-
-
-def test_forked_processes_serve() -> None:
-    rig = cuda_rig("mps")
-    try:
-        for name in ("p", "q"):
-            assert rig.carve(name).failure is None
-            assert rig.load(DOUBLE, name).failure is None
-            assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name=name)) == [[TWICE]]
-    finally:
-        rig.close()

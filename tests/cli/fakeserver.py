@@ -32,6 +32,7 @@ class Behaviour:
     delay_s: float = 0.0
     status: int = 200
     body: bytes = b"\x00" * 16
+    chunked: bool = False
 
 
 @dataclass
@@ -107,7 +108,7 @@ class FakeServer:
         await asyncio.sleep(behaviour.delay_s)
         if behaviour.status < 0:
             raise ConnectionError("hangs up")
-        self._reply(writer, behaviour.status, behaviour.body)
+        self._reply(writer, behaviour.status, behaviour.body, behaviour.chunked)
 
     def _get(self, path: str) -> tuple[int, bytes]:
         if path in self.texts:
@@ -118,5 +119,10 @@ class FakeServer:
             return 200, json.dumps(known[path]).encode()
         return 404, b'{"error": "Request for unknown model: it is not found"}'
 
-    def _reply(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
-        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    def _reply(
+        self, writer: asyncio.StreamWriter, status: int, body: bytes, chunked: bool = False
+    ) -> None:
+        framing = f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        if chunked:
+            framing = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        writer.write(f"HTTP/1.1 {status} X\r\n".encode() + framing)

@@ -1,11 +1,8 @@
 """The load generator: arrivals, honest latency, statuses, and what never came."""
 
-import http.server
 import statistics
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -31,45 +28,14 @@ from interlace.load.result import (
     lagged,
     percentile,
 )
+from tests.cli.fakeserver import Behaviour, FakeServer
 
 
 @contextmanager
 def server(status: int = 200, delay_s: float = 0.0, chunked: bool = False) -> Iterator[EncodedCall]:
     """A server that answers every POST alike; yields a call to it."""
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            time.sleep(delay_s)
-            with suppress(OSError):  # the caller may have given up
-                self.answer()
-
-        def answer(self) -> None:
-            self.send_response(status)
-            if chunked:
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                self.wfile.write(b"3\r\nabc\r\n0\r\n\r\n")
-            else:
-                self.send_header("Content-Length", "3")
-                self.end_headers()
-                self.wfile.write(b"abc")
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as service:
-        service.daemon_threads = True
-        service.block_on_close = False
-        thread = threading.Thread(target=service.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield pack(Call("http", service.server_address[1], "/infer", b"body"))
-        finally:
-            service.shutdown()
-            thread.join()
+    with FakeServer(lambda call: Behaviour(delay_s, status, b"abc", chunked)) as made:
+        yield pack(Call("http", made.port, "/infer", b"body"))
 
 
 def test_arrivals_are_poisson_and_repeat() -> None:
