@@ -21,7 +21,7 @@ def ask(channel: grpc.Channel, case: GrpcCase) -> Answer:
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     kind = f"{case.method.replace('Stream', '')}Request"
     requests = [json_format.ParseDict(m, getattr(service_pb2, kind)()) for m in case.messages]
-    how = {"timeout": 15, "metadata": case.metadata}
+    how = {"timeout": 60, "metadata": case.metadata}
     streamed: list[Any] = []
     try:
         if "Stream" not in case.method:

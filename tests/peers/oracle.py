@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from . import programs, repository
-from .grpc_cases import grpc_cases
-from .http_cases import http_cases
 from .normal import normal
-from .record import Answers, Start, record_grpc, record_http
+from .record import Answers, Start, record
 
 FILE = Path(__file__).parent / "oracle.json"
 
@@ -32,9 +30,7 @@ def triton_start(folder: Path) -> Start:
 
 def everything(start: Start) -> Answers:
     """All answers of a server in comparable form, ``http:`` or ``grpc:`` before each name."""
-    answers = {f"http:{k}": normal(k, v) for k, v in record_http(start, http_cases()).items()}
-    more = record_grpc(start, grpc_cases())
-    return answers | {f"grpc:{k}": normal(k, v) for k, v in more.items()}
+    return {name: normal(name.partition(":")[2], answer) for name, answer in record(start).items()}
 
 
 def recorded() -> Answers:

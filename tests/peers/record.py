@@ -1,7 +1,7 @@
 """All calls put to one server, which is started again when a call kills it."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,24 +9,37 @@ from typing import Any
 import grpc
 
 from . import grpc_record, http_record
-from .grpc_cases import GrpcCase
+from .grpc_cases import GrpcCase, grpc_cases
 from .http_case import SHM_BYTES, SHM_KEY, HttpCase
+from .http_cases import http_cases
 from .programs import Running
 
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
 Start = Callable[[], AbstractContextManager[Running]]
 CRASHED: Answer = {"status": 0, "text": "the server died"}
+#: Loads what the gRPC calls have unloaded. Its answer is not kept.
+_AGAIN = HttpCase("", "POST", "/v2/repository/models/spare/load", b"{}")
 
 
-def record_http(start: Start, cases: Sequence[HttpCase]) -> Answers:
-    """The answer of every HTTP case, by its name."""
-    return _record(start, cases, _ask_http)
-
-
-def record_grpc(start: Start, cases: Sequence[GrpcCase]) -> Answers:
-    """The answer of every gRPC case, by its name."""
-    return _record(start, cases, _ask_grpc)
+def record(start: Start) -> Answers:
+    """The answer of every call, by ``http:`` or ``grpc:`` and its name; those by HTTP first."""
+    left: list[GrpcCase | HttpCase] = [*grpc_cases(), _AGAIN, *http_cases()]
+    answers: Answers = {}
+    while left:
+        with _region(), start() as server, grpc.insecure_channel(server.grpc) as channel:
+            answer: Answer = {"status": None}
+            while left and answer["status"] != 0:
+                case = left.pop(0)
+                if isinstance(case, GrpcCase):
+                    name, answer = f"grpc:{case.name}", grpc_record.ask(channel, case)
+                else:
+                    name, answer = f"http:{case.name}", http_record.ask(server.http_port, case)
+                answers[name] = answer
+            if answer["status"] == 0 and _died(server):
+                answers[name] = CRASHED
+    del answers[f"http:{_AGAIN.name}"]
+    return dict(sorted(answers.items(), key=lambda item: item[0].startswith("grpc:")))
 
 
 @contextmanager
@@ -38,40 +51,6 @@ def _region() -> Iterator[None]:
         yield
     finally:
         path.unlink()
-
-
-def _record(start: Start, cases: Sequence[Any], some: Callable[[Running, Any], Answers]) -> Answers:
-    """``some`` answers cases in order and stops after the first that got no answer."""
-    answers: Answers = {}
-    left = list(cases)
-    while left:
-        with _region(), start() as server:
-            got = some(server, left)
-            if left[len(got) - 1].name in got and got[left[len(got) - 1].name]["status"] == 0:
-                got[left[len(got) - 1].name] = (
-                    CRASHED if _died(server) else got[left[len(got) - 1].name]
-                )
-        answers.update(got)
-        left = left[len(got) :]
-    return answers
-
-
-def _ask_http(server: Running, cases: Sequence[HttpCase]) -> Answers:
-    return _until_dead(cases, lambda case: http_record.ask(server.http_port, case))
-
-
-def _ask_grpc(server: Running, cases: Sequence[GrpcCase]) -> Answers:
-    with grpc.insecure_channel(server.grpc) as channel:
-        return _until_dead(cases, lambda case: grpc_record.ask(channel, case))
-
-
-def _until_dead(cases: Sequence[Any], ask: Callable[[Any], Answer]) -> Answers:
-    answers: Answers = {}
-    for case in cases:
-        answers[case.name] = ask(case)
-        if answers[case.name]["status"] == 0:
-            break
-    return answers
 
 
 def _died(server: Running) -> bool:

@@ -53,6 +53,13 @@ def settings(folder: Path | None = None, **changes: object) -> CpuSettings:
     return CpuSettings(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def refusal(finished: WorkFinished) -> str:
+    """Why work failed, alone."""
+    failure = finished.failure
+    assert failure is not None and not failure.fatal
+    return failure.detail
+
+
 class Rig:
     """Plays the runtime's part: does work, waits for its end, reads the outputs."""
 

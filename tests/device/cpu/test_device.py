@@ -20,7 +20,7 @@ from interlace.device.process.link import WorkTimeouts
 from interlace.device.process.memory import process_memory
 from interlace.shm.arena import Arena
 from tests.device.cpu.conftest import MakeRig
-from tests.device.cpu.rig import GPU, Rig
+from tests.device.cpu.rig import GPU, Rig, refusal
 from tests.device.models import SLOW_S, WEIGHTS_BYTES, model, tensor
 from tests.processes import alive, children, open_files
 
@@ -60,9 +60,7 @@ def test_threads_are_the_cores_granted(rig: Rig) -> None:
 
 def test_cores_that_do_not_exist_fail_the_carve(make_rig: MakeRig) -> None:
     rig = make_rig(cores=(4000,))
-    failure = rig.carve().failure
-    assert failure is not None and not failure.fatal
-    assert "the worker could not start: OSError" in failure.detail
+    assert "the worker could not start: OSError" in refusal(rig.carve())
     assert rig.lost == []
     failure = rig.carve().failure  # the name is free again
     assert failure is not None and "exists already" not in failure.detail
@@ -82,8 +80,7 @@ def test_a_model_that_does_not_load_is_told_in_its_own_words(rig: Rig) -> None:
 
 
 def test_an_opener_that_does_not_exist_fails_the_carve(make_rig: MakeRig) -> None:
-    failure = make_rig(opener="tests.device.models:nothing").carve().failure
-    assert failure is not None and "AttributeError" in failure.detail
+    assert "AttributeError" in refusal(make_rig(opener="tests.device.models:nothing").carve())
 
 
 def test_memory_limit_is_enforced_at_load(rig: Rig) -> None:
@@ -112,8 +109,7 @@ def test_unloading_gives_memory_back(rig: Rig) -> None:
     assert rig.unload(heavy).failure is None
     assert process_memory(pid).rss_bytes - before < 0.1 * WEIGHTS_BYTES
     assert rig.unload(heavy).failure is None  # gone is gone
-    failure = rig.run(rig.floats(heavy, [1])).failure
-    assert failure is not None and "is not loaded here" in failure.detail
+    assert "is not loaded here" in refusal(rig.run(rig.floats(heavy, [1])))
     rig.release()
 
 

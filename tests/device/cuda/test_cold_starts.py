@@ -8,7 +8,7 @@ from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import Evict, Fetch, Load, WorkFinished
 from interlace.core.model import Model
 from interlace.device.cuda.settings import only_gpu
-from tests.device.cpu.rig import Rig
+from tests.device.cpu.rig import Rig, refusal
 from tests.device.cuda.backends import PEER
 from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.rig import MECHANISMS
@@ -124,5 +124,4 @@ def test_a_model_that_left_everywhere_holds_nothing(rig: Rig) -> None:
 def test_a_gpu_without_a_budget_says_so(make_rig: MakeRig) -> None:
     plain = make_rig("streams")
     assert plain.carve("p").failure is None
-    failure = cold(plain, ONE).failure
-    assert failure is not None and "no budget" in failure.detail
+    assert "no budget" in refusal(cold(plain, ONE))

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from interlace.core.messages import Run, WorkFinished
-from tests.device.cpu.rig import Rig
+from tests.device.cpu.rig import Rig, refusal
 from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
@@ -190,9 +190,7 @@ def test_memory_that_is_not_there_is_told_with_what_was_needed(make_rig: MakeRig
 def test_no_gpu_fails_the_carve_and_is_no_loss(make_rig: MakeRig) -> None:
     rig = make_rig(backend="tests.device.cuda.backends:absent")
     for _ in range(2):
-        failure = rig.carve().failure
-        assert failure is not None and not failure.fatal
-        assert "CUDA_ERROR_NO_DEVICE" in failure.detail
+        assert "CUDA_ERROR_NO_DEVICE" in refusal(rig.carve())
     rig.pause()
     assert rig.lost == []
 

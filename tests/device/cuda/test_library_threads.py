@@ -128,8 +128,7 @@ def test_a_device_finds_out_how_such_a_model_is_served(
     rig = make_rig(handle_context=context, backend=backend)
     handles = "partitions have library handles and threads of their own"
     known = described("convolution")
-    assert rig.carve("p").failure is None
-    assert rig.load(known, "p").failure is None
+    rig.serve(known)
     finished = rig.run(rig.floats(known, [1.0, 2.0, 3.0, REAL]))
     assert (finished.failure is None) is works
     assert (handles in caplog.messages[0]) is (context == "auto")

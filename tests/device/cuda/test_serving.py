@@ -11,7 +11,7 @@ from interlace.core.request import Batch
 from interlace.core.tensor import Span, Tensor
 from interlace.device.cuda.worker.wire import GpuRequest, StageInputs
 from interlace.shm.arena import Arena
-from tests.device.cpu.rig import WAIT_S, Rig
+from tests.device.cpu.rig import WAIT_S, Rig, refusal
 from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
@@ -41,8 +41,7 @@ def filled(rig: Rig) -> list[WorkFinished]:
 
 def two(rig: Rig) -> None:
     for name in ("p", "q"):
-        assert rig.carve(name).failure is None
-        assert rig.load(DOUBLE, name).failure is None
+        rig.serve(DOUBLE, name)
 
 
 def test_shapes_without_a_graph_run_behind_each_other_too(make_rig: MakeRig) -> None:
@@ -77,9 +76,9 @@ def test_a_batch_that_finds_no_memory_in_time_fails_alone(make_rig: MakeRig) -> 
     rig = make_rig(arena_bytes=PAGE, patience_s=0.1)
     two(rig)
     held = filled(rig)
-    failure = rig.end_of(full_batch(rig)).failure
-    assert failure is not None and not failure.fatal
-    assert "4096 of 4096 bytes hold replies that are not delivered" in failure.detail
+    assert "4096 of 4096 bytes hold replies that are not delivered" in refusal(
+        rig.end_of(full_batch(rig))
+    )
     rig.free(held[0])
     assert rig.end_of(full_batch(rig)).failure is None
 

@@ -13,6 +13,7 @@ from interlace.device.cuda.green_contexts.atoms import Atoms, best_split, indice
 from interlace.device.cuda.green_contexts.gpu import green_gpu
 from interlace.device.cuda.green_contexts.lanes import GreenLanes, Occupancy, choose, ladder, reuse
 from interlace.packing.layouts import layouts
+from tests.device.cpu.rig import refusal
 from tests.device.cuda.backends import FIFTEEN, FOURTEEN
 from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.fake.driver import FakeDriver
@@ -292,6 +293,6 @@ def test_a_device_with_an_uneven_gpu_serves_at_every_share(
 
 def test_a_device_that_was_planned_otherwise_says_so(make_rig: MakeRig) -> None:
     rig = make_rig(backend="tests.device.cuda.backends:fifteen")
-    failure = rig.carve("p", share_pct=96).failure
-    assert failure is not None
-    assert "cuts it into 15 blocks of 8 SMs, but plans are made for 16 of 8" in failure.detail
+    assert "cuts it into 15 blocks of 8 SMs, but plans are made for 16 of 8" in refusal(
+        rig.carve("p", share_pct=96)
+    )

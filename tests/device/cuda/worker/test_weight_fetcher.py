@@ -159,8 +159,7 @@ def test_weights_are_held_once_and_read_by_all(rig: Rig, logged: Logged) -> None
 
 def test_weights_go_when_the_last_partition_lets_go_of_them(rig: Rig, logged: Logged) -> None:
     for name in ("p", "q"):
-        assert rig.carve(name).failure is None
-        assert rig.load(HEAVY, name).failure is None
+        rig.serve(HEAVY, name)
     assert rig.unload(HEAVY, "p").failure is None
     assert rig.values(rig.run(rig.floats(HEAVY, ROW), name="q")) == [[TWICE]]
     assert rig.release("q").failure is None  # the process ends, and its claim with it
@@ -174,8 +173,7 @@ def test_weights_stay_with_their_keeper_where_that_is_asked_for(
 ) -> None:
     rig = make_rig("mps", keep_bytes=1 << 30)
     for name in ("p", "q"):  # one after the other, a process each
-        assert rig.carve(name).failure is None
-        assert rig.load(HEAVY, name).failure is None
+        rig.serve(HEAVY, name)
         assert rig.values(rig.run(rig.floats(HEAVY, ROW), name=name)) == [[TWICE]]
         assert rig.release(name).failure is None
     assert len(logged("graphs of 1 rows")) == 1
@@ -183,8 +181,7 @@ def test_weights_stay_with_their_keeper_where_that_is_asked_for(
 
 def test_a_borrower_that_dies_leaves_the_weights_to_others(rig: Rig) -> None:
     for name in ("p", "q"):
-        assert rig.carve(name).failure is None
-        assert rig.load(HEAVY, name).failure is None
+        rig.serve(HEAVY, name)
     os.kill(rig.device.workers()["p"], signal.SIGKILL)
     rig.wait(lambda: bool(rig.lost))
     assert rig.values(rig.run(rig.floats(HEAVY, ROW), name="q")) == [[TWICE]]
@@ -193,13 +190,11 @@ def test_a_borrower_that_dies_leaves_the_weights_to_others(rig: Rig) -> None:
 
 def test_a_keeper_that_dies_takes_its_borrowers_along_and_all_come_back(rig: Rig) -> None:
     for name in ("p", "q"):
-        assert rig.carve(name).failure is None
-        assert rig.load(HEAVY, name).failure is None
+        rig.serve(HEAVY, name)
     os.kill(keeper(rig), signal.SIGKILL)
     rig.wait(lambda: len(rig.lost) == 2)
     assert sorted(one.partition for one in rig.lost) == ["p", "q"]
-    assert rig.carve("p").failure is None
-    assert rig.load(HEAVY, "p").failure is None
+    rig.serve(HEAVY)
     assert rig.values(rig.run(rig.floats(HEAVY, ROW))) == [[TWICE]]
 
 
