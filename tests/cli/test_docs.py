@@ -11,11 +11,10 @@ from typer.testing import CliRunner
 
 from interlace.cli.main import build
 from interlace.sim.report import Latency, ModelReport, Report
-from interlace.sim.workload.parse import KEYS
 
 ROOT = Path(__file__).parents[2]
-PLANNING, SIMULATION, WORKLOADS = (
-    (ROOT / "docs" / f"{name}.md").read_text() for name in ("planning", "simulation", "workloads")
+PLANNING, SIMULATION = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("planning", "simulation")
 )
 
 
@@ -136,10 +135,3 @@ def test_every_key_is_named(here: Path) -> None:
     missing = {key for key in keys if f"`{key}`" not in SIMULATION}
     assert not missing
     assert set(run["report"]) == {field.name for field in fields(Report)}
-
-
-@pytest.mark.parametrize("kind", sorted(KEYS))
-def test_every_workload_is_named(kind: str) -> None:
-    assert f"`{kind}`" in WORKLOADS
-    for key in KEYS[kind]:
-        assert f"`{key}`" in WORKLOADS

@@ -51,19 +51,6 @@ def test_an_entry_cut_short_is_told(tmp_path: Path) -> None:
     assert "same commands at every event" in out
 
 
-def test_damage_and_other_files_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "events.log"
-    _log(path, "gpulet")
-    data = bytearray(path.read_bytes())
-    data[3000:3040] = b"\xc1" * 40
-    path.write_bytes(data)
-    with pytest.raises(InputError, match="event 0"):
-        _replay(str(path))
-    path.write_text("something else")
-    with pytest.raises(InputError, match="not an event log"):
-        _replay(str(path))
-
-
 def test_a_log_that_names_code_runs_it_only_where_the_command_names_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
