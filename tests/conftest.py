@@ -19,9 +19,11 @@ else:
     prefer_sources()
 
 # Tests are not timed; all else stays as it is here, or where CI is set.
-#: The same few cases in each run, so that a failure is a change's and not the weather's.
+#: The same few cases in each run, so that a failure is a change's and not the weather's; twice as
+#: many in the first part of `scripts/test all`.
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
-#: `scripts/test all`: new cases, and so many that what one in a thousand breaks is found.
+settings.register_profile("more", deadline=None, derandomize=True)
+#: The laws in `scripts/test all`: new cases, so many that what one in a thousand breaks is found.
 settings.register_profile("many", deadline=None, max_examples=2_000)
 settings.load_profile("same")
 # Hypothesis draws constants of all modules that are imported by then, too: what a test draws would
