@@ -128,20 +128,6 @@ def test_a_fault_of_ours_is_written_down_and_named(
     assert "RepositoryIndex failed" in caplog.text and "TypeError" in caplog.text
 
 
-def test_a_stream_goes_on_after_a_refusal(channel: grpc.Channel) -> None:
-    stream = channel.stream_stream(
-        STREAM, None, ModelStreamInferResponse.FromString, _registered_method=False
-    )
-    messages = [
-        request(b"x", model="refuse-deadline", call_id="1"),
-        b"\xff",
-        request(b"y", call_id="2"),
-    ]
-    answers = list(stream(iter(messages), timeout=20))
-    found = {each.infer_response.id: each.error_message[:9] for each in answers}
-    assert found == {"1": "refused: ", "": "malformed", "2": ""}
-
-
 def test_a_stream_that_stays_open_keeps_answering(channel: grpc.Channel) -> None:
     stream = channel.stream_stream(
         STREAM, None, ModelStreamInferResponse.FromString, _registered_method=False

@@ -1,6 +1,5 @@
 """The public client library, in all its ways, against the server."""
 
-import queue
 import time
 from typing import Any
 
@@ -82,19 +81,6 @@ def test_a_client_that_goes_away_is_cancelled(echo: Main) -> None:
     client.close()
     echo.settled()
     assert len(echo.plane.cancelled) == before + 1
-
-
-def test_stream_errors_can_be_statuses(echo: Main) -> None:
-    got: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    with triton.InferenceServerClient(echo.target) as client:
-        client.start_stream(
-            lambda result, error: got.put((result, error)), headers={"triton_grpc_error": "true"}
-        )
-        client.async_stream_infer("never", [tensor(numbers(1, 2))])
-        client.async_stream_infer("refuse-overloaded", [tensor(numbers(1, 2))])
-        _, error = got.get(timeout=10)
-        assert error.status() == "StatusCode.RESOURCE_EXHAUSTED"
-        client.stop_stream()
 
 
 def test_every_method_is_there(echo: Main) -> None:

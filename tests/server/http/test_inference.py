@@ -31,18 +31,11 @@ def one(datatype: str, shape: list[int], data: object) -> dict[str, object]:
     return {"inputs": [{"name": "INPUT0", "datatype": datatype, "shape": shape, "data": data}]}
 
 
+#: Every datatype's values are those of `tests/server/test_tensor_json.py`.
 JSON_CASES: dict[str, list[Any]] = {
     "BOOL": [True, False],
-    "UINT8": [0, 255],
-    "UINT16": [0, 65535],
-    "UINT32": [0, 2**32 - 1],
     "UINT64": [0, 2**64 - 1],
-    "INT8": [-128, 127],
-    "INT16": [-(2**15), 2**15 - 1],
-    "INT32": [-(2**31), 2**31 - 1],
-    "INT64": [-(2**63), 2**63 - 1],
     "FP32": [1.5, -2.25],
-    "FP64": [0.1, 1e300],
     "BYTES": ["plain", 'quoted " and ünïcode'],
 }
 
