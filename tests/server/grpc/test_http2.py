@@ -364,22 +364,3 @@ def test_asking_more_does_not_hide_a_stall() -> None:
             assert wire.connection.look(1000.0)
             wire.turn()
         assert not wire.connection.streams
-
-
-def test_idle_connections_are_known() -> None:
-    with Wire() as wire:
-        wire.send(HELLO)
-        for _ in range(3):
-            wire.turn()
-            wire.connection.look(1000.0)
-        assert wire.connection.idle_ms == 2000.0
-        wire.send(CALL)
-        wire.connection.look(1000.0)
-        assert wire.connection.idle_ms == 0.0
-
-
-def test_who_never_greets_is_cut_off() -> None:
-    with Wire(GrpcLimits(stall_timeout_ms=3000.0)) as wire:
-        wire.frames()
-        wire.send(h2.PREFACE[:10])
-        assert [wire.connection.look(1000.0) for _ in range(4)][-1] is False
