@@ -41,7 +41,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("line", PLANS)
+@pytest.mark.parametrize(
+    "line", [PLANS[0], *(pytest.param(line, marks=pytest.mark.long) for line in PLANS[1:])]
+)
 def test_plans_are_made(line: str, here: Path) -> None:
     words = [*shlex.split(line)[1:], "--system", "bestfit"]
     if "--current plan.json" in line:

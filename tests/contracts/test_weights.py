@@ -91,9 +91,12 @@ STANDS: dict[str, Callable[[Path], ColdStand]] = {
 }
 
 
-@pytest.fixture(params=list(STANDS))
-def stand(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ColdStand]:
-    made = STANDS[request.param](tmp_path)
+@pytest.fixture(params=list(STANDS), scope="module")
+def stand(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ColdStand]:
+    """One for all tests: the last of them ends its partition."""
+    made = STANDS[request.param](tmp_path_factory.mktemp("cold"))
     yield made
     made.close()
 
