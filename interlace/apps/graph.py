@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from math import inf
 from typing import Any, Final
 
 from interlace.core.errors import ServeError, bad_input
@@ -17,7 +18,7 @@ from interlace.repository.draft import Draft
 from interlace.repository.model_config import ModelConfig
 
 #: The weight of the newest request in the averages of a step's times.
-_NEWEST: Final = 0.1
+_NEWEST: Final = 0.3
 _STEPS: Final = "ensemble_scheduling.step"
 
 
@@ -119,23 +120,30 @@ class StepTimes:
 
     queue_ms: float = 0.0
     run_ms: float = 0.0
-    seen: bool = False
+    heard_ms: float = -inf  #: when the last request of the step ended
 
-    def add(self, queue_ms: float, run_ms: float) -> None:
-        part = _NEWEST if self.seen else 1.0
+    def add(self, queue_ms: float, run_ms: float | None, now_ms: float) -> None:
+        """Take in a request that ended now; of one that never ran only the wait is known."""
+        part = _NEWEST if self.heard_ms > -inf else 1.0
+        self.queue_ms = self._queue_ms(now_ms)
         self.queue_ms += part * (queue_ms - self.queue_ms)
-        self.run_ms += part * (run_ms - self.run_ms)
-        self.seen = True
+        self.run_ms += part * ((self.run_ms if run_ms is None else run_ms) - self.run_ms)
+        self.heard_ms = now_ms
 
-    @property
-    def expected_ms(self) -> float:
-        """The time to leave for this step.
+    def expected_ms(self, now_ms: float) -> float:
+        """The time to leave for this step."""
+        return self.run_ms + self._queue_ms(now_ms)
 
-        A wait counts up to the time of a run: more is overload, which admission of the step itself
-        must see. Were it all counted, a burst could get every later request refused on arrival,
-        and nothing would correct the average.
+    def _queue_ms(self, now_ms: float) -> float:
+        """The wait; it halves each time that a wait and a run pass and no request ends.
+
+        Else a burst could get every later request refused on arrival, and nothing would correct
+        the average.
         """
-        return self.run_ms + min(self.queue_ms, self.run_ms)
+        whole_ms = self.queue_ms + self.run_ms
+        if not self.queue_ms or now_ms <= self.heard_ms:
+            return self.queue_ms
+        return float(self.queue_ms * 0.5 ** ((now_ms - self.heard_ms) / whole_ms))
 
 
 class ServedApp:
@@ -146,12 +154,13 @@ class ServedApp:
         self.model = model
         self.times = [StepTimes() for _ in app.steps]
 
-    def rest_ms(self) -> list[float]:
+    def rest_ms(self, now_ms: float) -> list[float]:
         """For each step, the predicted time from its end to the app's end."""
         rest = [0.0] * len(self.times)
         for place in reversed(range(len(rest))):
             for reader in self.app.readers[place]:
-                rest[place] = max(rest[place], self.times[reader].expected_ms + rest[reader])
+                expected_ms = self.times[reader].expected_ms(now_ms)
+                rest[place] = max(rest[place], expected_ms + rest[reader])
         return rest
 
 

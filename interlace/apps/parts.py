@@ -145,3 +145,16 @@ def overlap(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
         for a in outputs
         for b in inputs
     )
+
+
+def row_count(model: str, inputs: Sequence[Tensor]) -> int:
+    """Rows of a model's inputs, equal in all of them.
+
+    Raises:
+        ServeError: BAD_INPUT, they are not.
+    """
+    counts = {tensor.shape[0] for tensor in inputs}
+    if len(counts) > 1:
+        found = ", ".join(f"'{one.name}' has {one.shape[0]}" for one in inputs)
+        raise bad_input(f"inputs of '{model}' need one number of rows; {found}")
+    return counts.pop() if counts else 1

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from interlace.apps.graph import App, ServedApp, Step, fitted_shape
-from interlace.apps.parts import Held, TensorMemory, Value, overlap
+from interlace.apps.parts import Held, TensorMemory, Value, overlap, row_count
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
@@ -151,7 +151,7 @@ class _AppRequest:
         inputs = {spec.name for spec in self.served.model.signature.inputs}
         self.absent = inputs - self.values.keys()
         self.waiting = set(self.served.app.needed(self._outputs()))
-        self.rest_ms = self.served.rest_ms()
+        self.rest_ms = self.served.rest_ms(self.owner.clock.now_ms())
         self._go_on()
 
     def end(self, outcome: Outcome, error: ServeError | None) -> None:
@@ -203,7 +203,7 @@ class _AppRequest:
             self._skipped(place)
             return
         inputs = self._inputs(step, model)
-        rows = _rows(step, inputs) if signature.batched else 1
+        rows = row_count(step.model, inputs) if signature.batched else 1
         if rows == 0:
             self._give_no_rows(step, model)
             self._skipped(place)
@@ -290,9 +290,16 @@ class _AppRequest:
         if reply.outcome in _ANSWERED:
             queue_ms = reply.timing.queue_ms
             run_ms = max(0.0, now_ms - request.arrived_ms - queue_ms)
-            self.served.times[place].add(queue_ms, run_ms)
+            self.served.times[place].add(queue_ms, run_ms, now_ms)
             self.replies[place].append(reply)
+        elif reply.outcome is Outcome.EXPIRED:
+            self.served.times[place].add(now_ms - request.arrived_ms, None, now_ms)
+            self.end(reply.outcome, reply.error or _EXPIRED)
         elif reply.outcome is Outcome.REFUSED and (self.timings or number):
+            if reply.error is not None and reply.error.late_ms is not None:
+                whole_ms = request.deadline_ms - request.arrived_ms + reply.error.late_ms
+                times = self.served.times[place]
+                times.add(max(0.0, whole_ms - times.run_ms), None, now_ms)
             self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
         else:
             self.end(reply.outcome, reply.error or _EXPIRED)
@@ -438,15 +445,6 @@ class _AppRequest:
             retry_after_ms=error.retry_after_ms,
             late_ms=error.late_ms,
         )
-
-
-def _rows(step: Step, inputs: Sequence[Tensor]) -> int:
-    """Rows of a step's inputs, equal in all of them."""
-    counts = {tensor.shape[0] for tensor in inputs}
-    if len(counts) > 1:
-        found = ", ".join(f"'{one.name}' has {one.shape[0]}" for one in inputs)
-        raise bad_input(f"inputs of '{step.model}' need one number of rows; {found}")
-    return counts.pop() if counts else 1
 
 
 def _sum(timings: Sequence[Timing]) -> Timing:

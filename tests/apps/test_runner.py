@@ -260,6 +260,24 @@ def test_a_refused_later_step_is_no_refusal_of_the_app() -> None:
     assert stand.below.delivered_of[MEMBERS["first"].key] == 1
 
 
+def test_what_a_later_step_refuses_is_refused_on_arrival_until_that_is_long_ago() -> None:
+    stand = Stand(FIRST, SECOND)
+    for _ in range(20):
+        stand.send()
+        stand.below.end("first", took_ms=5.0)
+        if "second" not in stand.below.refuse:
+            stand.below.end("second", took_ms=5.0)
+        late = ServeError(Reason.OVERLOADED, "too late", late_ms=20.0)
+        stand.below.refuse["second"] = late
+    request = stand.send()
+    busy_ms = request.deadline_ms - stand.below.end("first", took_ms=0.0).deadline_ms
+    assert 100.0 < busy_ms < 115.0, "what it was told that the step would take, 95 ms and 20 more"
+    stand.below.clock.run(stand.below.clock.now_ms() + 1_000.0)
+    request = stand.send()
+    assert request.deadline_ms - stand.below.end("first").deadline_ms < 10.0
+    stand.settle()
+
+
 def test_a_failed_step_cancels_the_others_and_waits_for_them() -> None:
     stand = Stand(*DIAMOND)
     stand.send()
