@@ -16,17 +16,15 @@ from interlace.assembly.page import fleet_page
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Assignment, Node, NodeDescription
 from interlace.core.user_errors import InputError, UserError
-from interlace.fleet.changing_nodes import ChangingNodes, KeptNodeChanges
 from interlace.fleet.controller import Controller
+from interlace.fleet.kinds import NO_PRICES, KindPrices
 from interlace.fleet.lease import FileLease, LatestLease, Lease
-from interlace.fleet.machine_pool import MachineScaler
-from interlace.fleet.machine_scaling import MachineScaling
+from interlace.fleet.machine_pool import MachineScaler, MachineScaling
+from interlace.fleet.membership import ChangingNodes, KeptNodeChanges
 from interlace.fleet.model_files import FleetFiles
+from interlace.fleet.node_client import NodeModels, NodeOrders
 from interlace.fleet.node_keeper import LocalNodes
-from interlace.fleet.node_models import NodeModels
-from interlace.fleet.node_orders import NodeOrders
 from interlace.fleet.orders import fleet_routes
-from interlace.fleet.prices import NO_PRICES, KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.fleet.service import FleetService
 from interlace.policy.base import System

@@ -18,14 +18,13 @@ from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.page import live_page
 from interlace.assembly.profiling_run import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
-from interlace.control.assignments import Assignments
 from interlace.control.available_models import AvailableModels
 from interlace.control.deployments import Deployments, StatusFutures
 from interlace.control.ensembles import Ensembles
+from interlace.control.fleet_node import Assignments, NodeStates
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.control.model_preparer import ModelPreparer
-from interlace.control.node_states import NodeStates
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup

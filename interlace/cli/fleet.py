@@ -40,9 +40,9 @@ from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
+from interlace.fleet.kinds import KindPrices
 from interlace.fleet.membership import Membership, membership
 from interlace.fleet.node_keeper import LocalNodes, NodeLaunch
-from interlace.fleet.prices import KindPrices
 from interlace.fleet.ray_nodes import RayNodes
 from interlace.load.v2_client import V2Client
 from interlace.policy.catalog import system_of

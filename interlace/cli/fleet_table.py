@@ -12,9 +12,8 @@ from rich.text import Text
 from interlace.cli.screen import table
 from interlace.core.node import NodeState
 from interlace.core.tables import counted
-from interlace.fleet.planned_fleet import PlannedFleet
-from interlace.fleet.prices import FleetCost
-from interlace.fleet.status import FleetStatus, NodeStatus
+from interlace.fleet.kinds import FleetCost
+from interlace.fleet.status import FleetStatus, NodeStatus, PlannedFleet
 
 
 def show_fleet(out: Console, text: str) -> None:

@@ -33,11 +33,10 @@ from interlace.fleet.fleet_gpus import (
     plans_by_node,
 )
 from interlace.fleet.handover import NodePart, handed_over
-from interlace.fleet.kinds import KindsPlanner
+from interlace.fleet.kinds import NO_PRICES, FleetCost, KindPrices, KindsPlanner
 from interlace.fleet.parted_pools import PartedPools
-from interlace.fleet.planned_fleet import PlannedFleet, planned_fleet
-from interlace.fleet.prices import NO_PRICES, FleetCost, KindPrices
 from interlace.fleet.rehoming import rehomed
+from interlace.fleet.status import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System
 from interlace.runtime.clock import Clock
@@ -243,6 +242,10 @@ class Controller:
         """Of an order that comes after all that were given."""
         self._number += 1
         return Revision(self._term, self._number)
+
+    def nothing(self) -> Assignment:
+        """Return the order to serve nothing."""
+        return Assignment(self.next_revision(), Plan(), {})
 
     def assignment(self, node: str) -> Assignment | None:
         """What a node is to serve; ``None`` for one that is not planned for, or not yet."""

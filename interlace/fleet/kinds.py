@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -11,8 +11,6 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.fleet.fleet_gpus import models_of
-from interlace.fleet.machine_scaling import HIGH_LOAD, TARGET_LOAD
-from interlace.fleet.prices import NO_PRICES, KindPrices
 from interlace.packing.bounds.configuration import area
 from interlace.packing.bounds.rates import highest_rates
 from interlace.packing.lending import with_guests
@@ -20,6 +18,58 @@ from interlace.packing.solver import Constraint, LinearProgram, solve
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.policy.base import Planner
 
+
+@dataclass(frozen=True, slots=True)
+class FleetCost:
+    """What accelerators cost an hour: those with a part in the plan, and all that are there."""
+
+    used_per_hour: float
+    all_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class KindPrices:
+    """The price of one accelerator an hour by kind, in any money; none where it plays no part.
+
+    A kind that is missing among others is taken to be as dear as the dearest of them.
+    """
+
+    per_hour: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.per_hour)
+
+    def of(self, kind: str) -> float:
+        """Of one of this kind; 1 of each without any prices: accelerator time is what counts."""
+        return self.per_hour.get(kind, max(self.per_hour.values(), default=1.0))
+
+    def total(self, gpus: Iterable[Gpu]) -> float:
+        """Of all these."""
+        return sum(self.of(gpu.kind) for gpu in gpus)
+
+    def cost(self, gpus: Collection[Gpu], used: Collection[str]) -> FleetCost | None:
+        """Of these accelerators, ``used`` by their ids; ``None`` without prices."""
+        if not self:
+            return None
+        return FleetCost(self.total(gpu for gpu in gpus if gpu.id in used), self.total(gpus))
+
+    def remark(self, kind: str) -> str:
+        """What to do about a kind that has no price while others have one; "" if nothing."""
+        if not self or not kind or kind in self.per_hour:
+            return ""
+        return (
+            f"{kind} has no price and counts as the dearest: say what one costs an hour, with "
+            f"--price {kind}=USD"
+        )
+
+
+NO_PRICES: Final = KindPrices()
+
+
+#: The part of what accelerators can serve that a fleet is sized for.
+TARGET_LOAD: Final = 0.7
+#: Above that it is short of them.
+HIGH_LOAD: Final = 0.8
 #: A model counts as so much cheaper on a kind where it stands: small gains move nothing.
 _STANDS: Final = 0.9
 #: Parts of a rate below this are not worth a partition of their own.

@@ -1,4 +1,4 @@
-"""Machines of a fleet on order: more are asked for under load, and emptied before they go."""
+"""Machines of a fleet on order: how many it should have, and which are emptied and given back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,52 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from math import ceil, inf
 from typing import Final, Protocol
 
 from interlace.core.errors import ServeError
 from interlace.fleet.controller import Controller
-from interlace.fleet.machine_scaling import MachineScaling
-from interlace.fleet.planned_fleet import PlannedFleet
+from interlace.fleet.kinds import HIGH_LOAD, TARGET_LOAD
 from interlace.fleet.service import FleetService
+from interlace.fleet.status import PlannedFleet
+
+
+class MachineScaling:
+    """Grows as soon as the load has been high for a moment, shrinks after it was low for long.
+
+    Above ``HIGH_LOAD`` a fleet grows by as many machines as it takes to reach ``TARGET_LOAD``. It
+    shrinks by one machine if the others then stay below ``TARGET_LOAD``. So changes end under a
+    constant load (Kubernetes' HorizontalPodAutoscaler, with a gap between both thresholds).
+    """
+
+    def __init__(
+        self,
+        most: int,
+        grow_after_ms: float = 15_000.0,
+        shrink_after_ms: float = 60_000.0,
+    ) -> None:
+        """At most so many machines, and one at least."""
+        self._most = most
+        self._grow_after_ms, self._shrink_after_ms = grow_after_ms, shrink_after_ms
+        self._high_since_ms = self._low_since_ms = inf
+
+    def short(self, load: float) -> bool:
+        """Whether a fleet at this load has too few machines."""
+        return load > HIGH_LOAD
+
+    def wanted(self, load: float, machines: int, now_ms: float) -> int:
+        """Machines to have from now on, where ``machines`` serve at a ``load`` of 1 if full."""
+        fit = max(1, min(ceil(machines * load / TARGET_LOAD - 1e-9), self._most))
+        grows = self.short(load) and fit > machines
+        self._high_since_ms = min(self._high_since_ms, now_ms) if grows else inf
+        self._low_since_ms = min(self._low_since_ms, now_ms) if fit < machines else inf
+        if now_ms - self._high_since_ms >= self._grow_after_ms:
+            return fit
+        if now_ms - self._low_since_ms >= self._shrink_after_ms:
+            self._low_since_ms = inf
+            return machines - 1
+        return machines
+
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0

@@ -10,8 +10,7 @@ import msgspec
 from interlace.core.errors import bad_input
 from interlace.core.plan import as_rows_per_s
 from interlace.core.user_errors import InputError
-from interlace.fleet.changing_nodes import ChangingNodes
-from interlace.fleet.membership import parse_node
+from interlace.fleet.membership import ChangingNodes, parse_node
 from interlace.fleet.service import FleetService
 from interlace.server.api_keys import Access
 from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route

@@ -25,16 +25,19 @@ from interlace.core.node import (
 )
 from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
-from interlace.fleet.changing_nodes import KeptNodeChanges
 from interlace.fleet.controller import Controller, what_if
-from interlace.fleet.fit_nodes import clock_remark, read_description, unfit
 from interlace.fleet.lease import Lease, next_term
+from interlace.fleet.membership import KeptNodeChanges
 from interlace.fleet.model_files import FleetFiles
-from interlace.fleet.node_models import NodeModels
-from interlace.fleet.node_orders import NodeOrders
-from interlace.fleet.planned_fleet import PlannedFleet
+from interlace.fleet.node_client import (
+    NodeModels,
+    NodeOrders,
+    clock_remark,
+    read_description,
+    unfit,
+)
 from interlace.fleet.presence import Presence
-from interlace.fleet.status import FleetStatus, NodeStatus
+from interlace.fleet.status import FleetStatus, NodeStatus, PlannedFleet
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 
@@ -201,16 +204,12 @@ class FleetService:
         Raises:
             ServeError: this controller does not command.
         """
-        nothing = self._nothing(self._commanding())
+        nothing = self._commanding().nothing()
         self._stop()
         self.controller = None
         nodes = list(self._described)
         await asyncio.gather(*(self._give(node, nothing) for node in nodes))
         return [node for node in nodes if node in self.problems]
-
-    @staticmethod
-    def _nothing(controller: Controller) -> Assignment:
-        return Assignment(controller.next_revision(), Plan(), {})
 
     def _commanding(self) -> Controller:
         if self.controller is None:
@@ -384,7 +383,7 @@ class FleetService:
         if wrong := unfit(found, others, self._computing):
             state = self._states.get(node)
             if found.emulated and self._computing and self.controller and state and state.models:
-                await self._give(node, self._nothing(self.controller))  # it was fit once
+                await self._give(node, self.controller.nothing())  # it was fit once
             self._orders.complain(node, wrong)
         else:
             if not found.emulated:

@@ -11,8 +11,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.fleet.fleet_gpus import models_of
-from interlace.fleet.kinds import KindsPlanner
-from interlace.fleet.prices import NO_PRICES, FleetCost, KindPrices
+from interlace.fleet.kinds import NO_PRICES, FleetCost, KindPrices, KindsPlanner
 from interlace.policy.catalog import resolve
 from interlace.testing.worlds import FREE, line_profile
 

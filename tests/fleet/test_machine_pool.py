@@ -7,14 +7,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import ModelOutlook, NodeModel, NodeState
 from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.fleet_gpus import node_of
-from interlace.fleet.machine_pool import MachineScaler
-from interlace.fleet.machine_scaling import MachineScaling
-from interlace.fleet.prices import KindPrices
+from interlace.fleet.kinds import KindPrices
+from interlace.fleet.machine_pool import MachineScaler, MachineScaling
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
@@ -147,3 +149,39 @@ def test_a_load_that_comes_back_keeps_the_machine_that_is_being_emptied() -> Non
     (left,) = {"n0", "n1"} - set(cloud.controller.nodes)
     cloud.run(120, 2500)
     assert undrained == [left] and not cloud.given_back
+
+
+def play(work: float, machines: int, most: int, seconds: int = 3600) -> list[int]:
+    """Machines each second, where ``work`` fills so many, and what is wanted comes at once."""
+    found: list[int] = []
+    scaling = MachineScaling(most)
+    for second in range(seconds):
+        machines = scaling.wanted(work / machines, machines, 1000.0 * second)
+        found.append(machines)
+    return found
+
+
+@given(work=st.floats(0.0, 30.0), machines=st.integers(1, 20), most=st.integers(20, 40))
+def test_work_that_stays_has_an_end_of_changes_and_fits(
+    work: float, machines: int, most: int
+) -> None:
+    found = play(work, machines, most)
+    assert len(set(found[1800:])) == 1
+    assert all(1 <= count <= most for count in found)
+    assert work / found[-1] <= 0.8 or found[-1] == most
+    assert found[-1] == 1 or work / (found[-1] - 1) > 0.7 - 1e-6
+    ups_and_downs = [b - a for a, b in zip([machines, *found], found, strict=False) if b != a]
+    assert all(step > 0 for step in ups_and_downs) or all(step == -1 for step in ups_and_downs)
+
+
+def test_a_moment_of_load_asks_for_nothing() -> None:
+    scaling = MachineScaling(8, grow_after_ms=3_000.0)
+    loads = [0.75, 2.0, 2.0, 0.75, 2.0, 0.75]
+    assert [scaling.wanted(load, 4, 1000.0 * i) for i, load in enumerate(loads)] == [4] * 6
+
+
+def test_growing_is_soon_and_at_once_and_shrinking_late_and_by_one() -> None:
+    scaling = MachineScaling(8, grow_after_ms=3_000.0)
+    assert [scaling.wanted(1.4, 2, 1000.0 * i) for i in range(4)] == [2, 2, 2, 4]
+    found = [scaling.wanted(0.1, 4, 10_000.0 + 1000.0 * i) for i in range(62)]
+    assert found == [4] * 60 + [3] + [4]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.fleet.fleet_gpus import node_of
-from interlace.fleet.planned_fleet import planned_fleet
+from interlace.fleet.status import planned_fleet
 from interlace.testing.worlds import FREE
 
 GPUS = {node: tuple(replace(FREE, id=f"{node}/g{j}") for j in range(2)) for node in "ab"}

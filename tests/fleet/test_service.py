@@ -27,13 +27,11 @@ from interlace.core.node import (
 )
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
-from interlace.fleet.changing_nodes import KeptNodeChanges
 from interlace.fleet.controller import Controller
-from interlace.fleet.fit_nodes import clock_remark, read_description
 from interlace.fleet.lease import LatestLease
+from interlace.fleet.membership import KeptNodeChanges
 from interlace.fleet.model_files import FleetFiles
-from interlace.fleet.node_models import NodeModels
-from interlace.fleet.node_orders import NodeOrders
+from interlace.fleet.node_client import NodeModels, NodeOrders, clock_remark, read_description
 from interlace.fleet.service import FleetService
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
