@@ -118,10 +118,6 @@ LONG = {
     "device/cuda/models/test_precision.py": ("test_the_users_choice_keeps_the_datatypes",),
     "device/cuda/test_serve.py": ("test_two_models_are_served_under_mps",),
     "examples/test_zoo.py": ("test_convolutional_networks_have_the_published_size_and_work",),
-    "fleet/test_fleet.py": (
-        "test_models_go_to_the_other_kind_when_the_last_node_of_theirs_is_lost",
-        "test_nodes_die_controllers_die_and_every_request_has_its_answer",
-    ),
     "fleet/test_ray_nodes.py": (
         "test_nodes_keepers_and_machines_are_killed_and_every_request_has_its_answer",
     ),

@@ -20,7 +20,7 @@ from interlace.fleet.simulation import (
     fleet_report,
     simulate_fleet,
 )
-from interlace.fleet.simulation.question import NodesAsked, fleet_simulation
+from interlace.fleet.simulation.scenario import NodesAsked, fleet_simulation
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import SimulationSettings
 from interlace.policy.catalog import resolve

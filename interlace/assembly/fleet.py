@@ -22,7 +22,7 @@ from interlace.fleet.lease import FileLease, LatestLease, Lease
 from interlace.fleet.machine_pool import MachineScaler, MachineScaling
 from interlace.fleet.membership import ChangingNodes, KeptNodeChanges
 from interlace.fleet.model_files import FleetFiles
-from interlace.fleet.node_client import NodeModels, NodeOrders
+from interlace.fleet.node_client import NodeOrders
 from interlace.fleet.node_keeper import LocalNodes
 from interlace.fleet.orders import fleet_routes
 from interlace.fleet.ray_nodes import RayNodes
@@ -118,7 +118,6 @@ class _FleetParts:
             router.directory,
             reads,
             NodeOrders(orders),
-            NodeModels(reads),
             files,
             source,
             self._controller,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -259,8 +260,9 @@ class LiveServer:
         calls = ControllerCalls(choices.keys.order, choices.options.tls)
         self.wanted = WantedModels(choices.root, choices.fetches, calls, self._have_changed)
         self.assignments = Assignments(
-            self.runtime, self.fleet, self.lifecycle, self.registry, self._assigned, self.wanted
+            self.runtime, self.fleet, self.lifecycle, self._assigned, self.wanted
         )
+        self._began = secrets.randbits(48)
         self.node_states = NodeStates(
             self.engine,
             self.table,
@@ -268,8 +270,8 @@ class LiveServer:
             lambda: self.plane.accepting and self.lifecycle.ready(),
             lambda: self.statuses.is_settled,
             self.assignments,
-            self.wanted,
-            self.apps,
+            self._began,
+            self.apps.served,
         )
 
     def _transports(self, choices: ServeSettings) -> None:
@@ -332,7 +334,7 @@ class LiveServer:
         return NodeDescription(
             self.assignments.node,
             choices.options.zone,
-            self.node_states.began,
+            self._began,
             __version__,
             choices.options.assigned,
             self.fleet.gpus,

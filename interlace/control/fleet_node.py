@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
-from interlace.apps.runner import AppRuntime
-from interlace.control.lifecycle import ModelLifecycle
+from interlace.apps.graph import ServedApp
 from interlace.control.model_files import WantedModels
-from interlace.control.registry import VersionRegistry
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.hardware import Fleet
 from interlace.core.messages import PlanChanged
-from interlace.core.model import Format
 from interlace.core.node import UNASSIGNED, Assignment, ModelOutlook, NodeState, Revision
 from interlace.core.plan import possible
 from interlace.core.tables import did_you_mean
@@ -28,6 +24,18 @@ from interlace.runtime.runtime import Runtime
 from interlace.server.model_table import ModelTable, ServedModel
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+class NodeLifecycle(Protocol):
+    """The models of a node, as ``ModelLifecycle`` has them; in simulations they are profiles."""
+
+    draining: bool
+
+    async def names(self) -> list[str]: ...
+    async def digests(self, name: str) -> list[str]: ...
+    async def load(self, name: str) -> None: ...
+    async def unload(self, name: str) -> None: ...
+    def serving(self) -> set[str]: ...
 
 
 class Assignments:
@@ -42,15 +50,14 @@ class Assignments:
         self,
         runtime: Runtime,
         fleet: Fleet,
-        lifecycle: ModelLifecycle,
-        registry: VersionRegistry,
+        lifecycle: NodeLifecycle,
         solver: AssignedPlanSolver | None,
         wanted: WantedModels,
     ) -> None:
         """Models that ``wanted`` could not bring are left out, the others served."""
         self._runtime, self._fleet = runtime, fleet
-        self._lifecycle, self._registry, self._solver = lifecycle, registry, solver
-        self._wanted = wanted
+        self._lifecycle, self._solver = lifecycle, solver
+        self.wanted = wanted
         self.newest: Assignment | None = None  #: that was taken
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,15 +124,15 @@ class Assignments:
     async def _check_models(self, assignment: Assignment) -> None:
         known = {} if self.newest is None else self.newest.models  # checked when that was taken
         unknown = {n: one for n, one in assignment.models.items() if known.get(n) != one}
-        there = await self._read(self._lifecycle.names()) if unknown else []
+        there = set(await self._read(self._lifecycle.names())) if unknown else set()
         for name, digest in unknown.items():
-            if name in self._wanted.failures:
+            if name in self.wanted.failures:
                 continue  # the node's state says why
             if name not in there:
                 raise ServeError(
                     Reason.UNKNOWN_MODEL,
                     f"{self.node}: the assignment has model '{name}'{did_you_mean(name, there)}, "
-                    f"which is not in its repository; it has {', '.join(there) or 'none'}",
+                    f"which is not in its repository; it has {', '.join(sorted(there)) or 'none'}",
                 )
             found = await self._read(self._lifecycle.digests(name)) if digest else ()
             if digest and digest not in found:
@@ -148,9 +155,7 @@ class Assignments:
         async with self._changing:
             if assignment is not self.newest:
                 return  # a newer one waits
-            models = (one.model for one in self._registry.all() if one.model is not None)
-            # Ensembles are not assigned: they follow their members.
-            serving = {one.name for one in models if one.format is not Format.ENSEMBLE}
+            serving = self._lifecycle.serving()
             # Unloading begins before the new plan is asked for, so that queued requests are served.
             gone = sorted(serving - assignment.models.keys())
             leaving = [asyncio.ensure_future(self._lifecycle.unload(name)) for name in gone]
@@ -220,8 +225,8 @@ class NodeStates:
         accepting: Callable[[], bool],
         settled: Callable[[], bool],
         assignments: Assignments,
-        wanted: WantedModels,
-        apps: AppRuntime,
+        began: int,
+        apps: Mapping[str, ServedApp],
     ) -> None:
         self._engine = engine
         self._table = table
@@ -229,10 +234,9 @@ class NodeStates:
         self._accepting = accepting
         self._settled = settled
         self._assignments = assignments
-        self._wanted = wanted
         self._apps = apps
         self._old_at_ms = 0.0
-        self._last = NodeState(secrets.randbits(48), 0, {}, accepting=False)
+        self._last = NodeState(began, 0, {}, accepting=False)
 
     def state(self) -> NodeState:
         """How this node is."""
@@ -244,16 +248,14 @@ class NodeStates:
             self._last = replace(
                 self._last, number=self._last.number + 1, models=self._models(now_ms),
                 accepting=accepting, settled=settled, revision=told.revision,
-                failures={**told.failures, **self._wanted.failures}, files=self._wanted.taken,
+                failures={**told.failures, **told.wanted.failures}, files=told.wanted.taken,
             )  # fmt: skip
-            took_ms = self._now_ms() - now_ms
-            self._old_at_ms = now_ms + max(_FRESH_MS, took_ms / _PART)
+            self._old_at_ms = now_ms + max(_FRESH_MS, self._took_ms(now_ms) / _PART)
         return self._last
 
-    @property
-    def began(self) -> int:
-        """Another number after each start."""
-        return self._last.began
+    def _took_ms(self, since_ms: float) -> float:
+        """How long a state took that was begun then."""
+        return self._now_ms() - since_ms
 
     def _models(self, now_ms: float) -> dict[str, ModelOutlook]:
         """By public name, of the version that a request without one gets."""
@@ -264,7 +266,7 @@ class NodeStates:
             for name, served in newest.items()
             if served.ready and served.key in outlooks
         }
-        for app in self._apps.served.values():  # those within others come first
+        for app in self._apps.values():  # those within others come first
             served, name = newest.get(app.model.name), app.model.name
             steps = [found[model] for model in app.app.members if model in found]
             if served is not None and served.ready and len(steps) == len(app.app.members):

@@ -70,6 +70,11 @@ class ModelLifecycle:
         """
         return await self._preparation.names()
 
+    def serving(self) -> set[str]:
+        """Names of the models that are served; ensembles are not assigned: they follow."""
+        models = (one.model for one in self._registry.all() if one.model is not None)
+        return {one.name for one in models if one.format is not Format.ENSEMBLE}
+
     async def digests(self, name: str) -> list[str]:
         """The digests of the files of each version of a model that would be loaded.
 

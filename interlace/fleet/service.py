@@ -47,7 +47,6 @@ _LOOK_S: Final = 0.05
 _GATHER_S: Final = 3.0
 _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
-
 #: What a node with all accelerators that it may have says that it is.
 _DESCRIPTION_BYTES: Final = 1 << 20
 #: Makes a controller of a term, for the nodes that are there, and what they were told before.
@@ -68,7 +67,6 @@ class FleetService:
         directory: NodeDirectory,
         reader: NodeReader,
         orders: NodeOrders,
-        models: NodeModels,
         files: FleetFiles,
         source: Callable[[str], str],
         make: MakeController,
@@ -79,7 +77,7 @@ class FleetService:
         self._directory = directory
         self._reader = reader
         self._orders = orders
-        self._models = models
+        self._models = NodeModels(reader)
         self._files = files
         self._source = source
         self._make = make
@@ -326,21 +324,21 @@ class FleetService:
         while True:
             heard_ms, refusing = self._directory.heard_ms(), self._directory.refusing()
             lost = self._presence.lost(heard_ms, refusing, self._directory.now_ms())
-            for node in self._described.keys() - (heard_ms.keys() - lost):
+            for node in sorted(self._described.keys() - (heard_ms.keys() - lost)):
                 why = "is lost" if node in heard_ms else "was removed"
                 _LOG.warning("node %s %s: its models are placed elsewhere", node, why)
                 self._give_up(node)
-            for node in filter(self._is_new, self._directory.heard_lately() - lost):
+            for node in sorted(filter(self._is_new, self._directory.heard_lately() - lost)):
                 _once(self._asking, node, self._describe)
             wanted = self._files.models if self._files.digest else None
             reasons = {} if self.controller is None else self.controller.reasons
             self._directory.plan_is_for(wanted, reasons)
             if self.controller is not None:
                 able = self._able()
-                for node in able.keys() - set(self.controller.nodes):
+                for node in sorted(able.keys() - set(self.controller.nodes)):
                     self.controller.joined(node, able[node])
                 drained = self._changes.now.drained & self._described.keys()
-                await asyncio.gather(*map(self._empty, drained))
+                await asyncio.gather(*map(self._empty, sorted(drained)))
             await asyncio.sleep(_LOOK_S)
 
     def _is_new(self, node: str) -> bool:
@@ -359,13 +357,16 @@ class FleetService:
         controller, state = self.controller, self._states.get(node)
         if controller is None or controller.planning or state is None or not state.accepting:
             return
-        for other in controller.nodes:
-            at, assigned = self._states.get(other), controller.assignment(other)
-            if at is None or assigned is None or not at.settled:
-                return
-            if Revision(*at.revision) < assigned.revision:
-                return
-        await self._orders.drain(node, controller.next_revision())
+        if all(map(self.follows, controller.nodes)):
+            await self._orders.drain(node, controller.next_revision())
+
+    def follows(self, node: str) -> bool:
+        """Whether a node has loaded its part of the plan."""
+        state = self._states.get(node)
+        assigned = None if self.controller is None else self.controller.assignment(node)
+        if state is None or assigned is None or not state.settled:
+            return False
+        return Revision(*state.revision) >= assigned.revision
 
     async def _describe(self, node: str) -> None:
         asked_s = time.time()

@@ -53,7 +53,7 @@ class NodePoller:
         wanted = {node.name for node in self.directory.nodes}
         for name in self._questions.keys() - wanted:
             self._questions.pop(name).close()
-        for name in wanted - self._questions.keys():
+        for name in sorted(wanted - self._questions.keys()):
             connections, request = self._reader.request(name, "GET", _PATH)
             question = self._questions[name] = _Question(self, name, connections, request)
             self.directory.links(name).answered = question.hurry

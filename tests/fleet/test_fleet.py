@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -53,8 +52,9 @@ def copied(folder: Path) -> Path:
     return models
 
 
-@contextmanager
-def standing(stand: FleetStand) -> Iterator[FleetStand]:
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[FleetStand]:
+    stand = FleetStand(tmp_path, copied(tmp_path), dict.fromkeys("abc", "h100"))
     try:
         until(lambda: stand.ask("tagger", 1.0) == stand.expected("tagger", 1.0))
         until(lambda: stand.serving() == set(stand.nodes))
@@ -64,88 +64,6 @@ def standing(stand: FleetStand) -> Iterator[FleetStand]:
         raise
     finally:
         stand.close()
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[FleetStand]:
-    with standing(FleetStand(tmp_path, copied(tmp_path), dict.fromkeys("abc", "h100"))) as stand:
-        yield stand
-
-
-@pytest.fixture
-def kinds(tmp_path: Path) -> Iterator[FleetStand]:
-    """An h100 and a 2080ti, for which one of both models has no profile."""
-    models = copied(tmp_path)
-    lines = (models / "bert" / "1" / "profile.csv").read_text().splitlines()
-    known = [line for line in lines if not line.startswith("2080ti")]
-    (models / "bert" / "1" / "profile.csv").write_text("\n".join(known) + "\n")
-    with standing(FleetStand(tmp_path, models, {"a": "h100", "b": "2080ti"})) as stand:
-        yield stand
-
-
-def test_models_go_to_the_other_kind_when_the_last_node_of_theirs_is_lost(
-    kinds: FleetStand,
-) -> None:
-    until(lambda: "no profile on 2080ti of bert" in kinds.status()["nodes"]["b"]["remark"])
-    nodes = kinds.status()["nodes"]
-    assert {name: node["accelerators"] for name, node in nodes.items()} == {
-        "a": {"h100": 1}, "b": {"2080ti": 1}
-    }  # fmt: skip
-    until(lambda: set(kinds.status()["nodes"]["b"]["assigned"]["models"]) == {"tagger"})
-    assert "bert" in kinds.status()["nodes"]["a"]["assigned"]["models"]
-
-    kinds.nodes["b"].end(signal.SIGKILL)
-    until(lambda: kinds.status()["nodes"]["b"]["assigned"] is None)
-    until(lambda: kinds.serving() == {"a"} and kinds.ask("tagger", 2.0) != "")
-    assert kinds.ask("tagger", 3.0) == kinds.expected("tagger", 3.0)
-    kinds.nodes["b"] = kinds.start("b")
-    until(lambda: kinds.serving() == {"a", "b"})
-
-    kinds.nodes["a"].end(signal.SIGKILL)
-    until(lambda: kinds.status()["nodes"]["a"]["assigned"] is None)
-    until(lambda: kinds.serving() == {"b"} and kinds.ask("tagger", 4.0) != "")
-    assert kinds.ask("tagger", 5.0) == kinds.expected("tagger", 5.0)
-    until(lambda: "no profile" in kinds.status()["reasons"].get("bert", ""))
-
-
-@pytest.fixture
-def mixed(tmp_path: Path) -> Iterator[FleetStand]:
-    """Cores, and an h100 that is emulated."""
-    models = copied(tmp_path)
-    shutil.rmtree(models / "bert")
-    (models / "double" / "1").mkdir(parents=True)
-    (models / "double" / "1" / "model.py").write_text(
-        "import torch\n"
-        'INPUTS = {"x": ("FP32", (4,))}\n'
-        'OUTPUTS = {"y": ("FP32", (4,))}\n\n'
-        "class Double(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        return 2 * x\n\n"
-        "def create_model():\n"
-        "    return Double()\n"
-    )
-    (models / "double" / "interlace.toml").write_text("slo_ms = 30000\nmax_batch = 2\n")
-    with closing(FleetStand(tmp_path, models, {"a": "cpu", "b": "h100"})) as stand:
-        yield stand
-
-
-def test_an_emulated_accelerator_serves_nothing_beside_cores_that_compute(
-    mixed: FleetStand,
-) -> None:
-    def doubled() -> list[float]:
-        sent = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}
-        body = json.dumps({"inputs": [sent]}).encode()
-        url = f"http://127.0.0.1:{mixed.port}/v2/models/double/infer"
-        return [float(y) for y in get(url, body)["outputs"][0]["data"]]
-
-    until(lambda: doubled() == [2.0, 4.0, 6.0, 8.0])
-    until(lambda: "emulates its h100" in mixed.status()["nodes"]["b"]["problem"])
-    assert not (mixed.status()["nodes"]["b"]["assigned"] or {}).get("models")
-    until(lambda: mixed.ask("tagger", 1.0) == "")
-    mixed.nodes["a"].end(signal.SIGKILL)
-    until(lambda: mixed.status()["nodes"]["a"]["assigned"] is None)
-    assert "while a computes" in mixed.status()["nodes"]["b"]["problem"]
-    assert mixed.ask("tagger", 2.0) == ""
 
 
 def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: FleetStand) -> None:

@@ -31,7 +31,7 @@ from interlace.fleet.controller import Controller
 from interlace.fleet.lease import LatestLease
 from interlace.fleet.membership import KeptNodeChanges
 from interlace.fleet.model_files import FleetFiles
-from interlace.fleet.node_client import NodeModels, NodeOrders, clock_remark, read_description
+from interlace.fleet.node_client import NodeOrders, clock_remark, read_description
 from interlace.fleet.service import FleetService
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
@@ -128,7 +128,7 @@ class Stand:
 
         fakes: Any = self.nodes
         self.service = FleetService(
-            fakes, fakes, NodeOrders(fakes), NodeModels(fakes), FleetFiles(root),
+            fakes, fakes, NodeOrders(fakes), FleetFiles(root),
             lambda node: "127.0.0.1:8000", make, LatestLease(),
             KeptNodeChanges(kept),
         )  # fmt: skip

@@ -1,29 +1,27 @@
-"""A simulated machine: what reaches its server, and how it is lost."""
+"""A simulated node: connections to its server, whose messages take a while, and its losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from random import Random
 
 from interlace.core.node import NodeDescription
 from interlace.core.plan import Demand
-from interlace.fleet.simulation.node_server import NodeClock, NodeServer
+from interlace.core.version import __version__
+from interlace.fleet.simulation.node_server import INFER, STATE, NodeServer
+from interlace.fleet.simulation.process import MakeProtocol, SimLoop, SimProcess
 from interlace.fleet.simulation.scenario import FleetSimulation, LossKind
-from interlace.runtime.clock import Clock
+from interlace.runtime.clock import Call, Clock
 from interlace.runtime.runtime import Observer
 
-Answer = TypeVar("Answer")
-#: Why there will be no answer.
-OnBroken = Callable[[str], None]
+#: Sees an inference request when it is sent: the node it goes to, and its body.
+OnSent = Callable[[str, bytes], None]
 
 
 class SimulatedNode:
-    """One machine of a fleet, reached by messages that take a while.
-
-    What is asked of it is answered later or, where its process has ended, found broken by whoever
-    asked; of one that hangs or is cut off nothing is heard.
-    """
+    """One node of a fleet. What it is sent while it is cut off is lost."""
 
     def __init__(
         self,
@@ -31,65 +29,74 @@ class SimulatedNode:
         scenario: FleetSimulation,
         demand: Mapping[str, Demand],
         clock: Clock,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer],
+        on_sent: OnSent,
     ) -> None:
         self._description = description
         self._scenario = scenario
         self._demand = demand
-        self._world = clock
+        self._clock = clock
         self._observers = observers
-        self._open: dict[object, Callable[[], None]] = {}
+        self._on_sent = on_sent
+        self._connections: dict[_Connection, None] = {}
         self._reached = True
-        self._clock, self._server = self._begin()
+        self._random = Random(f"{scenario.seed}/{description.name}")
+        self._process, self._server = self._begin()
 
-    @property
-    def name(self) -> str:
-        return self._description.name
+    async def connect(
+        self, loop: SimLoop, make: MakeProtocol
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection, which takes a round trip; a machine that is cut off never answers.
 
-    def ask(
-        self,
-        delay_ms: float,
-        question: Callable[[NodeServer, Callable[[Answer], None]], None],
-        answered: Callable[[Answer], None],
-        broken: OnBroken,
-    ) -> None:
-        """Carry a question there and its answer back, each in ``delay_ms``.
-
-        One of ``answered`` and ``broken`` is called, at most once.
+        Raises:
+            ConnectionRefusedError: its process has ended.
         """
+        await asyncio.sleep(2.0 * self._scenario.delays.request_ms / 1000.0)
+        if not self._reached:
+            await loop.create_future()
+        if self._server is None:
+            raise ConnectionRefusedError("its process has ended")
+        protocol = make()
+        connection = _Connection(self, loop, protocol)
+        self._connections[connection] = None
+        protocol.connection_made(connection)
+        return connection, protocol
 
-        def back(answer: Answer) -> None:
-            if self._open.pop(mark, None) is not None and self._reached:
-                self._world.call_at(self._world.now_ms() + delay_ms, lambda: answered(answer))
+    def receive(self, connection: _Connection, data: bytes) -> None:
+        """Carry a request to the server, and the answer back."""
+        delays = self._scenario.delays
+        if data.startswith(INFER):
+            self._on_sent(self._description.name, data)
+            delay_ms = delays.request_ms
+        else:
+            delay_ms = delays.news_ms if data.startswith(STATE) else delays.order_ms
 
-        def break_off() -> None:
-            at_ms = self._world.now_ms() + delay_ms
-            self._world.call_at(at_ms, lambda: broken("its process ended"))
+        def answer(message: bytes) -> None:
+            if self._reached:
+                self._later(delay_ms, lambda: connection.deliver(message))
 
         def arrive() -> None:
-            if not self._reached:
-                return
             server = self._server
-            if server is None:
-                break_off()
-                return
-            self._open[mark] = break_off
-            self._clock.call_soon(lambda: question(server, back))
+            if self._reached and server is not None and connection in self._connections:
+                self._process.do(lambda: server.receive(data, answer))
 
-        mark = object()
-        self._world.call_at(self._world.now_ms() + delay_ms, arrive)
+        self._later(delay_ms, arrive)
+
+    def closed(self, connection: _Connection) -> None:
+        """The client has closed a connection."""
+        self._connections.pop(connection, None)
 
     def lose(self, kind: LossKind) -> None:
         """Be lost from now on."""
         match kind:
             case LossKind.DIE:
-                self._clock.end()
+                self._process.end()
                 self._server = None
-                broken, self._open = self._open, {}
-                for break_off in broken.values():
-                    break_off()
+                connections, self._connections = self._connections, {}
+                for connection in connections:
+                    self._later(self._scenario.delays.request_ms, connection.abort)
             case LossKind.HANG:
-                self._clock.stop()
+                self._process.stop()
             case LossKind.CUT:
                 self._reached = False
 
@@ -97,16 +104,51 @@ class SimulatedNode:
         """Be there again after a loss."""
         match kind:
             case LossKind.DIE:
-                began = self._description.began + 1
-                self._description = replace(self._description, began=began)
-                self._clock, self._server = self._begin()
+                self._process, self._server = self._begin()
             case LossKind.HANG:
-                self._clock.go_on()
+                self._process.go_on()
             case LossKind.CUT:
                 self._reached = True
 
-    def _begin(self) -> tuple[NodeClock, NodeServer | None]:
-        clock = NodeClock(self._world)
-        return clock, NodeServer(
-            self._description, self._scenario, self._demand, clock, self._observers
+    def _begin(self) -> tuple[SimProcess, NodeServer | None]:
+        process = SimProcess(self._clock)
+        description = replace(
+            self._description, began=self._random.getrandbits(48), version=__version__
         )
+        server = process.loop.run(
+            NodeServer, description, self._scenario, self._demand, process, self._observers
+        )
+        return process, server
+
+    def _later(self, delay_ms: float, call: Call) -> None:
+        self._clock.call_at(self._clock.now_ms() + delay_ms, call)
+
+
+class _Connection(asyncio.Transport):
+    """A client's end of a connection; each message is delivered whole."""
+
+    def __init__(self, node: SimulatedNode, loop: SimLoop, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._node, self._loop, self._protocol = node, loop, protocol
+        self._open = True
+
+    def is_closing(self) -> bool:
+        return not self._open
+
+    def get_write_buffer_size(self) -> int:
+        """Return 0: what is written is on its way at once."""
+        return 0
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self._node.receive(self, b"".join(list_of_data))
+
+    def deliver(self, message: bytes) -> None:
+        """Give the client what the server answered, unless the connection is closed."""
+        if self._open:
+            self._loop.run(self._protocol.data_received, message)
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            self._node.closed(self)
+            self._loop.call_soon(self._protocol.connection_lost, None)

@@ -2,53 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from typing import Final
 
-from interlace.core.messages import (
-    Command,
-    CreatePartition,
-    Event,
-    Load,
-    PlanSolved,
-    SolvePlan,
-)
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Command, CreatePartition, Event, Load, PlanChanged
 from interlace.core.request import Outcome
-from interlace.fleet.simulation.controller import SimulatedService
 from interlace.fleet.simulation.node import SimulatedNode
-from interlace.fleet.simulation.router import RoutedRequest, Router
+from interlace.fleet.simulation.process import SimProcess
+from interlace.fleet.simulation.processes import NUMBER_BYTES, ControllerProcess, RouterProcess
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, OnProgress, RateChange
-from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
-from interlace.runtime.plan_solver import GiveUp, InlinePlanSolver, OnPlanned, PlanSolver
 from interlace.runtime.runtime import Observer
+from interlace.server.errors import HttpError
 from interlace.sim.run import gc_paused
 
+#: Without a handler of the caller's, warnings of the simulated processes are no output.
+logging.getLogger("interlace").addHandler(logging.NullHandler())
 _PARTS = 200
-_SETTLING_MS = 10.0
+_LOOK_S = 0.01
 _STEP_MS = 100.0
 _HEARD_MS = 1000.0  #: in which routers hear that the first plan stands
+_REFUSED: Final = frozenset((404, 429, 503))
+_EXPIRED: Final = 504
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FleetRequest:
     """One request from its arrival at a router to its answer there; ``nodes`` in order of tries."""
 
     model: str
     arrived_ms: float
-    answered_ms: float
     slo_ms: float
-    outcome: Outcome
-    nodes: tuple[str, ...]
-    tried_ms: tuple[float, ...]
+    answered_ms: float = inf
+    outcome: Outcome = Outcome.FAILED
+    nodes: list[str] = field(default_factory=list)
+    tried_ms: list[float] = field(default_factory=list)
 
     @property
     def in_time(self) -> bool:
         """Whether it was answered within its SLO, the way included."""
-        answered = self.outcome in (Outcome.OK, Outcome.LATE)
-        return answered and self.answered_ms - self.arrived_ms <= self.slo_ms
+        return self.outcome is Outcome.OK
 
 
 @dataclass(slots=True)
@@ -106,42 +105,44 @@ def simulate_fleet(
         for part in range(1, _PARTS + 1):
             run.clock.run(run.record.from_ms + length_ms * part / _PARTS)
             on_progress(part / _PARTS)
-        while run.unanswered:
+        while run.open:
             run.clock.run(run.clock.now_ms() + 1000.0)
     return run.ended()
 
 
-class _Planning:
-    """Answers the controller's questions, and says how far it has come."""
+class _Caller:
+    """Whoever waits for the response to a request."""
 
-    def __init__(self, scenario: FleetSimulation, clock: SimClock) -> None:
-        self._clock = clock
-        self._plan_ms = scenario.plan_ms
-        self._first = scenario.plan
-        self.asked_ms = -inf  #: when the question was asked that was answered last
-        self.plans = 0
+    __slots__ = ("_answered", "_request")
 
-    def solver(self, system: System) -> PlanSolver:
-        """What plans by a system."""
-        return partial(self._solve, InlinePlanSolver(system, self._clock, self._plan_ms))
+    def __init__(
+        self, request: FleetRequest, answered: Callable[[FleetRequest, Outcome], None]
+    ) -> None:
+        self._request, self._answered = request, answered
 
-    def _solve(self, solver: PlanSolver, question: SolvePlan, done: OnPlanned) -> GiveUp:
-        asked_ms = self._clock.now_ms()
+    def respond(self, response: bytes) -> None:
+        status = int(response[9:12])
+        if status == 200:
+            outcome = Outcome.OK
+        elif status == _EXPIRED:
+            outcome = Outcome.EXPIRED
+        else:
+            outcome = Outcome.REFUSED if status in _REFUSED else Outcome.FAILED
+        self._answered(self._request, outcome)
 
-        def answered(solved: PlanSolved) -> None:
-            done(solved)
-            self.asked_ms = asked_ms
-            self.plans += 1
+    def respond_parts(
+        self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]
+    ) -> None:
+        self.respond(start)
+        release()
 
-        if self._first is None:
-            return solver(question, answered)
-        solved, self._first = PlanSolved(question.ticket, self._first), None
-        self._clock.call_soon(lambda: answered(solved))
-        return lambda: None
+    def fail(self, error: ServeError | HttpError) -> None:
+        refused = isinstance(error, ServeError) and error.reason is Reason.OVERLOADED
+        self._answered(self._request, Outcome.REFUSED if refused else Outcome.FAILED)
 
 
 class _FleetRun:
-    """Everything of a fleet on one clock."""
+    """Everything of a fleet on one clock, and what happens to it."""
 
     def __init__(
         self, scenario: FleetSimulation, observers: Mapping[str, Sequence[Observer]]
@@ -149,136 +150,107 @@ class _FleetRun:
         self._scenario = scenario
         self.clock = clock = SimClock()
         self.record = FleetRecord()
-        self.unanswered = 0
+        self.open: dict[int, FleetRequest] = {}  #: requests that have no answer, by number
         self._demand = {one.model: one for one in scenario.demand}
-        self._nodes = {
-            node.name: SimulatedNode(
-                node, scenario, self._demand, clock,
-                [self._count, *observers.get(node.name, ())],
+        self._nodes = nodes = {
+            one.name: SimulatedNode(
+                one, scenario, self._demand, clock,
+                [self._count, *observers.get(one.name, ())], self._sent,
             )
-            for node in scenario.nodes
+            for one in scenario.nodes
         }  # fmt: skip
-        self._planning = _Planning(scenario, clock)
-        self._service = SimulatedService(
-            clock, scenario, self._planning.solver, self._nodes, self._noticed
+        self._controller = ControllerProcess(
+            clock, nodes, scenario, scenario.draw(scenario.seed, 0)
         )
-        self._routers = [
-            Router(
-                clock, self._nodes, scenario.limits, scenario.delays,
-                scenario.draw(scenario.seed, index),
-            )
-            for index in range(scenario.routers)
-        ]  # fmt: skip
+        self._routers = [self._controller] + [
+            RouterProcess(clock, nodes, scenario, scenario.draw(scenario.seed, number))
+            for number in range(1, scenario.routers)
+        ]
+        self._world = SimProcess(clock).loop
+        self._tasks: list[asyncio.Task[None]] = []
         self._next = 0
         self._times_ms: list[float] = scenario.arrivals.times_ms.tolist()
         self._which: list[int] = scenario.arrivals.which.tolist()
 
     def warm(self) -> None:
         """Plan, have every node told and settled, and be where the trace begins."""
-        self._service.start(self._scenario.demand)
-        for router in self._routers:
-            router.start()
-        self._watch(self._standing)
-        while self.record.settled_ms == inf and self.clock.now_ms() < self._scenario.warm_ms:
-            self.clock.run(self.clock.now_ms() + _STEP_MS)
-        self.clock.run(self.clock.now_ms() + _HEARD_MS)
-        self.record.from_ms = start_ms = self.clock.now_ms()
-        self.record.until_ms = start_ms + self._scenario.arrivals.seconds * 1000.0
-        for loss in self._scenario.losses:
-            self.clock.call_at(start_ms + loss.at_ms, self._losing(loss))
-        for change in self._scenario.changes:
-            self.clock.call_at(start_ms + change.at_ms, partial(self._change, change))
+        record, clock = self.record, self.clock
+        settling = self._world.create_task(self._followed(0.0))
+        while not settling.done() and clock.now_ms() < self._scenario.warm_ms:
+            clock.run(clock.now_ms() + _STEP_MS)
+        record.settled_ms = settling.result() if settling.done() else inf
+        clock.run(clock.now_ms() + _HEARD_MS)
+        record.from_ms = start_ms = clock.now_ms()
+        record.until_ms = start_ms + self._scenario.arrivals.seconds * 1000.0
+        events = [
+            *map(self._lose, self._scenario.losses),
+            *map(self._change, self._scenario.changes),
+        ]
+        self._tasks = [self._world.create_task(event) for event in events]
         if self._times_ms:
-            self.clock.call_at(start_ms + self._times_ms[0], self._send)
+            clock.call_at(start_ms + self._times_ms[0], self._send)
 
     def ended(self) -> FleetRecord:
         """What happened."""
-        self.record.orders, self.record.plans = self._service.told, self._planning.plans
+        self.record.plans = self._controller.plans
         return self.record
 
     def _send(self) -> None:
-        index, arrivals = self._next, self._scenario.arrivals
-        self._next = index + 1
+        number, arrivals = self._next, self._scenario.arrivals
+        self._next = number + 1
         if self._next < len(self._times_ms):
             self.clock.call_at(self.record.from_ms + self._times_ms[self._next], self._send)
-        model = arrivals.models[self._which[index]]
-        self.unanswered += 1
-        router = self._routers[index % len(self._routers)]
-        router.pass_on(RoutedRequest(model, self.clock.now_ms(), self._answered))
+        model = arrivals.models[self._which[number]]
+        request = FleetRequest(model, self.clock.now_ms(), self._demand[model].slo_ms)
+        self.open[number] = request
+        router = self._routers[number % len(self._routers)]
+        router.forward(model, number, _Caller(request, partial(self._answered, number)))
 
-    def _answered(self, request: RoutedRequest, outcome: Outcome) -> None:
-        self.unanswered -= 1
-        self.record.requests.append(
-            FleetRequest(
-                request.model,
-                request.arrived_ms,
-                self.clock.now_ms(),
-                self._demand[request.model].slo_ms,
-                outcome,
-                tuple(request.nodes),
-                tuple(request.tried_ms),
-            )
-        )
+    def _sent(self, node: str, data: bytes) -> None:
+        request = self.open[int.from_bytes(data[-NUMBER_BYTES:])]
+        request.nodes.append(node)
+        request.tried_ms.append(self.clock.now_ms())
 
-    def _losing(self, loss: Loss) -> Callable[[], None]:
-        def lose() -> None:
-            node = self._nodes[loss.node]
-            node.lose(loss.kind)
-            now_ms = self.clock.now_ms()
-            self.record.losses.append(LossSeen(loss, now_ms))
-            if loss.back_ms < inf:
-                self.clock.call_at(now_ms + loss.back_ms, lambda: node.come_back(loss.kind))
+    def _answered(self, number: int, request: FleetRequest, outcome: Outcome) -> None:
+        del self.open[number]
+        request.answered_ms = now_ms = self.clock.now_ms()
+        late = outcome is Outcome.OK and now_ms - request.arrived_ms > request.slo_ms
+        request.outcome = Outcome.LATE if late else outcome
+        self.record.requests.append(request)
 
-        return lose
+    async def _lose(self, loss: Loss) -> None:
+        await asyncio.sleep(loss.at_ms / 1000.0)
+        node, seen = self._nodes[loss.node], LossSeen(loss, self.clock.now_ms())
+        node.lose(loss.kind)
+        self.record.losses.append(seen)
+        if loss.back_ms < inf:
+            self._world.call_later(loss.back_ms / 1000.0, node.come_back, loss.kind)
+        back_ms = seen.at_ms + loss.back_ms + _HEARD_MS
+        while not self._controller.misses(loss.node):
+            if self.clock.now_ms() > back_ms:
+                return  # nobody has noticed
+            await asyncio.sleep(_LOOK_S)
+        seen.noticed_ms = self.clock.now_ms()
+        seen.replanned_ms = await self._followed(seen.noticed_ms)
 
-    def _change(self, change: RateChange) -> None:
-        now_ms = self.clock.now_ms()
-        seen, loads = ChangeSeen(now_ms), self.record.loads
+    async def _change(self, change: RateChange) -> None:
+        await asyncio.sleep(change.at_ms / 1000.0)
+        seen, loads = ChangeSeen(self.clock.now_ms()), self.record.loads
         self.record.changes.append(seen)
-        self._service.deploy(change.demand)
+        self._controller.deploy(change.demand)
+        seen.settled_ms = await self._followed(seen.at_ms)
+        seen.loads = self.record.loads - loads
 
-        def stands() -> bool:
-            if self._planning.asked_ms < now_ms or self._service.any_behind():
-                return False
-            seen.settled_ms, seen.loads = self.clock.now_ms(), self.record.loads - loads
-            return True
-
-        self._watch(stands)
-
-    def _noticed(self, node: str, there: bool) -> None:
-        if there:
-            return
-        now_ms = self.clock.now_ms()
-        for seen in self.record.losses:
-            if seen.loss.node == node and seen.noticed_ms == inf:
-                seen.noticed_ms = now_ms
-                self._watch(partial(self._replanned, seen))
-
-    def _replanned(self, seen: LossSeen) -> bool:
-        planned = self._planning.asked_ms >= seen.noticed_ms
-        if not planned or self._service.any_behind():
-            return False
-        seen.replanned_ms = self.clock.now_ms()
-        return True
-
-    def _watch(self, reached: Callable[[], bool]) -> None:
-        """Ask now and then until it is."""
-
-        def look() -> None:
-            if not reached():
-                self.clock.call_at(self.clock.now_ms() + _SETTLING_MS, look)
-
-        look()
+    async def _followed(self, since_ms: float) -> float:
+        """When every node follows a plan that was asked for since then."""
+        while not self._controller.follow(since_ms):
+            await asyncio.sleep(_LOOK_S)
+        return self.clock.now_ms()
 
     def _count(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        self.record.orders += type(event) is PlanChanged
         for command in commands:
             if type(command) is Load:
                 self.record.loads += 1
             elif type(command) is CreatePartition:
                 self.record.cuts += 1
-
-    def _standing(self) -> bool:
-        if self._planning.asked_ms < 0.0 or self._service.any_behind():
-            return False
-        self.record.settled_ms = self.clock.now_ms()
-        return True

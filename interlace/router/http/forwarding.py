@@ -40,7 +40,7 @@ class Forwarder:
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> ForwardedRequest:
-        forwarded = ForwardedRequest(self, writer, head, body)
+        forwarded = ForwardedRequest(self.directory, writer, head, body)
         forwarded.ask_next()
         return forwarded
 
@@ -55,7 +55,7 @@ class ForwardedRequest(Forwarded):
 
     def __init__(
         self,
-        forwarder: Forwarder,
+        directory: NodeDirectory,
         writer: ResponseWriter,
         head: RequestHead,
         body: ArenaBody | bytearray,
@@ -70,7 +70,7 @@ class ForwardedRequest(Forwarded):
             assert isinstance(body, bytearray), "the placer places no other bodies"
             self._parts = (memoryview(body),)
         self._nbytes = sum(map(len, self._parts))
-        super().__init__(forwarder.directory, self._nbytes)
+        super().__init__(directory, self._nbytes)
         self.model = head.names[0] if head.names else ""
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
