@@ -145,7 +145,7 @@ class Tensors:
 
     def _evaluate(self, node: Any) -> None:
         names = [name for name in node.input if name]
-        made: list[Any] = []
+        made: Any = []
         if node.op_type in ("Shape", "Size") and node.input[0] in self.shapes:
             given = {one.name: one.i for one in node.attribute}
             shape = self.shapes[node.input[0]][given.get("start", 0) : given.get("end")]

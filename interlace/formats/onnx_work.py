@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import onnx
+import onnx.inliner
 
 from interlace.core.errors import RepositoryError
 from interlace.core.work import Kind, LayerWork, ModelWork
