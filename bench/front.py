@@ -120,9 +120,7 @@ class EchoRuntime:
         self._ids += 1
         return self._ids
 
-    def submit(
-        self, request: Request, answer: Callable[[Reply], None], give_up: object = None
-    ) -> None:
+    def submit(self, request: Request, answer: Callable[[Reply], None], *ignored: object) -> None:
         self._soon(self._answer, request, answer)
 
     def cancel(self, request: Request) -> None:

@@ -53,8 +53,8 @@ HOT: Final = (
     )),
     *(f"server/dataplane/{name}.py" for name in ("call", "inference", "plane", "validation")),
     *(f"server/http/{name}.py" for name in (
-        "bodies", "connection", "exchange", "inference", "inference_handler", "request_head",
-        "responses", "timeouts",
+        "bodies", "connection", "exchange", "generation", "inference", "inference_handler",
+        "request_head", "responses", "timeouts",
     )),
     *(f"server/grpc/{name}.py" for name in (
         "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
@@ -65,7 +65,7 @@ HOT: Final = (
     *(f"router/{name}.py" for name in ("attempts", "directory", "polling")),
     *(f"router/grpc/{name}.py" for name in ("forwarding", "node_channel", "passed_calls")),
     *(f"router/http/{name}.py" for name in (
-        "forwarding", "node_connections",
+        "forwarding", "node_connections", "passed_heads",
     )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"

@@ -280,6 +280,9 @@ def check_members(
             wrong = f"'{step.model}' ({error})"
             raise config.error(f"{key}.model_name", wrong, "a model that is served") from error
         own = model.signature
+        if own.decoupled or model.sequences is not None:
+            found = f"'{step.model}', a model that is decoupled or takes sequences"
+            raise config.error(key, found, "a model with one response to a request")
         if own.batched and own.max_batch < (signature.max_batch if signature.batched else 1):
             found = f"'{step.model}' with max_batch_size {own.max_batch}"
             raise config.error(key, found, f"at least the ensemble's, {signature.max_batch}")

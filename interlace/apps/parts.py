@@ -62,6 +62,22 @@ class TensorMemory:
         dims = (max(0, dim) for dim in spec.dims)
         return Tensor(spec.name, spec.datatype, (0, *dims), Span(self._arena.number, 0, 0))
 
+    def blocks(self) -> ArenaBlocks:
+        """Blocks of the server's arena, none so far."""
+        return ArenaBlocks(self._arena)
+
+    def write(
+        self, blocks: ArenaBlocks, name: str, datatype: str, shape: tuple[int, ...], data: bytes
+    ) -> Tensor:
+        """A tensor of these bytes, in one of the blocks.
+
+        Raises:
+            ServeError: OVERLOADED, no room.
+        """
+        at = blocks.alloc(max(1, len(data)))
+        self._arena.memory[at : at + len(data)] = data
+        return Tensor(name, datatype, shape, Span(self._arena.number, at, len(data)))
+
     def cut(self, tensor: Tensor, most: int) -> list[Tensor]:
         """A tensor in parts of at most ``most`` rows; nothing is copied.
 

@@ -13,7 +13,7 @@ from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
 from interlace.core.tensor import Tensor
-from interlace.runtime.runtime import OnReply, OnTimeout, Runtime
+from interlace.runtime.runtime import OnReply, OnResponse, OnTimeout, Runtime
 
 _ANSWERED: Final = (Outcome.OK, Outcome.LATE)
 _EXPIRED: Final = ServeError(Reason.DEADLINE, "Request timeout expired")
@@ -82,11 +82,17 @@ class AppRuntime:
         steps = (self.find(step.model, step.version).key for step in served.app.steps)
         return {member for step in steps for member in self.members(step)}
 
-    def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
+    def submit(
+        self,
+        request: Request,
+        answer: OnReply,
+        give_up: OnTimeout | None = None,
+        respond: OnResponse | None = None,
+    ) -> None:
         """As ``Runtime.submit``, for requests of apps, too."""
         served = self.served.get(request.model)
         if served is None:
-            self.runtime.submit(request, answer, give_up)
+            self.runtime.submit(request, answer, give_up, respond)
         elif self.held_bytes > self._intermediate_bytes:
             detail = f"{self.held_bytes} bytes are held between the steps of ensembles"
             error = ServeError(Reason.OVERLOADED, detail, retry_after_ms=100.0)

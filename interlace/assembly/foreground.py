@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +37,10 @@ _PLAIN: Final = DecodedRequest("", (), (), {})
 
 def run_model(
     folder: Path, version: int | None, given: Mapping[str, SampleValue]
-) -> dict[str, TypedArray]:
+) -> list[Mapping[str, TypedArray]]:
     """The outputs of a model for these values; inputs without one get sample values.
+
+    They are one response; those of a decoupled model are as many as it sends.
 
     Without ``version`` the newest that is served is taken.
 
@@ -51,19 +54,24 @@ def run_model(
     try:
         arrays = _inputs(model, given)
         if isinstance(runner, RunsRequests):
-            (answer,) = runner.run_requests([RequestInputs(arrays)])
-            if isinstance(answer, ServeError):
-                if answer.__cause__ is not None:
-                    traceback.print_exception(answer.__cause__)
-                raise UserError(answer.detail)
-            return dict(answer)
+            return _responses(runner, arrays)
         outputs = runner.run(arrays)
-        return {
-            spec.name: TypedArray(spec.datatype, outputs[spec.name])
-            for spec in model.signature.outputs
-        }
+        specs = model.signature.outputs
+        return [{one.name: TypedArray(one.datatype, outputs[one.name]) for one in specs}]
     finally:
         runner.close()
+
+
+def _responses(runner: RunsRequests, arrays: Mapping[str, Array]) -> list[Mapping[str, TypedArray]]:
+    answers: list[Mapping[str, TypedArray] | ServeError | None] = []
+    request = RequestInputs(arrays, respond=lambda answer, final: answers.append(answer))
+    answers += runner.run_requests([request])
+    for answer in answers:
+        if isinstance(answer, ServeError):
+            if answer.__cause__ is not None:
+                traceback.print_exception(answer.__cause__)
+            raise UserError(answer.detail)
+    return [answer for answer in answers if answer and not isinstance(answer, ServeError)]
 
 
 def _newest(root: Path, name: str) -> int:
@@ -81,7 +89,8 @@ def _open(root: Path, name: str, version: int) -> tuple[ModelRunner, Model]:
     runner = open_model(provisional, threads, None)
     model = complete(draft, runner.signature, 0)
     stated = provisional.signature.inputs and provisional.signature.outputs
-    if not stated and model.format is not Format.PYTHON:  # it takes tensors as it describes them
+    described = not stated and model.format is not Format.PYTHON
+    if described or model.sequences is not None:  # it takes tensors as it describes them
         runner.close()
         runner = open_model(model, threads, None)
     return runner, model
@@ -103,7 +112,8 @@ def _inputs(model: Model, given: Mapping[str, SampleValue]) -> dict[str, Array]:
         for name, array in arrays.items()
     ]
     try:
-        check(ServedModel(model), InferenceCall(model.name, "", "", tuple(tensors), _PLAIN))
+        alone = replace(model, sequences=None)  # it is a sequence by itself
+        check(ServedModel(alone), InferenceCall(model.name, "", "", tuple(tensors), _PLAIN))
     except ServeError as error:
         raise InputError(f"--input: {error.detail}") from None
     return arrays

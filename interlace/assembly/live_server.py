@@ -15,6 +15,7 @@ from typing import Final
 
 from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
+from interlace.apps.sequences import SequenceRuntime
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.page import live_page
 from interlace.assembly.profiling_run import ExtraProfiling
@@ -202,25 +203,25 @@ class LiveServer:
         self._transports(choices)
 
     def _data_plane(self) -> None:
-        """What takes requests: of ensembles and of models."""
+        """What takes requests: of sequences, of ensembles and of models."""
+        memory = TensorMemory(self.arena, self.arenas)
         self.apps = AppRuntime(
-            self.runtime,
-            lambda name, version: self.table.resolve(name, version).model,
-            self._step_ended,
-            TensorMemory(self.arena, self.arenas),
-            self.arena.size_bytes // 2,
+            self.runtime, self._model, self._step_ended, memory, self.arena.size_bytes // 2
         )
         if self._spans is not None:
             self.apps.on_asked = self._spans.begin_step
-        waited_ms = self._core_wait.ms
+        sequences, waited_ms = SequenceRuntime(self.apps, self._model, memory), self._core_wait.ms
         self.plane = DataPlane(
-            self.apps, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
+            sequences, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
         )
         self.custom_metrics = CustomMetrics()
         calls = ModelCalls(self.plane, self.table, self.clock, self.apps.members)
         for device in self.devices.all:
             if isinstance(device, CpuDevice):
                 device.serve_code(calls, self.custom_metrics.apply)
+
+    def _model(self, name: str, version: str) -> Model:
+        return self.table.resolve(name, version).model
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
         asked = choices.options

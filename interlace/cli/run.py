@@ -47,12 +47,12 @@ def run(
     """
     show_logs(console(stderr=True))
     values = {name: _value(name, text) for name, text in pairs("--input", input or []).items()}
-    outputs = run_model(model_dir, version, values)
-    if as_json:
-        typer.echo(json_text({"outputs": [_entry(*each) for each in outputs.items()]}))
-        return
-    for name, value in outputs.items():
-        typer.echo(f"{name}: {value.datatype} {list(value.array.shape)}\n{_readable(value)}")
+    for outputs in run_model(model_dir, version, values):
+        if as_json:
+            typer.echo(json_text({"outputs": [_entry(*each) for each in outputs.items()]}))
+            continue
+        for name, value in outputs.items():
+            typer.echo(f"{name}: {value.datatype} {list(value.array.shape)}\n{_readable(value)}")
 
 
 def _value(name: str, text: str) -> SampleValue:

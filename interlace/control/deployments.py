@@ -127,7 +127,7 @@ class Deployments:
         for one in ready:
             failure = await outcomes[one.model.key]
             if failure is None:
-                self._table.publish(ServedModel(one.model, config=one.config))
+                self._table.publish(ServedModel(one.model.for_clients, config=one.config))
             else:
                 failures[one.model.key] = failure
                 await self._withdraw(one.model.key)

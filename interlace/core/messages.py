@@ -164,6 +164,17 @@ class CancelFetch(Message, frozen=True):
     model: str
 
 
+class CancelRun(Message, frozen=True):
+    """Tell a model's code that the client of a request which runs went away.
+
+    Its batch still ends once, as usual.
+    """
+
+    gpu: str
+    partition: str
+    request_id: int
+
+
 class WakeAt(Message, frozen=True, gc=False):
     """Deliver ``Woke`` at that time."""
 
@@ -204,6 +215,7 @@ RuntimeCommand = (
     | ScaleFleet
     | DismissGpu
     | CancelFetch
+    | CancelRun
     | WakeAt
     | TimeoutAt
     | ReportTimeout
@@ -232,6 +244,13 @@ class RequestCancelled(Message, frozen=True):
 
     model: str
     request_id: int
+
+
+class SequenceEnded(Message, frozen=True):
+    """A sequence of a model has no further requests; its partition may forget it."""
+
+    model: str
+    sequence: int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +397,7 @@ Event = (
     RequestArrived
     | RefusedUpstream
     | RequestCancelled
+    | SequenceEnded
     | ModelsDeployed
     | ModelWithdrawn
     | WorkFinished

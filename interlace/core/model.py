@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,7 @@ import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import RepositoryError
+from interlace.core.sequence import SequenceTerms
 from interlace.core.tensor import Signature
 
 #: Of files that are a model by themselves.
@@ -57,7 +58,8 @@ class ServiceTerms:
     ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it. Where weights
     are swapped, those of a ``resident`` model stay, and others' stay for ``keep_s`` after a batch.
     At most ``most_weights_bytes`` of them are ever loaded; the rest is read in place. ``stacked``
-    hands a Python backend model one request for a whole batch.
+    hands a Python backend model one request for a whole batch. ``first_response_ms`` and ``gap_ms``
+    are promised for the responses of a decoupled model, beside ``slo_ms`` for the last.
     """
 
     slo_ms: float
@@ -71,6 +73,8 @@ class ServiceTerms:
     keep_s: float = 0.0
     most_weights_bytes: int | None = None
     stacked: bool = False
+    first_response_ms: float | None = None
+    gap_ms: float | None = None
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -105,6 +109,7 @@ class Model:
     Models of one ``architecture`` differ in their weights alone; empty if that is not known.
     ``config_json`` is the ModelConfig of a Python backend model as JSON; empty for other formats.
     ``environment`` is the packed environment that it names, and, once opened, its folder.
+    A model with ``sequences`` has inputs and outputs that its clients do not see.
     """
 
     name: str
@@ -122,6 +127,17 @@ class Model:
     file: str = ""
     config_json: str = ""
     environment: str = ""
+    sequences: SequenceTerms | None = None
+
+    @property
+    def for_clients(self) -> Model:
+        """The model with the inputs that clients give and the outputs that they get."""
+        if self.sequences is None:
+            return self
+        hidden = {spec.name for spec in (*self.sequences.inputs, *self.sequences.outputs)}
+        inputs = tuple(spec for spec in self.signature.inputs if spec.name not in hidden)
+        outputs = tuple(spec for spec in self.signature.outputs if spec.name not in hidden)
+        return replace(self, signature=replace(self.signature, inputs=inputs, outputs=outputs))
 
     @property
     def source(self) -> Path:

@@ -71,7 +71,7 @@ class ModelOutlook:
     ``alone_ms`` of it are for its execution, and ``cold_ms`` for loading its weights. Each row
     before it adds ``row_ms``. ``arrived`` counts the model's requests since the node began, for
     rates. ``lent``: the model has no partition of its own there, and runs in time that others leave
-    in theirs.
+    in theirs. ``stateful``: its requests belong to sequences, whose states are at one node each.
     """
 
     wait_ms: Duration
@@ -82,6 +82,7 @@ class ModelOutlook:
     waiting_rows: Number = 0
     arrived: Number = 0
     lent: bool = False
+    stateful: bool = False
 
 
 class Revision(NamedTuple):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from msgspec import Struct
 
 from interlace.core.errors import ServeError
+from interlace.core.sequence import SequenceStep
 from interlace.core.tensor import Tensor
 
 #: Priority 0 is "no say in it" (Triton's default level): it comes after every stated priority.
@@ -67,7 +69,9 @@ class Request(Struct, frozen=True, array_like=True, gc=False):
     ``model`` is the deployment key (name, version and generation), not the public name. ``rows``
     counts toward the model's batch limit. Requests of equal ``shape`` may share a batch. The
     larger ``priority`` the later served (1 is the most urgent, 0 the model's default, as in
-    Triton). ``context`` is given where the model's code can read it.
+    Triton). ``context`` is given where the model's code can read it. A request that ``streams`` may
+    have responses before its reply: it is never run twice, and runs as long as they come.
+    Requests of one ``sequence`` run in the partition of its first one, and never twice.
     """
 
     id: int
@@ -81,6 +85,8 @@ class Request(Struct, frozen=True, array_like=True, gc=False):
     outputs: tuple[str, ...] = ()  #: names wanted; empty for all
     context: CallContext | None = None
     part: StageOf | None = None
+    streams: bool = False
+    sequence: SequenceStep | None = None
 
 
 class Batch(Struct, frozen=True, array_like=True, gc=False):
@@ -152,3 +158,18 @@ class Reply(Struct, frozen=True, array_like=True):
     batch: int | None = None
     deaths: int = 0
     stages: tuple[StageTiming, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResponse:
+    """One response to a request that streams, before its reply.
+
+    After a ``final`` one the model sends no more. ``release`` gives back the memory of the outputs;
+    whoever receives the response calls it once.
+    """
+
+    request_id: int
+    outputs: tuple[Tensor, ...]
+    error: ServeError | None
+    final: bool
+    release: Callable[[], None]

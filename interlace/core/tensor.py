@@ -94,6 +94,7 @@ class Signature:
     the largest row count of one execution (1 and ``batched=False`` for a model that takes one
     request at a time, whose dims are the full shape). ``overridable`` are inputs that have a value
     of their own and no rows: a model that takes no batches can have them as optional inputs.
+    A ``decoupled`` model sends any number of responses to a request.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -101,6 +102,7 @@ class Signature:
     batched: bool
     max_batch: int
     overridable: tuple[TensorSpec, ...] = ()
+    decoupled: bool = False
 
 
 def _with_dims(

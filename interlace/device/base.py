@@ -7,13 +7,20 @@ from typing import Protocol
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
-from interlace.core.messages import BatchWaits, PartitionLost, TierChanged, Work, WorkFinished
+from interlace.core.messages import (
+    BatchWaits,
+    CancelRun,
+    PartitionLost,
+    TierChanged,
+    Work,
+    WorkFinished,
+)
 from interlace.core.model import Model
-from interlace.core.request import ModelCall, Reply, Request
+from interlace.core.request import ModelCall, PartialResponse, Reply, Request
 
 Done = Callable[[WorkFinished], None]
 #: What a device tells unasked.
-DeviceEvent = PartitionLost | BatchWaits | TierChanged
+DeviceEvent = PartitionLost | BatchWaits | TierChanged | PartialResponse
 
 
 class Registers(Protocol):
@@ -61,6 +68,9 @@ class Device(Registers, Protocol):
     def do(self, work: Work, done: Done) -> None: ...
     def free(self, batch: int) -> None:
         """The replies of that batch are delivered: its output bytes may be reused."""
+
+    def cancel_run(self, work: CancelRun) -> None:
+        """The client of a request which runs went away: tell the model's code, if it can hear."""
 
     def cancel_fetch(self, model: str) -> None:
         """Nobody waits for the model's fetch any more; it ends early, with a failure, or well."""

@@ -25,6 +25,7 @@ from interlace.core.messages import (
     RequestArrived,
     RequestCancelled,
     Run,
+    SequenceEnded,
     TierChanged,
     TimedOut,
     Woke,
@@ -32,7 +33,7 @@ from interlace.core.messages import (
 )
 from interlace.core.node import ModelOutlook
 from interlace.core.plan import Plan
-from interlace.engine import failures
+from interlace.engine import failures, sequences
 from interlace.engine.gpu_scaler import GpuScaler
 from interlace.engine.live_partition import PartitionState
 from interlace.engine.plan_controller import PlanController
@@ -87,6 +88,9 @@ class Engine:
                 return self._scheduler.moved(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
                 return self._scheduler.cancel(model, request_id, now_ms)
+            case SequenceEnded(model=model, sequence=sequence):
+                sequences.forget(self._state, (model, sequence))
+                return []
             case Woke():
                 gpus = [gpu.id for gpu in self._state.fleet.gpus]
                 return self._scheduler.expire(now_ms) + self._scheduler.dispatch(gpus, now_ms)

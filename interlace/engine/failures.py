@@ -73,6 +73,8 @@ def _may_retry(
 ) -> bool:
     if deployed is None or deployed.quarantine_reason is not None or deployed.queue.full:
         return False
+    if request.streams or request.sequence is not None:
+        return False  # its client may have responses of the first try, its model another state
     return request.id not in state.retried and request.deadline_ms > now_ms
 
 
@@ -138,7 +140,10 @@ def timed_out(state: EngineState, now_ms: float) -> list[Command]:
 def _give_up_ms(running: LaunchedBatch, request: Request) -> float:
     """A margin after its deadline, or after the predicted end of its batch if that is later.
 
-    The margin is the predicted run time, so that ordinary lateness still gets its reply.
+    The margin is the predicted run time, so that ordinary lateness still gets its reply. A stream
+    goes on as long as its responses come: its device ends it.
     """
+    if request.streams:
+        return inf
     run_ms = running.expected_end_ms - running.started_ms
     return max(request.deadline_ms, running.expected_end_ms) + max(_MARGIN_MS, run_ms)

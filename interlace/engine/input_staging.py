@@ -108,7 +108,8 @@ class InputStaging:
         return deployed.queue.rows + (pool.waiting_rows if pool is not None else 0)
 
     def _takes(self, pool: InputPool, request: Request) -> bool:
-        return request.id not in self.state.retried and pool.fits(request)
+        free = request.id not in self.state.retried and request.sequence is None
+        return free and pool.fits(request)
 
     def _pools(self, deployed: DeployedModel) -> Iterator[tuple[str, InputPool]]:
         fleet: Fleet = self.state.fleet

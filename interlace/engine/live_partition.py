@@ -140,6 +140,7 @@ class LivePartition(PartitionView):
     tight: Sequence[tuple[float, int]] = ()
     kept_room: int = 0
     room_part: float = 1.0
+    sequences: set[tuple[str, int | str]] = field(default_factory=set)  #: whose state is here
     dying: bool = False  #: its process died; what it held is being finished
     #: From when on a batch may be given to it: minus infinity if it is idle, infinity if never. A
     #: number that is kept, since every decision asks it of every partition.
@@ -264,6 +265,7 @@ class LivePartition(PartitionView):
         self.model_states.pop(model, None)
         self.resident_bytes.pop(model, None)
         self.loads_ms -= self.load_ms.pop(model, 0.0)
+        self.sequences = {key for key in self.sequences if key[0] != model}
 
     def loaded(self, model: str) -> bool:
         return self.model_states.get(model) is ModelState.LOADED

@@ -10,6 +10,7 @@ from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     BatchWaits,
+    CancelRun,
     Command,
     CopyInputs,
     Evict,
@@ -22,7 +23,7 @@ from interlace.core.messages import (
 )
 from interlace.core.node import ModelOutlook
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
-from interlace.engine import failures, refusals, turns
+from interlace.engine import failures, refusals, sequences, turns
 from interlace.engine.failures import AFTER_MS
 from interlace.engine.fetch_scheduler import FetchScheduler
 from interlace.engine.input_pool import InputPool
@@ -68,6 +69,8 @@ class RequestScheduler:
         if deployed.weights:
             self.fetching.arrived(deployed, request, now_ms)
         error = self._judge(request, deployed, now_ms)
+        if error is None and request.sequence is not None:
+            error = sequences.lost_state(self._state, request)
         if error is not None:
             turns.record_loss(self._state, deployed, request.rows, now_ms)
             refused = [_refused(request, error)]
@@ -137,11 +140,19 @@ class RequestScheduler:
         if request is None and request_id in self._state.given_up:
             return []
         if request is None:
-            if any(_holds(live, request_id) for live in self._state.partitions.values()):
-                self._state.cancelled.add(request_id)
-            return []
+            return self._cancel_running(request_id)
         self._state.retried.discard(request_id)
         return [failures.cancelled_reply(request), *self.fetching.step(now_ms)]
+
+    def _cancel_running(self, request_id: int) -> list[Command]:
+        """Note that a client went away; where the model's code can hear of it, it does."""
+        for live in self._state.partitions.values():
+            for request in (r for one in live.batches for r in one.run.batch.requests):
+                if request.id == request_id:
+                    self._state.cancelled.add(request_id)
+                    hears = request.context is not None
+                    return [CancelRun(live.gpu, live.id, request_id)] if hears else []
+        return []
 
     def staged(self, finished: WorkFinished, stage: CopyInputs, now_ms: float) -> list[Command]:
         """A request's inputs are on the accelerator: it may be launched."""
@@ -259,11 +270,16 @@ class RequestScheduler:
         deployed = self._state.models[launch.model]
         live = self._state.partitions[launch.partition]
         assert live.state is PartitionState.READY, f"launch into {live.id}, which is {live.state}"
-        assert live.takes(now_ms), f"launch into {live.id}, which runs a batch"
         source = self.staging.source(deployed, live.gpu)
         head = source.head
         if head is None:
             return []  # requests of several rows: an earlier launch took more than was asked
+        if head.sequence is not None:
+            return self._launch_sequences(launch, deployed, live, now_ms)
+        busy = not live.takes(now_ms)
+        if busy and any(one.run.batch.requests[0].sequence for one in live.batches):
+            return []  # a sequence had to run there
+        assert not busy, f"launch into {live.id}, which runs a batch"
         slot: int | None = None
         attempt = 2 if head.id in self._state.retried else 1
         if isinstance(source, InputPool):
@@ -272,7 +288,32 @@ class RequestScheduler:
             # A request whose batch failed before runs alone: if it is the cause, it fails alone.
             rows = head.rows if attempt > 1 else launch.rows
             requests = source.take(rows)
-        rows = 0
+        return self._run(launch, deployed, live, requests, attempt, slot, now_ms)
+
+    def _launch_sequences(
+        self, launch: Launch, deployed: DeployedModel, live: LivePartition, now_ms: float
+    ) -> list[Command]:
+        """Launch where the most urgent sequence is; those whose state is lost fail."""
+        live, requests, lost = sequences.take(self._state, deployed, live, launch.rows, now_ms)
+        commands: list[Command] = []
+        for request in lost:
+            error = sequences.lost_state(self._state, request)
+            commands.append(SendReply(Reply(request, Outcome.FAILED, error=error)))
+        if requests:
+            commands += self._run(launch, deployed, live, requests, 1, None, now_ms)
+        return commands
+
+    def _run(
+        self,
+        launch: Launch,
+        deployed: DeployedModel,
+        live: LivePartition,
+        requests: tuple[Request, ...],
+        attempt: int,
+        slot: int | None,
+        now_ms: float,
+    ) -> list[Command]:
+        rows, head = 0, requests[0]
         for request in requests:
             rows += request.rows
         self._state.batch_serial += 1
@@ -372,7 +413,3 @@ class RequestScheduler:
 
 def _refused(request: Request, error: ServeError) -> Command:
     return SendReply(Reply(request, Outcome.REFUSED, error=error))
-
-
-def _holds(live: LivePartition, request_id: int) -> bool:
-    return any(r.id == request_id for one in live.batches for r in one.run.batch.requests)

@@ -141,6 +141,7 @@ class EngineState:
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
+    owners: dict[tuple[str, int | str], str] = field(default_factory=dict)  #: partitions
     cancelled: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)  #: running, and reported as timed out
     timeout_ms: float = float("inf")  #: when running batches are next checked

@@ -220,12 +220,22 @@ class TypedArray(NamedTuple):
     array: Array
 
 
+def _unheard(outputs: Mapping[str, TypedArray] | ServeError | None, final: bool) -> None:
+    """Nobody wants responses before the answer."""
+
+
 class RequestInputs(NamedTuple):
-    """One request of a batch: its rows of each input, and the outputs it wants (empty: all)."""
+    """One request of a batch: its rows of each input, and the outputs it wants (empty: all).
+
+    ``respond`` takes responses of a decoupled model, ``None`` for one without outputs, and whether
+    it is the last. ``cancelled`` tells whether the client went away.
+    """
 
     inputs: Mapping[str, Array]
     context: CallContext = CallContext()
     outputs: tuple[str, ...] = ()
+    respond: Callable[[Mapping[str, TypedArray] | ServeError | None, bool], None] = _unheard
+    cancelled: Callable[[], bool] = bool
 
 
 class LentArray(Protocol):

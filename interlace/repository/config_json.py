@@ -26,6 +26,7 @@ _TYPES: Final = {datatype: name for name, datatype in DATA_TYPES.items()}
 #: Parts of a config that are given back as they were written.
 _AS_WRITTEN: Final = (
     "instance_group", "optimization", "metric_tags", "model_warmup", "ensemble_scheduling",
+    "sequence_batching",
 )  # fmt: skip
 
 
@@ -36,7 +37,7 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
     output are in ``parameters`` under ``labels:NAME``, one a line, which is how a client gets the
     alphabet of a text recogniser.
     """
-    signature = model.signature
+    signature = model.for_clients.signature
     platform, backend = _PLATFORMS[model.format]
     values = config.values
     rendered: dict[str, Any] = {
@@ -59,12 +60,12 @@ def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
         "metric_tags": {},
         "parameters": _parameters(model, config),
         "model_warmup": [],
-        "model_transaction_policy": {"decoupled": False},
+        "model_transaction_policy": {"decoupled": signature.decoupled},
     }
     rendered |= {key: values[key] for key in _AS_WRITTEN if values.get(key)}
     if model.format is Format.ENSEMBLE:
         rendered["instance_group"] = []
-    elif signature.batched:
+    elif signature.batched and "sequence_batching" not in rendered:
         rendered["dynamic_batching"] = _dynamic_batching(config)
     return rendered
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model, Precision, SampleValue, ServiceTerms
+from interlace.core.sequence import SequenceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
@@ -28,10 +29,12 @@ from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
     MAX_BATCH_LIMIT,
+    STREAM_SLO_MS,
     ModelSettings,
     read_settings,
 )
 from interlace.repository.sample_values import given_values, warmup_values
+from interlace.repository.sequences import read_sequences
 
 _LIMIT_BYTES: Final = 4 << 20
 
@@ -75,7 +78,6 @@ _PASSED_OVER: Final = {
 }
 #: What is not supported, and what to do instead.
 _REFUSED: Final = {
-    "sequence_batching": ("stateful models", "a model whose state the client keeps"),
     "batch_input": ("ragged batches", "a model without"),
     "batch_output": ("ragged batches", "a model without"),
     "model_repository_agents": ("repository agents", "a model without"),
@@ -94,8 +96,6 @@ def check_supported(config: ModelConfig) -> None:
     for key, (what, instead) in _REFUSED.items():
         if values.get(key):
             raise config.error(key, f"{what}, which are not supported", instead)
-    if values.get("model_transaction_policy", {}).get("decoupled"):
-        raise config.error("model_transaction_policy.decoupled", "true", "false: not supported")
     if values.get("model_operations", {}).get("op_library_filename"):
         raise config.error(
             "model_operations", "libraries", "none: custom operations are not loaded"
@@ -167,6 +167,12 @@ def ignored_settings(config: ModelConfig) -> Iterator[str]:
     for key, why in _QUEUE_PASSED_OVER.items():
         if written.get(key):
             yield f"{config.where(f'dynamic_batching.{key}')} has no effect: {why}"
+    for strategy in ("direct", "oldest"):
+        path = f"sequence_batching.{strategy}"
+        for key, value in config.values.get("sequence_batching", {}).get(strategy, {}).items():
+            if value and key != "max_candidate_sequences":
+                why = "batches follow from the SLO and the profile"
+                yield f"{config.where(f'{path}.{key}')} has no effect: {why}"
     key = "default_queue_policy.default_timeout_microseconds"
     if written.get(key):
         slo = f"slo_ms = {written[key] / 1000:g} in interlace.toml"
@@ -201,6 +207,7 @@ class Draft:
     values: Mapping[str, SampleValue] = field(default_factory=dict)
     file: str = ""
     environment: str = ""  #: of a Python backend model, its archive or folder
+    sequences: SequenceTerms | None = None
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -226,6 +233,7 @@ class Draft:
             labels=self.labels,
             file=self.file,
             environment=self.environment,
+            sequences=self.sequences,
             generation=-1,
         )
         return self.with_config(model)
@@ -269,13 +277,14 @@ def read(
     check_supported(config)
     settings = read_settings(folder, config)
     format, file = find_model(path, config)
-    _check_stacked(format, settings)
+    _check_python(format, config, settings)
     environment = environment_of(config, folder) if format is Format.PYTHON else ""
     return Draft(
         name=name,
         version=version,
         format=format,
         file=file,
+        sequences=read_sequences(config, folder, format),
         path=str(path.absolute()),
         digest=_digest(
             _files_digest(path, config, digests or Digests()),
@@ -302,7 +311,12 @@ def declared_signature(config: ModelConfig, asked_batch: int | None) -> Signatur
         raise config.error("max_batch_size", str(asked_batch), f"0 to {MAX_BATCH_LIMIT}")
     most = 1 if asked_batch == 0 else asked_batch or 0
     inputs, outputs = _declared(config, "input"), _declared(config, "output")
-    return Signature(inputs, outputs, bool(asked_batch), most)
+    return Signature(inputs, outputs, bool(asked_batch), most, decoupled=is_decoupled(config))
+
+
+def is_decoupled(config: ModelConfig) -> bool:
+    """Whether a config says that the model sends any number of responses to a request."""
+    return bool(config.values.get("model_transaction_policy", {}).get("decoupled"))
 
 
 def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:
@@ -330,8 +344,8 @@ def _files_digest(path: Path, config: ModelConfig, digests: Digests) -> str:
     return hashlib.sha256(repr(config.values).encode()).hexdigest()
 
 
-def _check_stacked(format: Format, settings: ModelSettings) -> None:
-    """Refuse stacking for other models than those of the Python backend.
+def _check_python(format: Format, config: ModelConfig, settings: ModelSettings) -> None:
+    """Refuse what concerns the Python backend and cannot be done.
 
     Raises:
         RepositoryError: the key, and what to do instead.
@@ -339,6 +353,12 @@ def _check_stacked(format: Format, settings: ModelSettings) -> None:
     if settings.batching.stack and format is not Format.PYTHON:
         where, expected = settings.where("batching.stack"), "a TritonPythonModel"
         raise RepositoryError(where, f"true, for a model of {format.value}", expected)
+    if is_decoupled(config) and format is not Format.PYTHON:
+        found = f"true, for a model of {format.value}"
+        raise config.error("model_transaction_policy.decoupled", found, "a TritonPythonModel")
+    if is_decoupled(config) and settings.batching.stack:
+        where, found = settings.where("batching.stack"), "true, for a decoupled model"
+        raise RepositoryError(where, found, "false: it responds to each request on its own")
 
 
 def _extra(format: Format, file: str, config: ModelConfig, settings: ModelSettings) -> str:
@@ -364,7 +384,7 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
     limit_bytes = settings.memory_limit_bytes
     memory = settings.memory
     return ServiceTerms(
-        slo_ms=settings.slo_ms or DEFAULT_SLO_MS,
+        slo_ms=settings.slo_ms or (STREAM_SLO_MS if is_decoupled(config) else DEFAULT_SLO_MS),
         priority=level if settings.priority is None else settings.priority,
         memory_limit_bytes=None if limit_bytes is None else int(limit_bytes),  # plain, for msgspec
         rate_rps=settings.rate_rps,
@@ -375,4 +395,6 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
         keep_s=memory.keep_s,
         most_weights_bytes=None if memory.max_mb is None else int(1e6 * memory.max_mb),
         stacked=settings.batching.stack,
+        first_response_ms=settings.stream.first_response_ms,
+        gap_ms=settings.stream.gap_ms,
     )

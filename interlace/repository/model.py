@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.tables import did_you_mean
 from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
 from interlace.repository.sample_values import check_value
+from interlace.repository.sequences import join_tensors
 
 
 def complete(draft: Draft, described: Signature | None, generation: int) -> Model:
@@ -33,9 +34,20 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     outputs = _join(
         draft, "output", _as_batched(draft, said.outputs, said.batched, batched), batched
     )
-    signature = Signature(inputs, outputs, batched, _max_batch(draft, said) if batched else 1)
-    sample = _sample(draft, inputs)
-    model = replace(draft.provisional(), signature=signature, sample=sample, generation=generation)
+    most, sequences = _max_batch(draft, said) if batched else 1, draft.sequences
+    if sequences is not None:
+        code = draft.format is Format.PYTHON
+        own = None if code else _as_batched(draft, said.outputs, said.batched, batched)
+        tensors = join_tensors(sequences, draft.config, inputs, outputs, own)
+        sequences, inputs, outputs = tensors
+    signature = Signature(inputs, outputs, batched, most, decoupled=said.decoupled)
+    model = replace(
+        draft.provisional(),
+        signature=signature,
+        sample=_sample(draft, inputs),
+        generation=generation,
+        sequences=sequences,
+    )
     return draft.with_config(model)
 
 

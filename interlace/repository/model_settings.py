@@ -18,6 +18,8 @@ from interlace.repository.model_config import ModelConfig
 
 #: The promise for a model whose operator states none.
 DEFAULT_SLO_MS: Final = 100.0
+#: The same for a decoupled model: until the last of its responses.
+STREAM_SLO_MS: Final = 60_000.0
 #: The largest batch for a model that sets no bound and whose operator states none.
 DEFAULT_MAX_BATCH: Final = 32
 DEFAULT_QUEUE_LIMIT: Final = 4096
@@ -80,6 +82,18 @@ class BatchingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stack: bool = False
 
 
+class StreamTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table ``[stream]``: what a decoupled model promises beside ``slo_ms``, which is for the last.
+
+    Keys:
+        first_response_ms: SLO of the first response, from arrival.
+        gap_ms: SLO of the time between two responses.
+    """
+
+    first_response_ms: _Time | None = None
+    gap_ms: _Time | None = None
+
+
 _Samples = Annotated[dict[str, _Sample], Meta(description="a table: [sample]")]
 
 
@@ -103,6 +117,7 @@ class SettingsTable(
         compile: run the model through torch.compile on GPUs.
         memory: how weights are swapped.
         batching: how a Python backend model receives a batch.
+        stream: SLOs of the responses of a decoupled model.
         sample: sizes of free dims by input, or values, for profiling and warm-up.
         app: several models as one endpoint, in a folder without a model file.
     """
@@ -117,6 +132,7 @@ class SettingsTable(
     compiled: bool | None = None
     memory: MemoryTable = MemoryTable()
     batching: BatchingTable = BatchingTable()
+    stream: StreamTable = StreamTable()
     sample: _Samples = {}
     app: AppTable | None = None
 
@@ -127,6 +143,7 @@ _PARAMETERS: Final = frozenset(field.encode_name for field in structs.fields(Set
     "memory",
     "batching",
     "app",
+    "stream",
 }
 
 

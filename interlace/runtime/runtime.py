@@ -11,6 +11,7 @@ from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     CancelFetch,
+    CancelRun,
     Command,
     CopyInputs,
     CreatePartition,
@@ -41,8 +42,8 @@ from interlace.core.messages import (
     Woke,
     WorkFinished,
 )
-from interlace.core.request import Reply, Request
-from interlace.device.base import Device
+from interlace.core.request import PartialResponse, Reply, Request
+from interlace.device.base import Device, DeviceEvent
 from interlace.runtime.clock import Alarm, Clock
 from interlace.runtime.plan_solver import GiveUp, PlanSolver
 
@@ -53,6 +54,8 @@ _WORK: Final = (Run, CopyInputs, Fetch, Evict, CreatePartition, ReleasePartition
 #: Sees every event and its commands from outside; one that raises is removed.
 Observer = Callable[[float, Event, Sequence[Command]], None]
 OnReply = Callable[[Reply], None]
+#: A response before the reply; it must be released.
+OnResponse = Callable[[PartialResponse], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
 OnTimeout = Callable[[ServeError], None]
 OnStatus = Callable[[ReportStatus | ReportSettled], None]
@@ -113,6 +116,7 @@ class Runtime:
         self._observers = list(observers)
         self._on_replies: dict[int, OnReply] = {}
         self._on_timeouts: dict[int, OnTimeout] = {}
+        self._on_responses: dict[int, OnResponse] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
         self._turned_away: dict[str, RefusedUpstream] = {}
@@ -123,7 +127,7 @@ class Runtime:
         self._epoch_ms = epoch_ms
         self._deliver: Callable[[Event], None] = self.deliver  # bound once
         for device in devices.values():
-            device.on_event(self.deliver)
+            device.on_event(self.heard)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Show every event to one observer more, until what is returned is called."""
@@ -142,13 +146,22 @@ class Runtime:
         """Start the epochs, at whose ends rates are sampled."""
         self.clock.call_at(self.clock.now_ms() + self._epoch_ms, self._tick)
 
-    def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
+    def submit(
+        self,
+        request: Request,
+        answer: OnReply,
+        give_up: OnTimeout | None = None,
+        respond: OnResponse | None = None,
+    ) -> None:
         """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once.
 
         ``give_up`` is called before, at most once, when the request runs far longer than was
-        predicted: whoever waits for it can be told, but its inputs are still read.
+        predicted: whoever waits for it can be told, but its inputs are still read. ``respond`` is
+        called with each response of a request that streams, before ``answer``.
         """
         self._on_replies[request.id] = answer
+        if respond is not None:
+            self._on_responses[request.id] = respond
         if give_up is not None:
             self._on_timeouts[request.id] = give_up
         self.deliver(RequestArrived(request))
@@ -177,6 +190,15 @@ class Runtime:
         del self._undelivered[reply.batch]
         self._free(gpu, reply.batch)
 
+    def heard(self, event: DeviceEvent) -> None:
+        """Take what a device tells unasked; responses of streams do not concern the engine."""
+        if not isinstance(event, PartialResponse):
+            self.deliver(event)
+        elif (respond := self._on_responses.get(event.request_id)) is not None:
+            respond(event)
+        else:
+            event.release()
+
     def deliver(self, event: Event) -> None:
         """Give the engine one event and carry out its commands."""
         if type(event) is not RequestArrived:
@@ -202,6 +224,8 @@ class Runtime:
                 request_id = reply.request.id
                 if request_id in self._on_timeouts:
                     del self._on_timeouts[request_id]
+                if self._on_responses:
+                    self._on_responses.pop(request_id, None)
                 self._on_replies.pop(request_id)(reply)
             elif type(command) is WakeAt:
                 self._wake.at(command.at_ms)
@@ -216,7 +240,7 @@ class Runtime:
     def join(self, device: Device, more: bool = False) -> None:
         """Add an accelerator; ``more`` come with it, so that one plan is made for all."""
         self._devices[device.gpu.id] = device
-        device.on_event(self.deliver)
+        device.on_event(self.heard)
         self.deliver(GpuJoined(device.gpu, more))
 
     def leave(self, gpu: str, more: bool = False) -> None:
@@ -260,6 +284,9 @@ class Runtime:
                 self._scaling.dismiss(gpu, self)
             case CancelFetch(gpu=gpu, model=model):
                 self._devices[gpu].cancel_fetch(model)
+            case CancelRun(gpu=gpu):
+                if gpu in self._devices:
+                    self._devices[gpu].cancel_run(command)
 
     def _free(self, gpu: str, batch: int) -> None:
         if gpu in self._devices:  # else it left, and its memory with it

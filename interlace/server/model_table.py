@@ -37,6 +37,41 @@ class Duration:
         self.buckets[bisect_left(BUCKETS_US, value_us)] += 1
 
 
+#: The weight of the newest stream in the expected time after a first response.
+_NEWEST: Final = 0.1
+
+
+@dataclass(slots=True)
+class PromisedDuration:
+    """Durations, and how many kept or missed their SLO where there is one."""
+
+    durations: Duration = field(default_factory=Duration)
+    within: int = 0
+    missed: int = 0
+
+    def add(self, value_ms: float, slo_ms: float | None) -> None:
+        self.durations.add(value_ms * 1000.0)
+        if slo_ms is not None:
+            self.missed += int(value_ms > slo_ms)
+            self.within += int(value_ms <= slo_ms)
+
+
+@dataclass(slots=True)
+class StreamStatistics:
+    """Times of a decoupled model: to the first response, from one to the next.
+
+    ``rest_ms`` is the expected time from the first response to the last.
+    """
+
+    first: PromisedDuration = field(default_factory=PromisedDuration)
+    gap: PromisedDuration = field(default_factory=PromisedDuration)
+    rest_ms: float = 0.0
+
+    def ended(self, rest_ms: float) -> None:
+        """Enter how long a stream took after its first response."""
+        self.rest_ms += _NEWEST * (rest_ms - self.rest_ms) if self.rest_ms else rest_ms
+
+
 @dataclass(slots=True)
 class StageTotals:
     """Sums over the requests that one stage of an app answered. Times in ms."""
@@ -67,6 +102,7 @@ class ModelStatistics:
     fail_us: float = 0.0
     batches: dict[int, tuple[int, float, float, float]] = field(default_factory=dict)
     stages: dict[str, StageTotals] = field(default_factory=dict)  #: of an app, by name
+    streams: StreamStatistics = field(default_factory=StreamStatistics)
 
     @property
     def outcomes(self) -> Mapping[Outcome, int]:

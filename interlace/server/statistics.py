@@ -232,6 +232,11 @@ _FAMILIES: Final = (
     ("interlace_slo_within_total", "counter", "Accepted requests answered within their SLO"),
     ("interlace_slo_missed_total", "counter", "Accepted requests answered late, or not at all"),
     ("interlace_slo_attainment_ratio", "gauge", "Share of accepted requests within their SLO"),
+    ("interlace_stream_first_within_total", "counter", "First responses within first_response_ms"),
+    ("interlace_stream_first_missed_total", "counter", "First responses after first_response_ms"),
+    ("interlace_stream_gap_within_total", "counter", "Responses within gap_ms of the one before"),
+    ("interlace_stream_gap_missed_total", "counter", "Responses after more than gap_ms"),
+    ("interlace_stream_gap_ms", "histogram", "Time between two responses in ms"),
     ("interlace_refusals_total", "counter", "Errors by reason; not of what cannot be parsed"),
     ("interlace_stage_requests_total", "counter", "Requests that a stage of an app answered"),
     ("interlace_stage_wait_ms_total", "counter", "Total time that they waited in ms"),
@@ -322,9 +327,11 @@ def _add_triton(page: MetricsPage, statistics: ModelStatistics, labels: Labels) 
     for name, duration in zip(DURATIONS, durations, strict=True):
         page.add(f"nv_inference_{name}_duration_us", round(duration.sum_us), labels)
         page.add_histogram(f"nv_inference_{name}_duration_histogram_us", duration, labels)
-    page.add_histogram(
-        "nv_inference_first_response_histogram_ms", statistics.request, labels, US_PER_MS
-    )
+    name, streams = "nv_inference_first_response_histogram_ms", statistics.streams
+    first = streams.first.durations
+    page.add_histogram(name, first if first.count else statistics.request, labels, US_PER_MS)
+    if first.count:
+        page.add_histogram("interlace_stream_gap_ms", streams.gap.durations, labels, US_PER_MS)
 
 
 def _failures(statistics: ModelStatistics) -> dict[str, int]:
@@ -355,6 +362,10 @@ def _add_promises(page: MetricsPage, served: ServedModel, labels: Labels) -> Non
         page.add("interlace_stage_wait_ms_total", totals.wait_ms, named)
         page.add("interlace_stage_run_ms_total", totals.run_ms, named)
         page.add("interlace_stage_slack_ms_total", totals.slack_ms, named)
+    for what, promised in (("first", statistics.streams.first), ("gap", statistics.streams.gap)):
+        if promised.within or promised.missed:
+            page.add(f"interlace_stream_{what}_within_total", promised.within, labels)
+            page.add(f"interlace_stream_{what}_missed_total", promised.missed, labels)
     for reason, count in sorted(statistics.refusals.items()):
         page.add("interlace_refusals_total", count, {**labels, "reason": reason})
 

@@ -91,18 +91,6 @@ class BlockingFrameSocket(Generic[Out, In]):
         except ConnectionError:
             return None
 
-    def receive_within(self, timeout_s: float) -> In | None:
-        """As ``receive``.
-
-        Raises:
-            TimeoutError: no frame came in time.
-        """
-        self._sock.settimeout(timeout_s)
-        try:
-            return self.receive()
-        finally:
-            self._sock.settimeout(None)
-
     def fileno(self) -> int:
         """Readable when there is a frame, or the other end is closed."""
         return self._sock.fileno()

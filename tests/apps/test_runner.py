@@ -66,7 +66,9 @@ class Scripted:
     def next_id(self) -> int:
         return next(self._ids)
 
-    def submit(self, request: Request, answer: Any, give_up: Any = None) -> None:
+    def submit(
+        self, request: Request, answer: Any, give_up: Any = None, respond: Any = None
+    ) -> None:
         name = next(one for one in MEMBERS if request.model.startswith(one))
         if name in self.refuse:
             answer(Reply(request, Outcome.REFUSED, error=self.refuse[name]))

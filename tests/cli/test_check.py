@@ -24,18 +24,20 @@ def _model(root: Path, name: str, config: str = "") -> None:
 def test_each_version_is_judged(tmp_path: Path) -> None:
     _model(tmp_path, "plain")
     _model(tmp_path, "grouped", "instance_group [ { count: 2 } ]")
-    _model(tmp_path, "stateful", "sequence_batching { max_sequence_idle_microseconds: 5 }")
+    _model(tmp_path, "stateful", "sequence_batching { direct { minimum_slot_utilization: 0.5 } }")
+    _model(tmp_path, "iterative", "sequence_batching { iterative_sequence: true }")
     (tmp_path / "code" / "1").mkdir(parents=True)
     (tmp_path / "code" / "1" / "model.py").write_text("def create_model(): ...")
     write_ensemble(tmp_path, "pipe", ["plain", "grouped"])
     write_ensemble(tmp_path, "lost", ["plain", "nobody"])
-    write_ensemble(tmp_path, "broken", ["plain", "stateful"])
+    write_ensemble(tmp_path, "broken", ["plain", "iterative"])
     status, found = _check(tmp_path)
     verdicts = {one["model"]: one["verdict"] for one in found}
     assert verdicts == {
         "plain": "served",
         "grouped": "served with a difference",
-        "stateful": "refused",
+        "stateful": "served with a difference",
+        "iterative": "refused",
         "code": "served",
         "pipe": "served",
         "lost": "refused",
@@ -44,6 +46,7 @@ def test_each_version_is_judged(tmp_path: Path) -> None:
     assert status == 1
     notes = {one["model"]: " ".join(one["notes"]) for one in found}
     assert "instance_group has no effect" in notes["grouped"]
+    assert "direct.minimum_slot_utilization has no effect" in notes["stateful"]
     assert "--trust-models code" in notes["code"]
     assert "step[1].model_name: found 'nobody'" in notes["lost"]
 

@@ -118,3 +118,20 @@ def test_a_torch_model_that_describes_itself_runs(tmp_path: Path) -> None:
     done = run(str(tmp_path / "net"), "--input", "x=[0, 0]", "--json")
     (output,) = json.loads(done.stdout)["outputs"]
     assert output["shape"] == [1, 2] and output["data"] == [0.5, 0.5]
+
+
+def test_every_response_of_a_decoupled_model_is_shown(tmp_path: Path) -> None:
+    from tests.serve.test_decoupled import CONFIG, MODEL
+
+    add(tmp_path, "said", {"config.pbtxt": CONFIG, "1/model.py": MODEL})
+    done = run(str(tmp_path / "said"), "--input", 'WORD=["threads 2"]')
+    assert done.stdout.splitlines()[1::2] == ["['threads 0']", "['threads 1']"]
+
+
+def test_a_model_of_sequences_runs_as_one_of_its_own(tmp_path: Path) -> None:
+    from tests.serve.test_sequences import CODE, CONTROLS, TENSORS
+
+    config = f'backend: "python"\n{TENSORS}sequence_batching {{ {CONTROLS} }}'
+    add(tmp_path, "sums", {"config.pbtxt": config, "1/model.py": CODE})
+    done = run(str(tmp_path / "sums"), "--input", "x=[2.5]", "--json")
+    assert json.loads(done.stdout)["outputs"][0]["data"] == [2.5]

@@ -7,8 +7,16 @@ from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Trait
-from interlace.core.messages import Failure, ModelWithdrawn, PlanChanged, Run, Work, WorkFinished
-from interlace.core.request import Outcome
+from interlace.core.messages import (
+    CancelRun,
+    Failure,
+    ModelWithdrawn,
+    PlanChanged,
+    Run,
+    Work,
+    WorkFinished,
+)
+from interlace.core.request import CallContext, Outcome, Request
 from interlace.device.base import Done
 from tests.builders import OVERLAP, World, line_profile, machine
 
@@ -40,6 +48,42 @@ def test_a_killed_worker_costs_nothing_when_there_is_time_to_retry() -> None:
     assert world.state.partitions_lost == 1
     assert world.send("a", 60.0) and not world.run(100)
     assert world.replies[-1][1].outcome is Outcome.OK
+
+
+def _stream(world: World, slo_ms: float = 1_000.0) -> Request:
+    """A request that streams, whose model hears that its client went away."""
+    now_ms = world.clock.now_ms()
+    request = Request(world.runtime.next_id(), "a", now_ms, now_ms + slo_ms, streams=True)
+    request = replace(request, context=CallContext())
+    world.runtime.submit(request, lambda reply: world.replies.append((0.0, reply)))
+    return request
+
+
+def test_a_stream_is_not_run_again_and_not_given_up_while_it_runs() -> None:
+    world = _world()
+    request = _stream(world)
+    world.devices["g0"].kill(_partition_running(world))
+    world.run(1_000)
+    reply = world.reply_of(request)
+    assert reply.outcome is Outcome.FAILED and reply.error is not None
+    request = _stream(world, slo_ms=60.0)
+    _partition_running(world)
+    world.devices["g0"].stall(500.0)
+    world.run(400)
+    assert len(world.replies) == 1 and not world.state.given_up
+    world.run(400)
+    assert world.reply_of(request).outcome is Outcome.LATE
+
+
+def test_the_model_of_a_running_request_hears_that_its_client_went_away() -> None:
+    world = _world()
+    request = _stream(world)
+    partition = _partition_running(world)
+    world.runtime.cancel(request)
+    commands = [one for _, _, made in world.log for one in made if isinstance(one, CancelRun)]
+    assert commands == [CancelRun("g0", partition, request.id)]
+    world.run(100)
+    assert world.reply_of(request).outcome is Outcome.CANCELLED
 
 
 @pytest.mark.sources

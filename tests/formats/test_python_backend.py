@@ -18,6 +18,7 @@ from interlace.core.request import CallContext
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
 from interlace.formats.python_backend import api, metrics
+from interlace.formats.python_backend.open_responses import ResponseState
 from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import Array, RequestInputs, TypedArray
 from interlace.repository.draft import read
@@ -274,7 +275,6 @@ def test_a_wrong_list_fails_all_requests(tmp_path: Path, returned: str, said: st
         ("__import__('sys').exit(3)", "SystemExit: 3 (model.py"),
         ("pb_utils.InferenceRequest(model_name='b').exec()", "BLS is supported only during the 'e"),
         ("pb_utils.InferenceRequest(inputs=[])", "InferenceRequest: expected model_name"),
-        ("requests[0].get_response_sender()", "decoupled responses are not supported"),
         ("pb_utils.Tensor('y', [1])", "tensor 'y': expected a numpy array, got list"),
         ("pb_utils.Tensor('y', np.zeros(1, complex))", "numpy type complex128 has no datatype"),
         ("pb_utils.InferenceResponse([np.zeros(1)])", "expected pb_utils.Tensor, got ndarray"),
@@ -414,7 +414,7 @@ def test_a_model_may_complete_its_configuration(tmp_path: Path) -> None:
         (CONFIG, "    def initialize(self, args):\n        1 / 0\n" + DOUBLE, "ZeroDivisionError"),
         (CONFIG, AUTO, "specifies max_batch_size 4"),
         (CONFIG.replace("size: 8", "size: 2").replace("[ 2 ]", "[ 3 ]"), AUTO, r"has dims \[3\]"),
-        ('backend: "python"\n', AUTO.replace("False", "True"), "decoupled: true is not supported"),
+        ('backend: "python"\n', AUTO.replace("decoupled", "coupled"), "property 'coupled' is not"),
         ('backend: "python"\n', AUTO.replace("TYPE_FP32", "FLOAT"), "data type 'FLOAT'"),
         ('backend: "python"\n', AUTO.replace('"dims"', '"shape"'), "has no 'dims'"),
         ('backend: "python"\n', AUTO.replace("[2]}", "[2], 'sort': 1}"), "unknown property 'sort'"),
@@ -540,3 +540,73 @@ def test_metrics_count_and_tell_what_changed() -> None:
             wrong()
     with pytest.raises(ValueError, match="metric or label 'no spaces'"):
         api.MetricFamily("no spaces", "", api.MetricFamily.GAUGE)
+
+
+DECOUPLED = CONFIG + "model_transaction_policy { decoupled: true }\n"
+SENDS = """
+    def execute(self, requests):
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        for request in requests:
+            sender, x = request.get_response_sender(), given(request, "x").as_numpy()
+            {body}
+        {returns}
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "returns", "said"),
+    [
+        (CONFIG, "sender.send(answer(y=x), final)", "", None),
+        (CONFIG, "sender.send(answer(y=x)); sender.send(flags=final)", "return [None]", None),
+        (CONFIG, "sender.send(flags=final)", "", "cannot send complete final before"),
+        (CONFIG, "", "", "let go of a response sender"),
+        (DECOUPLED, "sender.send()", "", "must be provided when the response flags is set to zero"),
+        (DECOUPLED, "sender.send(answer(y=x), 2)", "", "Unsupported flag 2."),
+        (DECOUPLED, "", "return []", "execute function must return None."),
+    ],
+)
+def test_senders_keep_tritons_rules(
+    tmp_path: Path, config: str, body: str, returns: str, said: str | None
+) -> None:
+    runner = opened(tmp_path, SENDS.format(body=body or "pass", returns=returns), config)
+    (ended,) = runner.run_requests([floats(1, 2)])
+    if said is None:
+        assert outputs(ended) == {"y": [[1, 2]]}
+    else:
+        assert said in failure(ended).detail
+
+
+@pytest.mark.parametrize(
+    ("decoupled", "flags", "said"),
+    [(False, 0, "cannot send more than one"), (False, 1, "been closed"), (True, 1, "been closed")],
+)
+def test_no_response_follows_the_last(decoupled: bool, flags: int, said: str) -> None:
+    state = ResponseState(lambda response, final: None, decoupled)
+    sender = api.ResponseSender(state, bool)
+    sender.send(api.InferenceResponse(), flags)
+    with pytest.raises(api.TritonModelException, match=said):
+        sender.send(api.InferenceResponse())
+
+
+def test_a_decoupled_model_responds_to_each_request_as_often_as_it_likes(tmp_path: Path) -> None:
+    body = """for n in range(int(x[0, 0])):
+                sender.send(answer(y=x * n, z=x) if n > 5 else answer(y=x * n))
+            sender.send(flags=final)"""
+    runner = opened(tmp_path, SENDS.format(body=body, returns=""), DECOUPLED)
+    heard: list[list[tuple[Any, bool]]] = [[], []]
+    asked = [
+        floats(count, 1)._replace(respond=lambda *one, to=heard[at]: to.append(one))
+        for at, count in enumerate((2, 7))
+    ]
+    assert runner.run_requests(asked) == [{}, {}]
+    assert [(outputs(answer), last) for answer, last in heard[0][:2]] == [
+        ({"y": [[0, 0]]}, False), ({"y": [[2, 1]]}, False),
+    ]  # fmt: skip
+    assert heard[0][2] == (None, True)
+    assert failure(heard[1][6][0]).detail == "unexpected inference output 'z' for model 'm'"
+    assert outputs_of(runner) == {"y": [[0, 0]]}
+
+
+def outputs_of(runner: PythonRunner) -> dict[str, Any]:
+    """The first response to a trial."""
+    return {name: one.tolist() for name, one in runner.run(floats(1, 2).inputs).items()}

@@ -41,7 +41,7 @@ REASONS = {
     ),
     "extensions": (
         "The list of extensions is shorter",
-        "The server's metadata does not list `cuda_shared_memory` and `sequence`.",
+        "The server's metadata does not list `cuda_shared_memory`.",
     ),
     "region": (
         "A wrong name of a shared memory region is bad input",

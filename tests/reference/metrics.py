@@ -15,13 +15,14 @@ from interlace.server.limits import HeapBudget
 from tests.server.test_metrics import SNAPSHOT
 from tests.server.test_metrics import table as models
 
-from .markdown import sentence, table
+from . import markdown
+from .markdown import sentence
 
 _START = """# Metrics
 
 In the text format of Prometheus. A family without samples is left out: GPU figures without a GPU,
-figures of swapped weights without `--memory`, and `interlace_refusals_total` before the first
-error.
+figures of swapped weights without `--memory`, `interlace_refusals_total` before the first error,
+and `interlace_stream_` without [`[stream]`](settings.md#stream).
 
 Families with the prefix `nv_` have the names and labels of Triton. Use `interlace_headroom_ratio`
 to scale, and `interlace_slo_missed_total` for alerts. The chart's rules are in
@@ -54,7 +55,11 @@ _LABELS = """
 
 
 def page() -> str:
-    server = statistics.Metrics(models(), lambda: replace(SNAPSHOT, ready={("m", "1"): True}))
+    table = models()
+    streams = table.resolve("ident").statistics.streams
+    streams.first.add(1.0, 1.0)
+    streams.gap.add(1.0, 1.0)
+    server = statistics.Metrics(table, lambda: replace(SNAPSHOT, ready={("m", "1"): True}))
     return "\n".join(
         [
             _START,
@@ -76,7 +81,7 @@ def _families(families: Sequence[tuple[str, str, str]], text: str) -> list[str]:
     for name, kind, help in families:
         shown = ", ".join(f"`{label}`" for label in dict.fromkeys(labels[name])) or "-"
         rows.append([f"`{name}`", kind, shown, sentence(help)])
-    return table(["metric", "type", "labels", "meaning"], rows)
+    return markdown.table(["metric", "type", "labels", "meaning"], rows)
 
 
 async def _router() -> str:

@@ -19,9 +19,11 @@ from interlace.repository.model_settings import (
     DEFAULT_MAX_BATCH,
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
+    STREAM_SLO_MS,
     BatchingTable,
     MemoryTable,
     SettingsTable,
+    StreamTable,
 )
 from interlace.sim.arrivals import WorkloadTable
 from interlace.sim.workload.parse import _ANY
@@ -50,7 +52,7 @@ _WORKLOAD = """
 """
 #: Where no value is a value by itself: what applies then.
 _UNSET: Mapping[str, str] = {
-    "slo_ms": f"{DEFAULT_SLO_MS:g}",
+    "slo_ms": f"{DEFAULT_SLO_MS:g}; {STREAM_SLO_MS:g} for a decoupled model",
     "max_batch": f"the model's bound, else {DEFAULT_MAX_BATCH}",
     "queue_limit": str(DEFAULT_QUEUE_LIMIT),
     "priority": "0",
@@ -75,6 +77,8 @@ def page() -> str:
             *_table(AppStage),
             "\n### `[app.inputs]` and `[app.outputs]`, each tensor\n",
             *_table(AppTensor),
+            "\n### `[stream]`\n",
+            *_table(StreamTable, {"first_response_ms": "none", "gap_ms": "none"}),
             _SCENARIO,
             *_table(ScenarioTable),
             "\n### `[gpu]`\n",

@@ -248,11 +248,27 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pbtxt", "message"),
     [
+        ("sequence_batching { iterative_sequence: true }", "iterative_sequence: found true"),
         (
-            "sequence_batching { max_sequence_idle_microseconds: 5 }",
-            "found stateful models, which are not supported; expected a model whose",
+            'sequence_batching { control_input { name: "S" control { kind: '
+            "CONTROL_SEQUENCE_END fp32_false_true: [ 1 ] } } }",
+            r"control_input\[0\].control: found .*; expected one of int32_false_true, fp32",
         ),
-        ("model_transaction_policy { decoupled: true }", "decoupled: found true"),
+        (
+            'sequence_batching { control_input { name: "S" control { kind: '
+            "CONTROL_SEQUENCE_CORRID } } }",
+            "found no data_type; expected data_type: TYPE_UINT64",
+        ),
+        (
+            'sequence_batching { state { input_name: "s" data_type: TYPE_FP32 dims: 1 } }',
+            r"state\[0\]: found .*; expected input_name, output_name, data_type and dims",
+        ),
+        (
+            'sequence_batching { state { input_name: "s" output_name: "t" data_type: TYPE_FP32 '
+            'dims: 1 initial_state { data_file: "no" dims: 1 } } }',
+            "found 'no'; expected a file in the folder initial_state",
+        ),
+        ("model_transaction_policy { decoupled: true }", "found true, for a model of onnx"),
         (
             'input { name: "x" dims: 2 reshape { } }',
             r"input\[0\].reshape: found \[\]; expected as many elements as dims \[2\], free",

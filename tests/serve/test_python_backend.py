@@ -137,11 +137,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
     siblings = {"1/means.py": "MEAN = 0.5\n", "sizes.py": "STEP = 2\n"}
     add(root, "images", {"config.pbtxt": IMAGES_CONFIG, "1/model.py": IMAGES, **siblings})
     add(root, "words", {"config.pbtxt": WORDS_CONFIG, "1/model.py": WORDS, "1/model.pt": ""})
-    add(root, "decoupled", {
-        "config.pbtxt": WORDS_CONFIG + "model_transaction_policy { decoupled: true }",
-        "1/model.py": WORDS,
-    })  # fmt: skip
-    server = Server(root, cache, "--allow-missing", "all", "--trust-models", "all")
+    server = Server(root, cache, "--trust-models", "all")
     try:
         server.wait_ready()
         with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
@@ -253,10 +249,6 @@ def test_what_fails_beside_good_requests_fails_alone(shared: Shared, said: str, 
     if said != "short list":  # that fails whoever is in the batch
         assert [status for status, _ in others] == wanted
     assert shared.server.workers() == before
-
-
-def test_a_decoupled_model_is_refused_as_such(shared: Shared) -> None:
-    assert "model_transaction_policy.decoupled: found true" in shared.server.text
 
 
 def _wait_again(shared: Shared) -> None:

@@ -47,7 +47,11 @@ class FakeRuntime:
         return self._ids
 
     def submit(
-        self, request: Request, answer: Answer, give_up: Callable[[ServeError], None] | None = None
+        self,
+        request: Request,
+        answer: Answer,
+        give_up: Callable[[ServeError], None] | None = None,
+        respond: object = None,
     ) -> None:
         self.requests += 1
         if self.hold:

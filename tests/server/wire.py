@@ -60,8 +60,18 @@ class Reader:
         status = int(first.split()[1])
         if status == 100:
             return Response(status, headers, b"")
+        if headers.get("transfer-encoding") == "chunked":
+            return Response(status, headers, self._chunks())
         length = 0 if bodyless else int(headers["content-length"])
         return Response(status, headers, self.take(length))
+
+    def _chunks(self) -> bytes:
+        body = b""
+        while size := int(self._until(b"\r\n"), 16):
+            body += self.take(size)
+            assert self.take(2) == b"\r\n"
+        assert self.take(2) == b"\r\n"
+        return body
 
     def take(self, count: int) -> bytes:
         while len(self.rest) < count:

@@ -13,6 +13,7 @@ from interlace.core.hardware import Gpu, Trait
 from interlace.core.loading import HostLinks
 from interlace.core.messages import (
     BatchWaits,
+    CancelRun,
     CopyInputs,
     CreatePartition,
     Evict,
@@ -29,6 +30,7 @@ from interlace.core.messages import (
 )
 from interlace.core.metric_change import MetricChange
 from interlace.core.model import Description, Model
+from interlace.core.request import PartialResponse
 from interlace.device.base import Callees, DeviceEvent, Done
 from interlace.device.cpu.describe import Describer
 from interlace.device.cpu.input_rings import HostRings
@@ -115,6 +117,12 @@ def cpu_gpu(settings: CpuSettings) -> Gpu:
     )
 
 
+def _unheard(event: DeviceEvent) -> None:
+    """Nobody listens: a response is for nobody."""
+    if isinstance(event, PartialResponse):
+        event.release()
+
+
 class CpuDevice:
     """A ``Device`` whose partitions are processes pinned to cores. One event loop owns it.
 
@@ -141,7 +149,7 @@ class CpuDevice:
             if budget
             else None
         )
-        self._on_event: Callable[[DeviceEvent], None] = lambda event: None
+        self._on_event: Callable[[DeviceEvent], None] = _unheard
         self._open = True
         self._callees: Callees | None = None
         self._count: Callable[[Sequence[MetricChange]], None] = lambda changes: None
@@ -161,6 +169,12 @@ class CpuDevice:
         self._models.pop(key, None)
         self._killed.pop(key, None)
         self._pools.forget(key)
+
+    def cancel_run(self, work: CancelRun) -> None:
+        partition = self._partitions.get(work.partition)
+        if partition is not None:
+            for worker in (partition, *partition.inner.values()):
+                worker.cancel(work)
 
     def cancel_fetch(self, model: str) -> None:
         if self._weights is not None:
@@ -277,6 +291,9 @@ class CpuDevice:
     def _waits(self, partition: str, batch: int) -> None:
         self._on_event(BatchWaits(self.gpu.id, partition, batch))
 
+    def _responded(self, response: PartialResponse) -> None:
+        self._on_event(response)
+
     def _unloaded(self, done: Done, finished: WorkFinished) -> None:
         assert isinstance(finished.work, Unload)
         if self._weights is not None:
@@ -308,7 +325,14 @@ class CpuDevice:
         weights = 0 if self._weights is None else self._weights.arena.number
         setup = self._settings.setup(name, cores, arena, weights_arena=weights)
         made = CpuPartition(
-            self._loop, setup, arena, self._arenas, self._held, self._settings.limits, self._ended
+            self._loop,
+            setup,
+            arena,
+            self._arenas,
+            self._held,
+            self._settings.limits,
+            self._ended,
+            self._responded,
         )
         made.calls.callees = self._callees
         made.on_waits, made.on_metrics = self._waits, self._count

@@ -146,14 +146,12 @@ class BatchCalls:
             self._owner.turn.release()
         return future
 
-    def answered(self, free: Callable[[], None]) -> None:
+    def answered(self) -> None:
         """A call is answered: with the last of them the batch has its turn again."""
         with self.changing:
-            self._owner.turn.acquire()
-            free()
             self.open -= 1
-            if self.open or self.over:
-                self._owner.turn.release()
+            if not (self.open or self.over):
+                self._owner.turn.acquire()
 
     def end(self) -> None:
         """Its code has returned: it has its turn, whatever it still waits for."""
@@ -178,15 +176,15 @@ class WorkerCalls:
         self._blocks = blocks
         self._arenas = arenas
         self._send = send
-        self._numbers = count(1)
         self._open: dict[
-            int, tuple[BatchCalls, Future[Mapping[str, LentArray]], list[int], list[LentArray]]
+            int, tuple[BatchCalls, Future[Mapping[str, LentArray]], list[LentArray]]
         ] = {}
         self._released: deque[int] = deque()
 
     def send(self, calls: BatchCalls, asked: OutgoingCall) -> Future[Mapping[str, LentArray]]:
         """Write a call's inputs and send it; the caller has the turn."""
-        number, taken = next(self._numbers), list[int]()
+        number, taken = self._blocks.number(), list[int]()
+        self._blocks.hold(number, taken)  # the inbox frees them with the answer
         kept = [one for one in asked.inputs.values() if not isinstance(one, TypedArray)]
         future: Future[Mapping[str, LentArray]] = Future()
         future.set_running_or_notify_cancel()  # who stops waiting for it cannot cancel it
@@ -198,7 +196,7 @@ class WorkerCalls:
                 else value.tensor._replace(name=name)
                 for name, value in asked.inputs.items()
             )
-            self._open[number] = calls, future, taken, kept
+            self._open[number] = calls, future, kept
             frame = CallModel(
                 number,
                 calls.batch,
@@ -214,20 +212,14 @@ class WorkerCalls:
         except BaseException:
             self._open.pop(number, None)
             self._released.extend(released)
-            for offset in taken:
-                self._blocks.give_back(offset)
+            self._blocks.free((number,))
             raise
         return future
 
     def answered(self, frame: CallAnswered) -> None:
         """Let the caller go on. Called by the thread that leads, without the turn."""
-        calls, future, taken, _ = self._open.pop(frame.call)
-
-        def free() -> None:
-            for offset in taken:
-                self._blocks.give_back(offset)
-
-        calls.answered(free)
+        calls, future, _ = self._open.pop(frame.call)
+        calls.answered()
         result = frame.result
         if result.reason:
             self._released.append(frame.call)
@@ -239,8 +231,8 @@ class WorkerCalls:
 
     def abandon(self) -> None:
         """Fail what is waited for: nobody answers any more."""
-        for calls, future, _, _ in list(self._open.values()):
-            calls.answered(lambda: None)
+        for calls, future, _ in list(self._open.values()):
+            calls.answered()
             future.set_exception(_GONE)
         self._open.clear()
 

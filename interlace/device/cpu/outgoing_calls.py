@@ -56,6 +56,8 @@ class OutgoingCalls:
             result = RequestResult((), Reason.NOT_READY.value, said)
             self._send(asked.batch, CallAnswered(asked.call, result), ())
             return
+        if any(request.streams for request in run.batch.requests):
+            deadline_ms = inf  # it goes on as long as its responses come
         call = self._calls[asked.call] = _Call(asked.batch)
         self._outputs.lend(asked.call)
         made = ModelCall(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from interlace.core.messages import (
+    CancelRun,
     CreatePartition,
     Failure,
     Load,
@@ -18,9 +19,16 @@ from interlace.core.messages import (
 )
 from interlace.core.metric_change import MetricChange
 from interlace.core.model import Model
+from interlace.core.request import PartialResponse
 from interlace.device.base import Done
 from interlace.device.cpu.outgoing_calls import OutgoingCalls
-from interlace.device.process.batch_frames import failure_of, finish, finish_run, run_frame
+from interlace.device.process.batch_frames import (
+    error_of,
+    failure_of,
+    finish,
+    finish_run,
+    run_frame,
+)
 from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink, WorkTimeouts
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.spawner import ForkServerSpawner
@@ -28,6 +36,7 @@ from interlace.device.process.wire import (
     BatchResult,
     CallAnswered,
     CallModel,
+    CancelRequest,
     Column,
     Copied,
     CopyWeights,
@@ -40,6 +49,7 @@ from interlace.device.process.wire import (
     LoadModel,
     MetricsChanged,
     PlaceWeights,
+    Responded,
     Starved,
     StopCopying,
     ToWorker,
@@ -59,7 +69,7 @@ class CpuPartition:
     """Translates work into frames for its worker and answers into ``WorkFinished``.
 
     Its inputs lie in ``arenas``; ``held`` are the batches of the whole device whose replies are
-    not delivered yet.
+    not delivered yet. ``respond`` receives responses before their batch has ended.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class CpuPartition:
         held: HeldBatches,
         limits: WorkTimeouts,
         on_dead: Callable[[CpuPartition, str], None],
+        respond: Callable[[PartialResponse], None],
     ) -> None:
         self.name = setup.name
         self.cores = setup.cores
@@ -78,6 +89,7 @@ class CpuPartition:
         protocol = FrameProtocol(decode_from_worker, self._heard)
         self.link: CpuWorkerLink = WorkerLink(loop, setup.name, protocol, partial(on_dead, self))
         self._setup = setup
+        self._respond = respond
         self._limits = limits
         self._arenas = arenas
         self._given: set[int] = set()  #: arenas that the worker has
@@ -129,9 +141,15 @@ class CpuPartition:
         # Killed from outside while it ran a batch: once that is chance, twice it is not.
         spared = work.batch.attempt == 1
         self._runs[work.batch.id] = work
-        answer = partial(self._ran, work, partial(finish_run, work, self.outputs, "", done, spared))
+        line = _batch_line(work.batch.id)
+        finish = partial(finish_run, work, self.outputs, line, done, spared)
+        answer = partial(self._ran, work, finish)
         if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
             self.outputs.told()
+
+    def cancel(self, work: CancelRun) -> None:
+        """Tell the code of a model that the client of a request went away."""
+        self.link.tell(CancelRequest(work.request_id))
 
     def copy(self, frame: CopyWeights, answer: Answer) -> None:
         """Copy weights beside what it does in order."""
@@ -239,12 +257,28 @@ class CpuPartition:
             return None
         if isinstance(frame, BatchResult | Failed) and frame.batch in self._waiting:
             return _batch_line(frame.batch), frame
+        if isinstance(frame, Responded):
+            self._responded(frame)
+            return None
         if not isinstance(frame, Starved):
             return "", frame
         # That replies are not delivered is not the worker's fault: its batch gets more time.
         self.link.extend("", self._setup.patience_s)
-        self.outputs.starve("")
+        for batch in self._runs:
+            self.link.extend(_batch_line(batch), self._setup.patience_s)
+            self.outputs.starve(_batch_line(batch))
         return None
+
+    def _responded(self, frame: Responded) -> None:
+        """Pass a response on; the batch may be silent for as long again."""
+        if frame.batch in self._waiting:
+            self.link.watch_apart(_batch_line(frame.batch), not self.calls.waits(frame.batch))
+        else:
+            self.link.extend_anew("")
+        self.outputs.lend(frame.number)
+        release = partial(self.outputs.delivered, frame.number)
+        error, outputs = error_of(frame.result), frame.result.outputs
+        self._respond(PartialResponse(frame.request, outputs, error, frame.final, release))
 
     def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
         failure = failure_of(answer, spared=False)
@@ -252,7 +286,7 @@ class CpuPartition:
 
 
 def _batch_line(batch: int) -> str:
-    """The line of a batch that waits."""
+    """The line of a batch that waits for others, or for memory."""
     return f"batch {batch}"
 
 

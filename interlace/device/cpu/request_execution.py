@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from time import perf_counter
 
 from interlace.core.errors import ServeError
 from interlace.core.request import CallContext
-from interlace.core.tensor import Span, Tensor
-from interlace.device.cpu.execution import BatchInputs, InputArray, output_bytes
+from interlace.device.cpu.execution import BatchInputs, InputArray
+from interlace.device.cpu.inbox import Inbox
 from interlace.device.cpu.model_calls import BatchCalls
-from interlace.device.process.output_arena import OutputBlocks
-from interlace.device.process.wire import BatchResult, RequestHead, RequestResult, RunBatch
+from interlace.device.cpu.output_placing import Answer, place
+from interlace.device.cpu.response_stream import ResponseStreams
+from interlace.device.process.wire import BatchResult, RequestHead, RunBatch
 from interlace.formats.runner import RequestInputs, RunsRequests, TypedArray
-
-_ALIGN_BYTES = 64
-Answer = Mapping[str, TypedArray] | ServeError
 
 
 def execute_requests(
@@ -24,12 +23,13 @@ def execute_requests(
     runner: RunsRequests,
     batched: bool,
     intake: BatchInputs,
-    blocks: OutputBlocks,
+    inbox: Inbox,
+    streams: ResponseStreams,
     calls: BatchCalls,
 ) -> BatchResult:
     """Run a batch to its answer; requests may have outputs of different shapes, or none.
 
-    Its code may make ``calls`` of other models.
+    Its code may make ``calls`` of other models, and respond before the answer by ``streams``.
 
     Raises:
         Exception: whatever the model raises; nothing stays allocated then.
@@ -37,7 +37,8 @@ def execute_requests(
     started = perf_counter()
     sources = intake.sources(run, batched)
     try:
-        requests = _requests(run, sources, batched)
+        heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
+        requests = _requests(run, heads, sources, streams, batched)
         gathered = perf_counter()
         try:
             if runner.stacked and len(requests) > 1:
@@ -47,12 +48,15 @@ def execute_requests(
                 answers = runner.run_requests(requests, calls.begin)
         finally:
             calls.end()
+        if failed := streams.failed:
+            pairs = zip(heads, answers, strict=True)
+            answers = [failed.get(head.request, answer) for head, answer in pairs]
         inferred = perf_counter()
-        results, block = _place(answers, blocks)
+        results, block = place(answers, inbox.blocks)
     finally:
         intake.release(sources)
     if block is not None:
-        blocks.hold(run.batch, [block])
+        inbox.blocks.hold(run.batch, [block])
     return BatchResult(
         run.batch,
         (),
@@ -66,9 +70,12 @@ def execute_requests(
 
 
 def _requests(
-    run: RunBatch, sources: Mapping[str, InputArray], batched: bool
+    run: RunBatch,
+    heads: Sequence[RequestHead],
+    sources: Mapping[str, InputArray],
+    streams: ResponseStreams,
+    batched: bool,
 ) -> list[RequestInputs]:
-    heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
     found = []
     for head, end, rows in zip(heads, accumulate(run.rows), run.rows, strict=True):
         part = slice(end - rows, end)
@@ -76,7 +83,9 @@ def _requests(
             name: source.array[part] if batched else source.array
             for name, source in sources.items()
         }
-        found.append(RequestInputs(inputs, head.context, head.outputs))
+        respond = partial(streams.respond, head.request)
+        cancelled = partial(streams.cancelled, head.request)
+        found.append(RequestInputs(inputs, head.context, head.outputs, respond, cancelled))
     return found
 
 
@@ -113,34 +122,3 @@ def _cut(rows: Sequence[int], answer: Answer) -> list[Answer]:
         }
         for end, count in zip(accumulate(rows), rows, strict=True)
     ]
-
-
-def _place(
-    answers: Sequence[Answer], blocks: OutputBlocks
-) -> tuple[tuple[RequestResult, ...], int | None]:
-    """Copy all outputs to one block; the results refer to it."""
-    outputs = [
-        {} if isinstance(answer, ServeError) else {n: output_bytes(v) for n, v in answer.items()}
-        for answer in answers
-    ]
-    total = sum(_room(len(data)) for each in outputs for data in each.values())
-    block = blocks.take(total) if total else None
-    arena, at = blocks.arena, block or 0
-    results = []
-    for answer, own in zip(answers, outputs, strict=True):
-        if isinstance(answer, ServeError):
-            results.append(RequestResult((), answer.reason.value, answer.detail))
-            continue
-        tensors = []
-        for name, data in own.items():
-            datatype, array = answer[name]
-            arena.memory[at : at + len(data)] = data
-            span = Span(arena.number, at, len(data))
-            tensors.append(Tensor(name, datatype, array.shape, span))
-            at += _room(len(data))
-        results.append(RequestResult(tuple(tensors)))
-    return tuple(results), block
-
-
-def _room(nbytes: int) -> int:
-    return -(-nbytes // _ALIGN_BYTES) * _ALIGN_BYTES

@@ -6,21 +6,20 @@ import contextlib
 import ctypes
 import os
 import socket
-import time
 from collections import deque
 from pathlib import Path
 from pkgutil import resolve_name
-from threading import Event
 from typing import Final
 
 from msgspec.structs import replace
 
 from interlace.device.cpu.execution import BatchInputs, execute
+from interlace.device.cpu.inbox import Inbox
 from interlace.device.cpu.model_calls import BatchCalls, Leadership, WorkerCalls
 from interlace.device.cpu.request_execution import execute_requests
 from interlace.device.cpu.resident import OpenModel, ResidentModel
+from interlace.device.cpu.response_stream import ResponseStreams
 from interlace.device.process.error_text import batch_failure, error_text
-from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.sandbox import confine
 from interlace.device.process.wire import (
     BatchResult,
@@ -31,7 +30,6 @@ from interlace.device.process.wire import (
     EvictWeights,
     Failed,
     ForgetArena,
-    FreeBatches,
     FromWorker,
     GiveArena,
     Loaded,
@@ -40,7 +38,6 @@ from interlace.device.process.wire import (
     PlaceWeights,
     Ready,
     RunBatch,
-    Starved,
     StopCopying,
     ToWorker,
     Unloaded,
@@ -102,20 +99,19 @@ class CpuWorker:
     ) -> None:
         self._frames = frames
         self._setup = setup
-        self._backlog: deque[ToWorker] = deque()
         self._models: dict[str, ResidentModel] = {}
         self._modules: dict[str, TakesTurns] = {}  #: by architecture, the last that came of it
         arena = Arena.adopt(setup.owner_pid, setup.arena)
         arenas = ArenaMap(setup.owner_pid)
         arenas.add(arena)
         self._arenas = arenas
-        self._blocks = OutputBlocks(arena, self._wait_for_memory)
+        self._inbox = Inbox(frames, arena, setup.patience_s)
+        self._blocks = self._inbox.blocks
         self._intake = BatchInputs(arenas, self._blocks)
         self._open: OpenModel = resolve_name(setup.opener)
         self._leadership = Leadership(self._lead)
         self._calls = WorkerCalls(self._blocks, arenas, frames.send, self._leadership)
         self._behind: dict[str, deque[RunBatch]] = {}  #: by model that runs
-        self._freed = Event()
         self._memory = memoryview(b"")
         if setup.weights_arena:
             weights = Arena.adopt(setup.owner_pid, setup.weights_arena)
@@ -129,9 +125,9 @@ class CpuWorker:
 
     def _lead(self) -> None:
         """Carry out frames until another thread does: the batch of this one waited for calls."""
-        backlog, receive, send = self._backlog, self._frames.receive, self._frames.send
+        send = self._frames.send
         while self._leadership.leads:
-            frame = backlog.popleft() if backlog else receive()
+            frame = self._inbox.next()
             if frame is None:
                 self._calls.abandon()
                 self._leadership.end()
@@ -159,10 +155,6 @@ class CpuWorker:
 
     def _carry_out(self, frame: ToWorker) -> WorkerAnswer | None:
         match frame:
-            case FreeBatches(batches=batches):
-                self._blocks.free(batches)
-                self._freed.set()
-                return None
             case GiveArena(arena=number):
                 self._arenas.give(number, self._frames.descriptors.popleft())
                 return None
@@ -176,7 +168,7 @@ class CpuWorker:
                 if resident is not None:
                     self._close(resident)
                     del resident
-                    self._blocks.arena.trim()
+                    self._blocks.trim()
                 return Unloaded(key)
             case PlaceWeights(model=key):
                 if (cold := self._cold(key)) is not None:
@@ -267,11 +259,9 @@ class CpuWorker:
         return None
 
     def _run(self, run: RunBatch) -> WorkerAnswer | Waits:
-        self._blocks.free(run.freed)
-        if run.freed:
-            self._freed.set()
         resident = self._models.get(run.model)
         if resident is None:
+            self._inbox.ended(run)
             return Failed(f"model {run.model} is not loaded here")
         if isinstance(resident.runner, RunsRequests):
             return self._run_in_turn(run, resident, resident.runner)
@@ -301,35 +291,18 @@ class CpuWorker:
         self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
     ) -> BatchResult | Failed:
         calls, batched = BatchCalls(self._calls, run.batch), resident.signature.batched
+        streams = ResponseStreams(run.batch, self._inbox, self._frames.send)
         try:
-            result = execute_requests(run, runner, batched, self._intake, self._blocks, calls)
+            result = execute_requests(
+                run, runner, batched, self._intake, self._inbox, streams, calls
+            )
         except (Exception, SystemExit) as error:
             failed = batch_failure(run, error, resident.model.format, resident.runs)
             return replace(failed, batch=run.batch)
+        finally:
+            self._inbox.ended(run)
         resident.answered = True
         return result
-
-    def _wait_for_memory(self) -> bool:
-        self._frames.send(Starved())
-        if not self._leadership.leads:
-            self._freed.clear()
-            self._calls.turn.release()
-            freed = self._freed.wait(self._setup.patience_s)
-            self._calls.turn.acquire()
-            return freed
-        until = time.monotonic() + self._setup.patience_s
-        while (left := until - time.monotonic()) > 0:
-            try:
-                frame = self._frames.receive_within(left)
-            except TimeoutError:
-                return False
-            if frame is None:
-                raise ConnectionError("the main process closed its end")
-            if isinstance(frame, FreeBatches):
-                self._blocks.free(frame.batches)
-                return True
-            self._backlog.append(frame)
-        return False
 
 
 def _places(frame: PlaceWeights | CopyWeights) -> dict[int, int]:

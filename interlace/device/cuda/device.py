@@ -10,6 +10,7 @@ from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
+    CancelRun,
     CopyInputs,
     CreatePartition,
     Evict,
@@ -128,6 +129,9 @@ class CudaDevice:
         self._models.pop(key, None)
         for process in self.processes.running:
             process.forget(key)
+
+    def cancel_run(self, work: CancelRun) -> None:
+        """Nobody's code runs here."""
 
     def cancel_fetch(self, model: str) -> None:
         for process in self.processes.running:

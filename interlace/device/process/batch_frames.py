@@ -18,6 +18,7 @@ from interlace.device.process.wire import (
     Column,
     Failed,
     RequestHead,
+    RequestResult,
     RunBatch,
 )
 
@@ -69,20 +70,20 @@ def request_outputs(batch: Batch, ran: BatchResult) -> tuple[tuple[Tensor, ...],
 
 
 def request_errors(ran: BatchResult) -> tuple[ServeError | None, ...]:
-    """Why the model refused each request; empty if it refused none.
+    """Why the model refused each request; empty if it refused none."""
+    if not any(result.reason for result in ran.results):
+        return ()
+    return tuple([error_of(result) for result in ran.results])
+
+
+def error_of(result: RequestResult) -> ServeError | None:
+    """Why the model refused a request; ``None`` if it did not.
 
     Its answer is final, whatever it says: it would be the same on another node.
     """
-    if not any(result.reason for result in ran.results):
-        return ()
-    return tuple(
-        [
-            ServeError(Reason(result.reason), result.detail, retry_after_ms=inf)
-            if result.reason
-            else None
-            for result in ran.results
-        ]
-    )
+    if not result.reason:
+        return None
+    return ServeError(Reason(result.reason), result.detail, retry_after_ms=inf)
 
 
 def failure_of(answer: object, spared: bool = True) -> Failure | None:
@@ -146,7 +147,10 @@ def _heads(requests: Sequence[Request]) -> tuple[RequestHead, ...]:
     if requests[0].context is None:
         return ()
     return tuple(
-        [RequestHead(request.context or CallContext(), request.outputs) for request in requests]
+        [
+            RequestHead(request.context or CallContext(), request.outputs, request.id)
+            for request in requests
+        ]
     )
 
 

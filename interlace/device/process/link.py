@@ -96,6 +96,12 @@ class PendingRequests(Generic[A]):
         if entry is not None and entry.questions:
             entry.due_s += by_s
 
+    def begin_anew(self, line: str) -> None:
+        """The first question of a line may take as long again; a line without one passes."""
+        entry = self._lines.get(line)
+        if entry is not None and entry.questions:
+            self._watch(entry, entry.questions[0].limit_s)
+
     def set_apart(self, line: str, apart: str) -> None:
         """Move the first question of a line to a line of its own, which is not watched."""
         question = self.answered(line)
@@ -254,6 +260,10 @@ class WorkerLink(Generic[To, From, A]):
     def extend(self, line: str, by_s: float) -> None:
         """Allow the line's current request so much longer: it waits for replies to be delivered."""
         self._questions.extend(line, by_s)
+
+    def extend_anew(self, line: str) -> None:
+        """Allow the line's current request as long again: it got on."""
+        self._questions.begin_anew(line)
 
     def finish(self) -> None:
         """Let the worker end after what it was asked."""

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
+from threading import Lock
 from typing import Final
 
 from interlace.device.process.memory import OutputTooLargeError
 from interlace.device.process.wire import FreeBatches
 from interlace.shm.arena import Arena, ArenaMap
 
-#: Waits for memory to be freed; ``False`` when patience is over.
-WaitForMemory = Callable[[], bool]
+#: Waits until memory was freed more often than that; ``False`` when patience is over.
+WaitForMemory = Callable[[int], bool]
 
 
 class OutputBlocks:
-    """Blocks of the worker's arena. A batch that finds it full waits for others to be freed."""
+    """Blocks of the worker's arena. A batch that finds it full waits for others to be freed.
+
+    Any thread may take and free them. ``frees`` counts how often some were freed.
+    """
 
     def __init__(self, arena: Arena, wait: WaitForMemory) -> None:
         self.arena = arena
         self._wait = wait
+        self.frees = 0
         self._held: dict[int, list[int]] = {}
+        self._numbers = count(-1, -1)
+        self._changing = Lock()
+
+    def number(self) -> int:
+        """A new number, below 0, of blocks that are held for something else than a batch."""
+        return next(self._numbers)
 
     def take(self, nbytes: int) -> int:
         """Offset of a block of ``nbytes``.
@@ -28,11 +40,11 @@ class OutputBlocks:
             OutputTooLargeError: it can never fit.
             MemoryError: nothing was freed in time.
         """
-        offset = self.take_now(nbytes)
-        while offset is None:
-            if not self._wait():
+        frees = self.frees
+        while (offset := self.take_now(nbytes)) is None:
+            if not self._wait(frees):
                 raise MemoryError(self.shortage(nbytes))
-            offset = self.take_now(nbytes)
+            frees = self.frees
         return offset
 
     def take_now(self, nbytes: int) -> int | None:
@@ -41,7 +53,8 @@ class OutputBlocks:
         Raises:
             OutputTooLargeError: it can never fit.
         """
-        offset = self.arena.alloc(nbytes)
+        with self._changing:
+            offset = self.arena.alloc(nbytes)
         if offset is None and nbytes > self.arena.size_bytes:
             raise OutputTooLargeError(
                 f"a tensor of {nbytes} bytes for a whole batch does not fit the worker's "
@@ -58,17 +71,30 @@ class OutputBlocks:
 
     def give_back(self, offset: int) -> None:
         """Free a block that no batch holds."""
-        self.arena.free(offset)
+        with self._changing:
+            self.frees += 1
+            self.arena.free(offset)
+
+    def trim(self) -> None:
+        """Give memory that is free back to the system."""
+        with self._changing:
+            self.arena.trim()
 
     def hold(self, batch: int, offsets: list[int]) -> None:
         """Keep these blocks until ``free(batch)``."""
         self._held[batch] = offsets
 
+    def holds(self, batch: int) -> bool:
+        """Whether a batch is not freed yet."""
+        return batch in self._held
+
     def free(self, batches: tuple[int, ...]) -> None:
         """Free every block of these batches; unknown batches pass."""
-        for batch in batches:
-            for offset in self._held.pop(batch, ()):
-                self.arena.free(offset)
+        with self._changing:
+            self.frees += 1
+            for batch in batches:
+                for offset in self._held.pop(batch, ()):
+                    self.arena.free(offset)
 
 
 #: Freed batches that wait for a frame to ride along with, at most.
@@ -122,13 +148,13 @@ class OutputArena:
         self._held.add(batch)
         self._held_batches.by_batch[batch] = self
 
-    def lend(self, call: int) -> None:
-        """The inputs of that call of another model lie here until it is answered."""
-        self._held.add(-call)
+    def lend(self, number: int) -> None:
+        """A response, until ``delivered``, or inputs of a call, until ``returned``, lie here."""
+        self._held.add(number)
 
     def returned(self, call: int) -> None:
-        """That call is answered."""
-        self._held.discard(-call)
+        """That call is answered; the worker hears of it with the answer."""
+        self._held.discard(call)
         if self._retired:
             self._dispose()
 
@@ -154,8 +180,9 @@ class OutputArena:
 
     def retire(self) -> None:
         """The worker is gone: give the memory back once the last reply is delivered."""
-        self._retired = True
-        self._dispose()
+        if not self._retired:
+            self._retired = True
+            self._dispose()
 
     def _dispose(self) -> None:
         if not self._held:

@@ -91,6 +91,7 @@ class RequestHead(msgspec.Struct, array_like=True, frozen=True):
 
     context: CallContext
     outputs: tuple[str, ...]
+    request: int = 0
 
 
 class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
@@ -122,6 +123,12 @@ class ForgetArena(msgspec.Struct, array_like=True, tag=6, frozen=True):
     """No input lies in that arena any more, and none ever will. No answer."""
 
     arena: int
+
+
+class CancelRequest(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """The client of a request of the batch that runs went away. No answer."""
+
+    request: int
 
 
 class PlaceWeights(msgspec.Struct, array_like=True, tag=20, frozen=True):
@@ -184,6 +191,7 @@ ToWorker = (
     | RunBatch
     | FreeBatches
     | ForgetArena
+    | CancelRequest
     | PlaceWeights
     | CopyWeights
     | StopCopying
@@ -286,7 +294,8 @@ class Waits(msgspec.Struct, array_like=True, tag=7, frozen=True):
 class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
     """The code of a model calls another while it runs a batch; ``CallAnswered`` follows.
 
-    Inputs lie in the worker's arena until then, or are outputs of earlier calls. ``released`` are
+    Its inputs lie in the worker's arena until then, or are outputs of earlier calls. ``call`` is
+    negative, as the numbers of responses are, and differs from them. ``released`` are
     calls whose outputs are no longer read. An empty version is the newest, ``timeout_us`` 0 none.
     """
 
@@ -307,6 +316,19 @@ class MetricsChanged(msgspec.Struct, array_like=True, tag=9, frozen=True):
     changes: tuple[MetricChange, ...]
 
 
+class Responded(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """A response to a request of a batch that runs; ``final`` if no more follow. No answer.
+
+    The worker keeps its memory until ``number``, which is negative, is freed as a batch is.
+    """
+
+    batch: int
+    request: int
+    number: int
+    result: RequestResult
+    final: bool
+
+
 class Copied(msgspec.Struct, array_like=True, tag=20, frozen=True):
     """The answer to ``CopyWeights``: why it failed, if it did; bytes of it that were on disk."""
 
@@ -322,8 +344,8 @@ class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed | Copied | Evicted
 #: What a worker sends unasked.
-UNASKED: Final = (Starved, Waits, CallModel, MetricsChanged)
-FromWorker = WorkerAnswer | Starved | Waits | CallModel | MetricsChanged
+UNASKED: Final = (Starved, Waits, CallModel, MetricsChanged, Responded)
+FromWorker = WorkerAnswer | Starved | Waits | CallModel | MetricsChanged | Responded
 
 decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
 decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Failure, PartitionLost, Run, Work, WorkFinished
+from interlace.core.messages import CancelRun, Failure, PartitionLost, Run, Work, WorkFinished
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.request import Request
@@ -206,6 +206,9 @@ class AnsweringDevice:
 
     def free(self, batch: int) -> None:
         self._answers.free(batch)
+
+    def cancel_run(self, work: CancelRun) -> None:
+        """Nobody's code runs here."""
 
     def cancel_fetch(self, model: str) -> None:
         self.simulated.cancel_fetch(model)

@@ -8,6 +8,7 @@ from functools import partial
 
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
+    CancelRun,
     CopyInputs,
     Evict,
     Failure,
@@ -94,6 +95,9 @@ class SimulatedDevice:
 
     def free(self, batch: int) -> None:
         """Nothing to reuse: simulated outputs hold no bytes."""
+
+    def cancel_run(self, work: CancelRun) -> None:
+        """Nobody's code runs here."""
 
     def cancel_fetch(self, model: str) -> None:
         self.weights.cancel(model)

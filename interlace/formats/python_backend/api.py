@@ -7,8 +7,8 @@ unchanged. It is ordinary Python: a model can be debugged and tested without a s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from interlace.formats.arrays import NUMPY_TYPES
 from interlace.formats.python_backend.auto_complete import ModelConfig
 from interlace.formats.python_backend.logger import Logger
 from interlace.formats.python_backend.metrics import MetricFamily
+from interlace.formats.python_backend.open_responses import ResponseState
 from interlace.formats.runner import Array, TypedArray
 
 #: Names of other modules that models find here, too.
@@ -186,16 +187,25 @@ class InferenceRequest:
     _inputs: dict[str, Tensor]
     _outputs: list[str]
     _context: CallContext
+    _cancelled: Callable[[], bool]
+    _responses: ResponseState
 
     @classmethod
     def received(
-        cls, inputs: Mapping[str, TypedArray], outputs: Sequence[str], context: CallContext
+        cls,
+        inputs: Mapping[str, TypedArray],
+        outputs: Sequence[str],
+        context: CallContext,
+        cancelled: Callable[[], bool],
+        responses: ResponseState,
     ) -> InferenceRequest:
         """A request of a client that asks for these outputs."""
         made = cls.__new__(cls)
         made._inputs = {name: Tensor.of(name, value) for name, value in inputs.items()}
         made._outputs = list(outputs)
         made._context = context
+        made._cancelled = cancelled
+        made._responses = responses
         return made
 
     def inputs(self) -> list[Tensor]:
@@ -222,31 +232,81 @@ class InferenceRequest:
     def parameters(self) -> str:
         """The client's parameters as JSON."""
         given = self._parameters()
-        given.pop("sequence_id", None)
-        return json.dumps(given, separators=(",", ":"))
+        own = ("sequence_id", "sequence_start", "sequence_end")
+        left = {name: one for name, one in given.items() if name not in own}
+        return json.dumps(left, separators=(",", ":"))
 
     def flags(self) -> int:
-        """Flags of a sequence: none."""
-        return 0
+        """Whether the request starts or ends its sequence, as ``TRITONSERVER_REQUEST_FLAG_...``."""
+        given = self._parameters()
+        start = TRITONSERVER_REQUEST_FLAG_SEQUENCE_START * bool(given.get("sequence_start"))
+        return start | TRITONSERVER_REQUEST_FLAG_SEQUENCE_END * bool(given.get("sequence_end"))
 
     def is_cancelled(self) -> bool:
-        """Whether the client went away: not known during execution."""
-        return False
+        """Whether the client went away, or reads no responses."""
+        return self._cancelled()
 
-    def get_response_sender(self) -> NoReturn:
-        """Refuse several responses.
+    def get_response_sender(self) -> ResponseSender:
+        """What responds to the request, in any thread and also after ``execute`` returned."""
+        self._responses.used = True
+        return ResponseSender(self._responses, self._cancelled)
 
-        Raises:
-            TritonModelException: always.
-        """
-        raise TritonModelException(
-            "get_response_sender(): decoupled responses are not supported by Interlace; "
-            "return one InferenceResponse per request from execute"
-        )
+    @property
+    def responds(self) -> bool:
+        """Whether a sender was taken: ``execute`` returns ``None`` in its place."""
+        return self._responses.used
 
     def _parameters(self) -> dict[str, Any]:
         read: dict[str, Any] = json.loads(self._context.parameters or "{}")
         return read
+
+
+class ResponseSender:
+    """Responds to one request: once, or any number of times if the model is decoupled."""
+
+    def __init__(self, responses: ResponseState, cancelled: Callable[[], bool]) -> None:
+        self._responses = responses
+        self._cancelled = cancelled
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, or with ``TRITONSERVER_RESPONSE_COMPLETE_FINAL`` the last or none.
+
+        A client that reads slowly makes it wait.
+
+        Raises:
+            TritonModelException: after the last one, or with neither; of a model that is not
+                decoupled anything but one response.
+        """
+        state, final = self._responses, bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        if wrong := _wrong_response(state, response, flags):
+            raise TritonModelException(wrong)
+        state.closed = final
+        state.sent += response is not None
+        state.send(response, final)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client went away, or reads no responses."""
+        return self._cancelled()
+
+
+def _wrong_response(state: ResponseState, response: object, flags: int) -> str:
+    """Why a response cannot be sent, in Triton's words; empty if it can."""
+    if state.closed:
+        return "Unable to send response. Response sender has been closed."
+    if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+        return f"Unable to send response. Unsupported flag {flags}."
+    if response is None and not flags:
+        return "Inference Response object must be provided when the response flags is set to zero."
+    if state.decoupled:
+        return ""
+    if response is not None and state.sent:
+        return "Unable to send response. Non-decoupled model cannot send more than one response."
+    if response is None and not state.sent:
+        return (
+            "Unable to send response. Non-decoupled model cannot send complete final before "
+            "sending a response."
+        )
+    return ""
 
 
 class InferenceResponse:
@@ -306,7 +366,7 @@ def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dic
 
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
-    """Whether the model sends any number of responses: never."""
+    """Whether the model sends any number of responses to a request."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled"))
 
 

@@ -44,12 +44,10 @@ class ModelConfig:
         """Set how many responses a request has.
 
         Raises:
-            ValueError: an unknown property; or ``decoupled``, which is not supported.
+            ValueError: an unknown property.
         """
-        unknown = set(transaction_policy) - {"decoupled"}
-        if unknown or transaction_policy.get("decoupled"):
-            found = f"property '{unknown.pop()}'" if unknown else "decoupled: true"
-            raise ValueError(f"model transaction policy: {found} is not supported")
+        if unknown := set(transaction_policy) - {"decoupled"}:
+            raise ValueError(f"model transaction policy: property '{unknown.pop()}' is not known")
         self._config["model_transaction_policy"] = dict(transaction_policy)
 
     def add_input(self, input: Mapping[str, Any]) -> None:
@@ -95,7 +93,8 @@ class ModelConfig:
         """
         most = self._config.get("max_batch_size", 0)
         inputs, outputs = _specs(self._config.get("input")), _specs(self._config.get("output"))
-        return Signature(inputs, outputs, most > 0, most)
+        decoupled = bool(self._config.get("model_transaction_policy", {}).get("decoupled"))
+        return Signature(inputs, outputs, most > 0, most, decoupled=decoupled)
 
 
 def _specs(tensors: Sequence[Mapping[str, Any]] | None) -> tuple[TensorSpec, ...]:

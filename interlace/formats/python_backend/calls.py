@@ -114,12 +114,15 @@ class CallableRequest(api.InferenceRequest):
         given = dict(parameters or {})
         if correlation_id:
             given["sequence_id"] = correlation_id
+            given["sequence_start"] = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
+            given["sequence_end"] = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
         self._model_name = model_name
         self._version = "" if model_version < 0 else str(model_version)
         self._timeout_us = timeout
         self._inputs = {tensor.name(): tensor for tensor in inputs}
         self._outputs = list(requested_output_names)
         self._context = CallContext(request_id, json.dumps(given) if given else "")
+        self._cancelled = bool  # never
 
     def exec(self, decoupled: bool = False) -> api.InferenceResponse:
         """Call the model and wait. A failure is an error of the response.

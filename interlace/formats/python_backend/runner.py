@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
+from interlace.core.request import CallContext
+from interlace.core.sequence import ControlKind, SequenceTerms
+from interlace.core.tensor import BYTES
 from interlace.formats.arrays import model_inputs
 from interlace.formats.model_file import execute_file
 from interlace.formats.python_backend import api
 from interlace.formats.python_backend.calls import API_NAME, ModelCalls, api_module
+from interlace.formats.python_backend.open_responses import OpenResponses
 from interlace.formats.python_backend.own_modules import OwnModules
 from interlace.formats.runner import Array, CallModels, RequestInputs, TypedArray
 
@@ -46,6 +52,7 @@ class PythonRunner:
             Exception: whatever the model raises.
         """
         self.stacked = model.terms.stacked
+        self._sequences = model.sequences
         self._loop: asyncio.AbstractEventLoop | None = None
         self._name = model.name
         self._own = OwnModules(Path(model.path))
@@ -75,50 +82,91 @@ class PythonRunner:
         """Try the model: each row is a request of its own. The outputs are the first one's."""
         batched = self._served.batched and not self.stacked
         rows = len(next(iter(inputs.values()))) if batched else 1
+        answers: list[Outputs | ServeError | None] = []
         requests = [
             RequestInputs(
-                {name: array[row : row + 1] if batched else array for name, array in inputs.items()}
+                {
+                    name: array[row : row + 1] if batched else array
+                    for name, array in inputs.items()
+                },
+                respond=lambda answer, final: answers.append(answer),
             )
             for row in range(rows)
         ]
+        answers += self.run_requests(requests)
         outputs: dict[str, Array] = {}
-        for answer in reversed(self.run_requests(requests)):
+        for answer in reversed(answers):
             if isinstance(answer, ServeError):
                 raise answer
-            outputs = {name: value.array for name, value in answer.items()}
+            if answer:
+                outputs = {name: value.array for name, value in answer.items()}
         return outputs
 
     def run_requests(
         self, requests: Sequence[RequestInputs], call: CallModels | None = None
     ) -> list[Outputs | ServeError]:
-        """The outputs of each request, or why it failed; its code may ``call`` other models.
+        """The outputs of each request, or why it failed; of a decoupled model nothing but that.
 
-        An exception fails a lone request. Of several the caller runs each again, alone.
+        Its code may ``call`` other models until then.
+
+        An exception fails a lone request. Of several the caller runs each again, alone; of a
+        decoupled model all fail, since some may have responses.
 
         Raises:
             TritonModelException: ``execute`` failed on several requests.
         """
         self._activate()
-        received = [self._received(request) for request in requests]
+        answers = OpenResponses(len(requests))
         self._calls.call = call
         try:
-            responses = self._execute(received)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, ServeError) and len(requests) == 1:
-                return [error]
-            if isinstance(error, ServeError | MemoryError):
-                raise
-            text = f"{type(error).__name__}: {error}{_place(error, self._own.folder)}"
-            failed = self._failed(text)
-            failed.__cause__ = error
-            if len(requests) > 1:
-                raise api.TritonModelException(failed.detail) from error
-            return [failed]
+            self._begin(requests, answers)
+            return answers.wait(requests[0].cancelled)
         finally:
             self._calls.call = None
-        if wrong := _wrong_list(responses, len(requests)):
-            return [self._failed(wrong)] * len(requests)
-        return [self._answer(*each) for each in zip(responses, requests, strict=True)]
+
+    def _begin(self, requests: Sequence[RequestInputs], answers: OpenResponses) -> None:
+        """Execute a batch. Whoever keeps a request may still respond afterwards."""
+        received = [self._received(index, one, answers) for index, one in enumerate(requests)]
+        try:
+            returned = self._execute(received)
+        except (Exception, SystemExit) as error:
+            self._raised(error, answers)
+            return
+        if wrong := self._wrong_return(returned, received):
+            answers.end_all(self._failed(wrong))
+            return
+        for index, response in enumerate(returned or ()):
+            answers.kept.append(response)
+            if response is not None:
+                answers.end(index, self._answer(response, requests[index]))
+
+    def _raised(self, error: Exception | SystemExit, answers: OpenResponses) -> None:
+        """Fail the requests for which ``execute`` raised an error, or raise it for several."""
+        alone = self.signature.decoupled or len(answers.answers) == 1
+        if isinstance(error, ServeError) and alone:
+            answers.end_all(error)
+            return
+        if isinstance(error, ServeError | MemoryError):
+            raise error
+        text = f"{type(error).__name__}: {error}{_place(error, self._own.folder)}"
+        failed = self._failed(text)
+        failed.__cause__ = error
+        if not alone:
+            raise api.TritonModelException(failed.detail) from error
+        answers.end_all(failed)
+
+    def _wrong_return(self, returned: Any, requests: Sequence[api.InferenceRequest]) -> str:
+        """What is wrong with what ``execute`` returned, in Triton's words; empty if nothing is."""
+        if self.signature.decoupled:
+            if returned is None:
+                return ""
+            return (
+                f"Python model '{self._name}' is using the decoupled mode and the execute function "
+                "must return None."
+            )
+        if returned is None and all(request.responds for request in requests):
+            return ""
+        return _wrong_list(returned, requests)
 
     def close(self) -> None:
         """Let the model finalize, and forget it."""
@@ -147,14 +195,38 @@ class PythonRunner:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(returned)
 
-    def _received(self, request: RequestInputs) -> api.InferenceRequest:
+    def _received(
+        self, index: int, request: RequestInputs, answers: OpenResponses
+    ) -> api.InferenceRequest:
+        decoupled = self.signature.decoupled
+
+        def send(response: api.InferenceResponse | None, final: bool) -> None:
+            if not answers.open(index):
+                return
+            answer = None if response is None else self._answer(response, request)
+            if decoupled:
+                request.respond(answer, final)
+            else:
+                answers.kept.append(response)  # its outputs may be those of a called model
+            if final and isinstance(answer, ServeError):
+                answers.end(index, answer)
+            elif final or (answer is not None and not decoupled):
+                answers.end(index, {} if decoupled or answer is None else answer)
+
         inputs = {}
         for name, array in model_inputs(request.inputs, self._served).items():
             # Models write into their inputs, and torch asks for arrays that it could write into.
             own = array if array.flags.writeable else array.copy()
             inputs[name] = TypedArray(self._datatypes[name], own)
+        wanted, context = request.outputs or tuple(self._specs), request.context
+        if self._sequences is not None and not context.parameters:  # a trial
+            context = _whole_sequence(self._sequences, index + 1, inputs)
         received: api.InferenceRequest = self._api.InferenceRequest.received(
-            inputs, request.outputs or tuple(self._specs), request.context
+            inputs,
+            wanted,
+            context,
+            request.cancelled,
+            answers.state(index, send, decoupled),
         )
         return received
 
@@ -187,18 +259,30 @@ class PythonRunner:
         return ServeError(Reason.BACKEND, text[:_DETAIL_CHARS])
 
 
-def _wrong_list(responses: Any, count: int) -> str:
-    """What is wrong with the answer of ``execute``, in Triton's words; empty if nothing is."""
+def _whole_sequence(terms: SequenceTerms, id: int, inputs: dict[str, TypedArray]) -> CallContext:
+    """Make a request a sequence of its own: its control tensors, and what its client says."""
+    for control in terms.controls:
+        datatype, array = inputs[control.spec.name]
+        value: object = control.values[1]
+        if control.kind is ControlKind.CORRID:
+            value = str(id).encode() if datatype == BYTES else id
+        inputs[control.spec.name] = TypedArray(datatype, np.full_like(array, value))
+    flags = {"sequence_id": id, "sequence_start": True, "sequence_end": True}
+    return CallContext("", json.dumps(flags))
+
+
+def _wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str:
+    """What is wrong with the list of ``execute``, in Triton's words; empty if nothing is."""
     if not isinstance(responses, list):
         return f"Expected a list in the execute return, found type '{type(responses)}'."
-    if len(responses) != count:
+    if len(responses) != len(requests):
         return (
             "Number of InferenceResponse objects do not match the number of InferenceRequest "
-            f"objects. InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:"
-            f"{len(responses)}"
+            f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size "
+            f"is:{len(responses)}"
         )
-    for one in responses:
-        if not isinstance(one, api.InferenceResponse):
+    for one, request in zip(responses, requests, strict=True):
+        if not isinstance(one, api.InferenceResponse) and not (one is None and request.responds):
             return (
                 "Expected an 'InferenceResponse' object in the execute function return list, "
                 f"found type '{type(one)}'."

@@ -100,6 +100,7 @@ EXTENSIONS: Final = (
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    "sequence",
     "system_shared_memory",
     "binary_tensor_data",
     "parameters",

@@ -10,7 +10,8 @@ import numpy as np
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
-from interlace.core.request import Reply
+from interlace.core.request import PartialResponse, Reply
+from interlace.core.sequence import SequenceStep
 from interlace.core.tensor import BYTES, Tensor
 from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
 from interlace.server.model_table import ServedModel
@@ -95,6 +96,7 @@ class CheckedCall:
     outputs: tuple[str, ...]
     order: tuple[int, ...]
     inspect: tuple[int, ...]
+    sequence: SequenceStep | None = None
     refusal: ServeError | None = None
     until_ms: float = float("-inf")
     changes: int = 0
@@ -180,6 +182,7 @@ class InferenceCall:
     parameters of ``decoded``. ``elapsed_ms`` is how long it was under way before, at a router.
     ``traceparent`` names the caller's span (W3C Trace Context), empty if it named none.
     It is ``accepted`` if it belongs to a request that was: a server that ends does not refuse it.
+    ``endpoint`` is what the caller uses, as errors name it.
     """
 
     model: str
@@ -191,9 +194,12 @@ class InferenceCall:
     elapsed_ms: float = 0.0
     traceparent: str = ""
     accepted: bool = False
+    endpoint: str = "HTTP end point"
 
 
 #: Called once per accepted call, when the device is done with the inputs.
 OnReply = Callable[[Reply], None]
 #: Called instead of ``OnReply`` when the call is refused before it reaches the engine.
 OnError = Callable[[ServeError], None]
+#: Called with each response before the reply; it must be released.
+OnResponse = Callable[[PartialResponse], None]

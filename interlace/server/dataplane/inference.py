@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from interlace.core.errors import ServeError
-from interlace.core.request import Reply, Request, StageTiming
+from interlace.core.request import PartialResponse, Reply, Request, StageTiming
 from interlace.core.tensor import Span, Tensor
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.plane import DataPlane, failure
@@ -79,6 +79,14 @@ class Inference:
         """Answer with the outputs of a reply; call ``release`` once their bytes have gone."""
         raise NotImplementedError
 
+    def send(self, response: PartialResponse, model: str) -> None:
+        """Send one of several responses of a deployment; release it once its bytes have gone.
+
+        Raises:
+            ServeError: it has no form that the client asked for; it is not released then.
+        """
+        raise NotImplementedError
+
     def fail(self, error: ServeError) -> None:
         """Answer with an error."""
         raise NotImplementedError
@@ -96,6 +104,27 @@ class Inference:
                 self.answer(reply)
         except Exception as found:
             self.refuse(self._context.errors.refusal(found, "an inference"))
+
+    def respond(self, response: PartialResponse) -> None:
+        """Send one of several responses. Never raises.
+
+        After the last one, or an error, the client gets nothing more; the reply still comes.
+        """
+        request = self._request
+        if self.gone or request is None:
+            response.release()
+            return
+        self.gone = response.final or response.error is not None
+        try:
+            if response.error is not None:
+                raise response.error
+            self.send(response, request.model)
+        except Exception as found:
+            response.release()
+            self.gone = True
+            self.fail(self._context.errors.refusal(found, "a response"))
+            if not response.final:
+                self._context.plane.cancel(request)
 
     def refuse(self, error: ServeError) -> None:
         """Answer with an error; whatever is held is given back."""

@@ -59,6 +59,7 @@ class ModelCalls:
             decoded,
             call.deadline_ms - self._clock.now_ms(),
             accepted=True,
+            endpoint="BLS",
         )
 
         def replied(reply: Reply) -> None:

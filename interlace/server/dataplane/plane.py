@@ -15,7 +15,7 @@ from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, Event, Run, WorkFinished
 from interlace.core.model import Format
-from interlace.core.request import CallContext, Outcome, Reply, Request
+from interlace.core.request import CallContext, Outcome, PartialResponse, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import (
@@ -24,7 +24,9 @@ from interlace.server.dataplane.call import (
     InferenceCall,
     OnError,
     OnReply,
+    OnResponse,
 )
+from interlace.server.dataplane.response_times import ResponseTimes
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check, check_contents
 from interlace.server.model_table import ModelTable, ServedModel
@@ -147,9 +149,7 @@ HOLD: Final = 0.05
 WAITED: Final = 0.1
 _NEVER: Final = float("-inf")
 #: Parameters that mean something to the server: a model's code does not get them, as in Triton.
-_RESERVED: Final = frozenset(
-    {"priority", "timeout", "sequence_start", "sequence_end", "binary_data_output", "slo_ms"}
-)
+_RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output", "slo_ms"})
 
 
 class InferenceRuntime(Protocol):
@@ -163,6 +163,7 @@ class InferenceRuntime(Protocol):
         request: Request,
         answer: Callable[[Reply], None],
         give_up: Callable[[ServeError], None] | None = None,
+        respond: Callable[[PartialResponse], None] | None = None,
     ) -> None: ...
     def cancel(self, request: Request) -> None: ...
     def delivered(self, reply: Reply) -> None: ...
@@ -208,6 +209,7 @@ class DataPlane:
         on_reply: OnReply,
         on_error: OnError,
         on_give_up: OnError | None = None,
+        on_response: OnResponse | None = None,
     ) -> Request | None:
         """Take a call in.
 
@@ -216,7 +218,8 @@ class DataPlane:
         keeps the input bytes in place until then, and reports ``delivered(reply)`` when the bytes
         of the reply's outputs are no longer needed. ``on_give_up`` is called before, at most once,
         if the request runs far longer than was predicted: the client is to get that error then,
-        while the inputs stay where they are until the reply.
+        while the inputs stay where they are until the reply. Models that are decoupled need
+        ``on_response``, which is called with each response before the reply.
 
         Returns:
             The request, for ``cancel``; ``None`` if it was refused through ``on_error``.
@@ -233,6 +236,9 @@ class DataPlane:
                 return None
         try:
             checked = self._checked(served, call)
+            if served.model.signature.decoupled and on_response is None:
+                what = "doesn't support models with decoupled transaction policy"
+                raise ServeError(Reason.UNSUPPORTED, f"{call.endpoint} {what}")
             request = self._request(checked, call)
         except ServeError as error:
             served.statistics.refused(error)
@@ -240,7 +246,7 @@ class DataPlane:
             return None
         if self._spans is not None:
             self._spans.begin(request, call.traceparent)
-        self._submit(request, checked, on_reply, on_give_up)
+        self._submit(request, checked, on_reply, on_give_up, on_response)
         return request
 
     def _refuse(self, call: InferenceCall, error: ServeError, on_error: OnError) -> None:
@@ -310,7 +316,10 @@ class DataPlane:
         inputs = tuple([call.inputs[i] for i in checked.order])
         for i in checked.inspect:
             check_contents(inputs[i], self._arenas.view(inputs[i].span))
-        slo_ms = checked.slo_ms
+        served, slo_ms = checked.served, checked.slo_ms
+        first_ms = served.model.terms.first_response_ms
+        if first_ms is not None:  # the first response is in time if the last one is by then
+            slo_ms = min(slo_ms, first_ms + served.statistics.streams.rest_ms)
         now_ms = self._now_ms() - min(self._waited_ms(), WAITED * slo_ms) - call.elapsed_ms
         if self._quarantine.suspects(checked.key):
             self._quarantine.check(checked.key, inputs, now_ms)
@@ -326,11 +335,18 @@ class DataPlane:
             checked.priority,
             inputs,
             checked.outputs,
-            _context(call) if checked.served.model.format is Format.PYTHON else None,
+            _context(call) if served.model.format is Format.PYTHON else None,
+            served.model.signature.decoupled,
+            checked.sequence,
         )
 
     def _submit(
-        self, request: Request, checked: CheckedCall, on_reply: OnReply, on_give_up: OnError | None
+        self,
+        request: Request,
+        checked: CheckedCall,
+        on_reply: OnReply,
+        on_give_up: OnError | None,
+        on_response: OnResponse | None,
     ) -> None:
         statistics = checked.served.statistics
         statistics.pending += 1
@@ -351,7 +367,12 @@ class DataPlane:
                 self._keep(checked, request, reply.error)
             on_reply(reply)
 
-        self._runtime.submit(request, answer, on_give_up)
+        if not request.streams or on_response is None:
+            self._runtime.submit(request, answer, on_give_up)
+            return
+        terms, now_ms = checked.served.model.terms, self._now_ms
+        times = ResponseTimes(statistics.streams, terms, request.arrived_ms, now_ms, on_response)
+        self._runtime.submit(request, answer, on_give_up, times)
 
     def _keep(self, checked: CheckedCall, request: Request, error: ServeError) -> None:
         """Remember a refusal for as long as it holds.

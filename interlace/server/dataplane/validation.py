@@ -7,11 +7,14 @@ from typing import Final
 
 from interlace.core.errors import ServeError, bad_input
 from interlace.core.model import Model
+from interlace.core.sequence import SequenceStep
 from interlace.core.tensor import BYTES, ITEM_BYTES, Tensor, TensorSpec, element_count
 from interlace.server.dataplane.call import CheckedCall, InferenceCall
 from interlace.server.dataplane.tensor_places import Parameter
 from interlace.server.model_table import ServedModel
 
+#: The longest sequence id, as in Triton.
+_ID_CHARS: Final = 128
 #: Numbers in parameters are below this; larger ones do not fit the floats they become.
 _NUMBER_END: Final = 1 << 63
 
@@ -45,6 +48,7 @@ def check(served: ServedModel, call: InferenceCall) -> CheckedCall:
         slo_ms=min(model.terms.slo_ms, *_limits_ms(call.decoded.parameters)),
         outputs=_outputs(model, call),
         order=order,
+        sequence=_sequence(model, call, rows) if model.sequences is not None else None,
         inspect=tuple(i for i, t in enumerate(inputs) if t.datatype in (BYTES, "BOOL")),
     )
 
@@ -183,6 +187,32 @@ def _priority(parameters: Mapping[str, Parameter]) -> int:
     if type(value) is not int or not 0 <= value < _NUMBER_END:
         raise bad_input(f"parameter 'priority' must be an integer of at least 0, got {value!r:.64}")
     return value
+
+
+def _sequence(model: Model, call: InferenceCall, rows: int) -> SequenceStep:
+    """The place of a call in a sequence."""
+    given = call.decoded.parameters
+    id = given.get("sequence_id", 0)
+    if isinstance(id, bool | float) or not id:
+        raise _bad(
+            f"inference request to model '{model.name}' must specify a non-zero or non-empty "
+            f"correlation ID",
+            call,
+        )
+    if isinstance(id, int) and not 0 < id < 1 << 64:
+        raise _bad(f"parameter 'sequence_id' must be a number below 2^64, got {id}", call)
+    if isinstance(id, str) and len(id) > _ID_CHARS:
+        raise _bad(f"parameter 'sequence_id' is longer than {_ID_CHARS} characters", call)
+    if rows > 1:
+        raise _bad(
+            f"inference request to model '{model.name}' must specify batch-size 1 due to "
+            f"requirements of sequence batcher",
+            call,
+        )
+    start, end = (given.get(f"sequence_{flag}", False) for flag in ("start", "end"))
+    if not (isinstance(start, bool) and isinstance(end, bool)):
+        raise _bad("parameters 'sequence_start' and 'sequence_end' must be booleans", call)
+    return SequenceStep(id, start, end)
 
 
 def _limits_ms(parameters: Mapping[str, Parameter]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import ServeError
-from interlace.core.request import Reply
+from interlace.core.request import PartialResponse, Reply
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.proto.messages import ModelInferResponse
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall, classified
@@ -20,10 +20,17 @@ from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.frame_writer import Buffer, OnSent
 from interlace.server.grpc.headers import TRAILERS_OK
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferDecoder, InferSink, UnreadInfer
-from interlace.server.grpc.infer_wire import FINAL_RESPONSE, response, stream_error, stream_response
+from interlace.server.grpc.infer_wire import (
+    FINAL_RESPONSE,
+    MORE_RESPONSES,
+    response,
+    stream_error,
+    stream_response,
+)
 from interlace.server.grpc.stream import GrpcStream, MessageSink
 from interlace.server.limits import GenerationalCache, GrpcLimits, HeapBudget
 
+_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 #: What one stream may have in flight before its next request is refused.
 _STREAM_IN_FLIGHT: Final = 4096
 
@@ -55,9 +62,11 @@ class CallFront(Protocol):
 
 
 class InferCall:
-    """A call whose messages are requests."""
+    """A call whose messages are requests; ``endpoint`` is its method in errors."""
 
     __slots__ = ("_front", "stream")
+    endpoint = ""
+    streaming = False
 
     def __init__(self, stream: GrpcStream, front: CallFront) -> None:
         self.stream = stream
@@ -83,10 +92,20 @@ class InferCall:
         """A response; ``sent`` must be called once, when its bytes are no longer needed."""
         raise NotImplementedError
 
+    def responded(
+        self, request: InferRequest, parts: list[Buffer], nbytes: int, sent: OnSent, final: bool
+    ) -> None:
+        """One of several responses, as ``answered``; a ``streaming`` call has them."""
+        raise NotImplementedError
+
+    def completed(self, request: InferRequest) -> None:
+        """The responses that came were all."""
+        raise NotImplementedError
+
     def failed(
         self, request: InferRequest, status: GrpcStatus, text: str, retry_after_ms: float | None
     ) -> None:
-        """There is no response."""
+        """There is no response, or no further one."""
         raise NotImplementedError
 
 
@@ -94,7 +113,7 @@ class ModelInferCall(InferCall):
     """One request, one response."""
 
     __slots__ = ("_request",)
-    streaming = False
+    endpoint = "ModelInfer RPC"
 
     def __init__(self, stream: GrpcStream, front: CallFront) -> None:
         super().__init__(stream, front)
@@ -143,6 +162,7 @@ class ModelStreamInferCall(InferCall):
     client asked for gRPC's own way (metadata ``triton_grpc_error: true``)."""
 
     __slots__ = ("_ended", "_forget", "_requests")
+    endpoint = "ModelStreamInfer RPC"
     streaming = True
 
     def __init__(
@@ -192,6 +212,19 @@ class ModelStreamInferCall(InferCall):
         self._requests.discard(request)
         parts.append(FINAL_RESPONSE)  # fields may come in any order
         self.stream.message(*stream_response(parts, nbytes + len(FINAL_RESPONSE)), sent)
+        self._finish()
+
+    def responded(
+        self, request: InferRequest, parts: list[Buffer], nbytes: int, sent: OnSent, final: bool
+    ) -> None:
+        parts.append(FINAL_RESPONSE if final else MORE_RESPONSES)
+        message, size = stream_response(parts, nbytes + len(FINAL_RESPONSE))
+        self.stream.message(message, size, sent, paced=True)
+        if final:
+            self.completed(request)
+
+    def completed(self, request: InferRequest) -> None:
+        self._requests.discard(request)
         self._finish()
 
     def failed(
@@ -293,21 +326,35 @@ class LocalRequest(Inference):
             head.budget_ms,
             head.elapsed_ms,
             head.traceparent,
+            endpoint=self._call.endpoint,
         )
-        self._request = self._context.plane.infer(call, self.reply, self.refuse, self.give_up)
+        respond = self.respond if self._call.streaming else None
+        self._request = self._context.plane.infer(
+            call, self.reply, self.refuse, self.give_up, respond
+        )
 
     def cancel(self) -> None:
         self.abandon()
         if self._request is None:  # not started
             self.release()
 
+    def send(self, response_: PartialResponse, model: str) -> None:
+        asked, release, final = self._decoded.request, response_.release, response_.final
+        if not response_.outputs and final and not asked.parameters.get(_EMPTY_FINAL):
+            release()
+            self._call.completed(self)
+            return
+        head, outputs = self._responses.encode(asked, model, response_.outputs)
+        self._call.responded(self, *response(head, self.id, outputs), release, final)
+
     def answer(self, reply: Reply) -> None:
-        head, outputs = self._responses.encode(self._decoded.request, reply)
+        model, outputs = reply.request.model, reply.outputs
+        head, views = self._responses.encode(self._decoded.request, model, outputs)
         if reply.stages:
             more = ModelInferResponse()
             more.parameters["server-timing"].string_param = server_timing(reply.stages)
             head += more.SerializeToString()
-        self._call.answered(self, *response(head, self.id, outputs), self.release)
+        self._call.answered(self, *response(head, self.id, views), self.release)
 
     def fail(self, error: ServeError) -> None:
         status = GRPC_STATUS[error.reason]
@@ -328,25 +375,26 @@ class ResponseEncoder:
         self._table = context.table
         self._heads: GenerationalCache[object, bytes] = GenerationalCache(_HEADS)
 
-    def encode(self, request: DecodedRequest, reply: Reply) -> tuple[bytes, list[Buffer]]:
-        """The head and the outputs of a reply that has outputs.
+    def encode(
+        self, request: DecodedRequest, model: str, outputs: tuple[Tensor, ...]
+    ) -> tuple[bytes, list[Buffer]]:
+        """The head and the outputs of a response; ``model`` is its deployment key.
 
         Raises:
             ServeError: an output is missing, cannot be ranked, or does not fit its region.
             ValueError: the outputs are gone: the process that held them has ended.
         """
-        outputs = reply.outputs
-        if request.targets:
+        if request.targets and outputs:
             outputs = tuple([outputs[i] for i in output_order(request.targets, outputs)])
         view = self._view
         views: list[Buffer] = [view(tensor.span) for tensor in outputs]
         stored: StoredOutputs = ()
-        if not request.direct:
+        if not request.direct and outputs:
             outputs, stored = self._converted(request, outputs, views)
-        key = (reply.request.model, stored, *[(t.name, t.datatype, t.shape) for t in outputs])
+        key = (model, stored, *[(t.name, t.datatype, t.shape) for t in outputs])
         head = self._heads.get(key)
         if head is None:
-            head = _head(reply.request.model, outputs, stored)
+            head = _head(model, outputs, stored)
             self._heads.put(key, head)
         return head, views
 

@@ -133,7 +133,7 @@ def read_head(data: bytes) -> DecodedRequest:
         "",
         sources,
         tuple([_target(each) for each in message.outputs]),
-        {name: _value(name, each) for name, each in message.parameters.items()},
+        {name: parameter_value(name, each) for name, each in message.parameters.items()},
         message.model_name,
         message.model_version,
     )
@@ -202,7 +202,12 @@ def _classes(output: Any) -> int:
     return count
 
 
-def _value(name: str, parameter: Any) -> Parameter:
+def parameter_value(name: str, parameter: Any) -> Parameter:
+    """The value of a request parameter.
+
+    Raises:
+        ServeError: BAD_INPUT, it has none.
+    """
     kind = parameter.WhichOneof("parameter_choice")
     if kind is None:
         raise bad_input(f"parameter '{name}' has no value")

@@ -23,11 +23,13 @@ _OUT_ID: Final = b"\x1a"
 _OUT_RAW: Final = b"\x32"
 _ERROR_MESSAGE: Final = b"\x0a"
 _INFER_RESPONSE: Final = b"\x12"
-#: ``parameters { key: "triton_final_response" value { bool_param: true } }`` of a response.
+#: ``parameters { key: "triton_final_response" value { bool_param: ... } }`` of a response.
 _FINAL_KEY: Final = b"triton_final_response"
-FINAL_RESPONSE: Final = (
-    b"\x22" + bytes((len(_FINAL_KEY) + 6, 0x0A, len(_FINAL_KEY))) + _FINAL_KEY + b"\x12\x02\x08\x01"
+_FINAL: Final = (
+    b"\x22" + bytes((len(_FINAL_KEY) + 6, 0x0A, len(_FINAL_KEY))) + _FINAL_KEY + b"\x12\x02\x08"
 )
+FINAL_RESPONSE: Final = _FINAL + b"\x01"
+MORE_RESPONSES: Final = _FINAL + b"\x00"
 
 
 def malformed(detail: str) -> ServeError:

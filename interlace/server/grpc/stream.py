@@ -297,15 +297,26 @@ class GrpcStream:
         if sent is not None:
             sent()
 
-    def message(self, parts: Sequence[Buffer], nbytes: int, sent: OnSent | None = None) -> None:
-        """One message. ``sent`` is called once the bytes of ``parts`` may change."""
+    def message(
+        self,
+        parts: Sequence[Buffer],
+        nbytes: int,
+        sent: OnSent | None = None,
+        paced: bool = False,
+    ) -> None:
+        """One message. ``sent`` is called once the bytes of ``parts`` may change.
+
+        If it is ``paced``, it is called once the client took the message.
+        """
         if not self._started:
             self._started = True
             self._writer.put(frame(HEADERS, END_HEADERS, self.id, ANSWER_HEAD))
         self.queued_bytes += nbytes + 5
         if nbytes <= _JOINED_BYTES:
             self.queue.append(b"".join((PREFIX.pack(0, nbytes), *parts)))
-            if sent is not None:
+            if sent is not None and paced:
+                self.queue.append(sent)
+            elif sent is not None:
                 sent()
         else:
             self.queue.append(PREFIX.pack(0, nbytes))

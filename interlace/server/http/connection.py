@@ -5,28 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import Final, cast
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.api_keys import Access
 from interlace.server.errors import HttpError
 from interlace.server.http.bodies import SKIP_BYTES, ArenaBody, ChunkedBody, HeapBody, SkippedBody
-from interlace.server.http.exchange import Exchange, InferenceFront, Phase, RequestHandler
+from interlace.server.http.exchange import (
+    ConnectionAdmission,
+    Exchange,
+    InferenceFront,
+    Phase,
+    RequestHandler,
+)
 from interlace.server.http.request_head import CHUNKED, RequestHead, RequestHeadReader, head_end
 from interlace.server.http.responses import CONTINUE, error_response, with_connection
 from interlace.server.limits import HeapBudget, HttpLimits, RouteKind
 
 #: How often all connections may be looked through.
 LOOK_S: Final = 0.05
-
-
-class ConnectionAdmission(Enum):
-    """What a new connection may do."""
-
-    FREE = "free"  #: everything
-    PROBES = "probes"  #: ask after the server's health
-    NONE = "none"  #: read that the server is full
 
 
 #: What one read takes while no body is expected; larger bodies then go straight to the arena.
@@ -134,8 +131,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_admission", "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head",
-        "_paused", "_pieces", "_reading", "_release", "_state", "_target", "idle_since_s", "phase",
-        "served", "transport",
+        "_paused", "_pieces", "_reading", "_release", "_state", "_streaming", "_target",
+        "idle_since_s", "phase", "served", "transport",
     )  # fmt: skip
 
     def __init__(self, state: ServerState) -> None:
@@ -152,7 +149,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
         self._pieces: deque[memoryview] | None = None  #: over TLS: of a response, not written yet
-        self._paused = self._feeding = self._close_after = False
+        self._paused = self._feeding = self._close_after = self._streaming = False
         self._reading = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -202,14 +199,31 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._paused = False
         if self._pieces:
             self._write_pieces(self._pieces)
-        if self.phase is _SEND:
+        if self.phase is _SEND and self._streaming:
+            self.phase = _WAIT
+            taken, self._release = self._release, None
+            if taken is not None:
+                taken()
+        elif self.phase is _SEND:
             self._next_or_wait()
 
     def respond(self, response: bytes) -> None:
         if self.transport is not None:
             self._exchange = None
-            self.transport.write(self._with_connection(response))
+            self.transport.write(response if self._streaming else self._with_connection(response))
+            self._streaming = False
             self._next_or_wait()
+
+    def stream(self, piece: bytes, taken: Callable[[], None]) -> None:
+        if self.transport is None:
+            taken()
+            return
+        self.transport.write(piece if self._streaming else self._with_connection(piece))
+        self._streaming = True
+        if self._paused:
+            self.phase, self._release = _SEND, taken
+        else:
+            taken()
 
     def respond_parts(
         self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]

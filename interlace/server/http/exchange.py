@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Protocol
 
 from interlace.core.errors import ServeError
@@ -24,8 +24,22 @@ class Phase(IntEnum):
     LINGER = 4  #: the client to read its refusal and close
 
 
+class ConnectionAdmission(Enum):
+    """What a new connection may do."""
+
+    FREE = "free"  #: everything
+    PROBES = "probes"  #: ask after the server's health
+    NONE = "none"  #: read that the server is full
+
+
 class ResponseWriter(Protocol):
-    """A connection, to the handler of its request: one call of these ends the exchange."""
+    """A connection, to the handler of its request: all but ``stream`` end the exchange."""
+
+    def stream(self, piece: bytes, taken: Callable[[], None]) -> None:
+        """Send a piece of a response that goes on, at first its head; ``respond`` sends the last.
+
+        ``taken`` is called once there is room for the next piece, which must wait for that.
+        """
 
     def respond(self, response: bytes) -> None:
         """Send a whole response."""

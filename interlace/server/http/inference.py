@@ -42,7 +42,7 @@ from interlace.server.http.responses import (
     plain_start,
     with_header,
 )
-from interlace.server.limits import GenerationalCache, HeapBudget, HttpLimits
+from interlace.server.limits import GenerationalCache, HeapBudget, HttpLimits, RouteKind
 from interlace.server.model_table import ServedModel
 from interlace.server.tensor_json import BINARY_ONLY, to_json
 from interlace.shm.blocks import ArenaBlocks
@@ -174,7 +174,8 @@ class HttpInference(Inference):
             self._head.elapsed_ms,
             self._head.traceparent,
         )
-        self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up)
+        respond = self.respond if self._head.route.kind is RouteKind.GENERATE else None
+        self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up, respond)
 
     def _copied(self, body: bytes) -> ArenaBody:
         copy = ArenaBody(self._context.arena, len(body), self._head.json_length)

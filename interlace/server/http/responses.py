@@ -33,6 +33,19 @@ def head_of(status: int, media: str, length: int, headers: str = "") -> bytes:
     ).encode("latin-1")
 
 
+#: The start of a response in chunks, and its end.
+EVENTS_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+EVENTS_END: Final = b"0\r\n\r\n"
+
+
+def event(json: bytes) -> bytes:
+    """A server-sent event as one chunk."""
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(json) + 8, json)
+
+
 def response(status: int, body: bytes, media: str = JSON, headers: str = "") -> bytes:
     """A whole response."""
     return head_of(status, media, len(body), headers) + body

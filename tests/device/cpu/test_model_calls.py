@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import os
 import signal
@@ -13,9 +15,16 @@ import pytest
 from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import BatchWaits, Run
+from interlace.core.messages import BatchWaits, CancelRun, Run
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import ModelCall, Outcome, Reply, Request
+from interlace.core.request import (
+    CallContext,
+    ModelCall,
+    Outcome,
+    PartialResponse,
+    Reply,
+    Request,
+)
 from interlace.core.tensor import Signature, TensorSpec
 from tests.device.cpu.rig import Rig, settings
 
@@ -39,6 +48,28 @@ class TritonPythonModel:
                 return response
             tensor = response.output_tensors()[0]
         return pb_utils.InferenceResponse([tensor])
+"""
+#: Decoupled: responds with the output of each call, after execute has returned.
+STREAMS = """
+import threading
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "x")
+            given = request.get_response_sender(), tensor
+            threading.Thread(target=self.respond, args=given).start()
+
+    def respond(self, sender, tensor):
+        for _ in range(int(tensor.as_numpy()[0, 0])):
+            request = pb_utils.InferenceRequest(
+                model_name="double", inputs=[tensor], requested_output_names=["x"])
+            tensor = request.exec().output_tensors()[0]
+            sender.send(pb_utils.InferenceResponse([tensor]))
+            if sender.is_cancelled():
+                break
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 SPEC = (TensorSpec("x", "FP32", (-1,)),)
 SIGNATURE = Signature(SPEC, SPEC, batched=True, max_batch=8)
@@ -89,18 +120,35 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
-@pytest.fixture
-def caller(rig: Rig, tmp_path: Path) -> Model:
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "model.py").write_text(CODE)
-    config = (
-        '{"max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],'
-        ' "output": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]}'
-    )
-    path = str(tmp_path / "m" / "1")
+def written(folder: Path, code: str, decoupled: bool) -> Model:
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(code)
+    tensor = {"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}
+    policy = {"decoupled": decoupled}
+    config = {"max_batch_size": 8, "input": [tensor], "output": [tensor]}
     return Model(
-        "m", 1, Format.PYTHON, path, "d", SIGNATURE, TERMS, file="model.py", config_json=config
+        folder.name,
+        1,
+        Format.PYTHON,
+        str(folder / "1"),
+        "d",
+        dataclasses.replace(SIGNATURE, decoupled=decoupled),
+        TERMS,
+        file="model.py",
+        config_json=json.dumps({**config, "model_transaction_policy": policy}),
     )
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Model:
+    return written(tmp_path / "m", CODE, False)
+
+
+@pytest.fixture
+def streams(rig: Rig, callees: Doubling, tmp_path: Path) -> Model:
+    made = written(tmp_path / "s", STREAMS, True)
+    assert rig.load(made).failure is None
+    return made
 
 
 @pytest.fixture
@@ -180,3 +228,42 @@ def test_what_cannot_be_called_is_an_error_of_the_response(
     monkeypatch.setattr(callees, "call", refuse)
     (error,) = rig.run(wide(rig, caller, 1)).errors
     assert error == ServeError(Reason.UNKNOWN_MODEL, "no such model", retry_after_ms=math.inf)
+
+
+def responses(rig: Rig) -> list[PartialResponse]:
+    return [event for event in rig.lost if isinstance(event, PartialResponse)]
+
+
+def stream(rig: Rig, model: Model, calls: int) -> Request:
+    return replace(wide(rig, model, calls), streams=True, context=CallContext())
+
+
+def test_a_decoupled_model_calls_another_between_its_responses(
+    rig: Rig, callees: Doubling, streams: Model
+) -> None:
+    finished = rig.run(stream(rig, streams, 4))
+    assert finished.failure is None and finished.errors == ()
+    *heard, last = responses(rig)
+    assert [rig.read(one.outputs[0])[0, 0] for one in heard] == [8, 16, 32, 64]
+    assert last.final and not last.outputs
+    assert {call.deadline_ms for call in callees.calls} == {math.inf} and not callees.lent
+    for one in (*heard, last):
+        one.release()
+    rig.device.on_event(lambda event: event.release() if isinstance(event, PartialResponse) else 0)
+    assert rig.run(stream(rig, streams, 60)).errors == ()  # 64 KiB each; the arena has 1 MiB
+
+
+def test_a_cancel_reaches_a_stream_whose_call_is_under_way(
+    rig: Rig, callees: Doubling, caller: Model, streams: Model
+) -> None:
+    callees.at_once = False
+    request = stream(rig, streams, 4)
+    batch = rig.batch(request)
+    rig.do(batch)
+    rig.wait(lambda: bool(callees.waiting))
+    assert rig.run(wide(rig, caller, 0)).failure is None  # another model runs meanwhile
+    rig.device.cancel_run(CancelRun(rig.gpu, "p", request.id))
+    callees.waiting.pop()()
+    rig.wait(lambda: rig.finished[-1].work is batch)
+    assert rig.finished[-1].failure is None and not responses(rig)
+    assert len(callees.calls) == 1 and not callees.lent

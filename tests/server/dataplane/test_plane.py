@@ -1,8 +1,10 @@
 """The data plane: deadlines, forms, statistics, draining."""
 
 import asyncio
+import dataclasses
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,7 +16,9 @@ from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
-from interlace.core.request import Batch, Outcome, Reply, Timing
+from interlace.core.model import ServiceTerms
+from interlace.core.request import Batch, Outcome, PartialResponse, Reply, Timing
+from interlace.core.sequence import SequenceStep, SequenceTerms
 from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall
 from interlace.server.dataplane.plane import (
@@ -28,9 +32,10 @@ from interlace.server.dataplane.plane import (
     RunDelay,
     failure,
 )
+from interlace.server.dataplane.response_times import ResponseTimes
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check
-from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.model_table import ModelTable, ServedModel, StreamStatistics
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
 
 IN_FLIGHT_MAX = 4
@@ -391,3 +396,74 @@ def test_a_model_that_this_node_is_not_told_to_serve_is_not_unknown() -> None:
         with pytest.raises(ServeError) as found:
             table.resolve(name)
         assert found.value.reason is reason
+
+
+PROMISED = ServiceTerms(5_000.0, first_response_ms=50.0, gap_ms=10.0)
+
+
+@on_loop
+async def test_the_first_response_of_a_stream_sets_its_deadline() -> None:
+    plane = Plane()
+    plain = dataclasses.replace(one_to_one("words"), terms=PROMISED)
+    signature = dataclasses.replace(plain.signature, decoupled=True)
+    plane.table.publish(ServedModel(dataclasses.replace(plain, signature=signature)))
+    plane.infer(plane.call(name="words", endpoint="ModelInfer RPC"))
+    (error,) = plane.errors
+    text = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+    assert error == ServeError(Reason.UNSUPPORTED, text)
+
+    heard: list[PartialResponse] = []
+    plane.runtime.hold = True
+    for rest_ms in (0.0, 200.0):
+        plane.table.resolve("words").statistics.streams.rest_ms = rest_ms
+        call = plane.call(name="words")
+        request = plane.plane.infer(
+            call, plane.replies.append, plane.errors.append, None, heard.append
+        )
+        assert request is not None and request.streams
+        assert request.deadline_ms - request.arrived_ms == pytest.approx(50.0 + rest_ms)
+    plane.memory.close()
+
+
+def test_times_of_responses_are_held_against_their_promises() -> None:
+    statistics, passed = StreamStatistics(), list[PartialResponse]()
+    clock = iter((59.0, 65.0, 80.0, 82.0))
+    times = ResponseTimes(statistics, PROMISED, 10.0, lambda: next(clock), passed.append)
+    output = Tensor("y", "FP32", (1,), Span(0, 0, 4))
+    for last in (False, False, False, True):
+        times(PartialResponse(1, () if last else (output,), None, last, lambda: None))
+    first, gap = statistics.first, statistics.gap
+    assert (first.within, first.missed, gap.within, gap.missed) == (1, 0, 1, 1)
+    assert gap.durations.sum_us == 21_000.0 and statistics.rest_ms == 23.0
+    assert len(passed) == 4
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rows", "found"),
+    [
+        ({}, 1, "must specify a non-zero or non-empty correlation ID"),
+        ({"sequence_id": 0}, 1, "must specify a non-zero or non-empty correlation ID"),
+        ({"sequence_id": "a" * 129}, 1, "longer than 128"),
+        ({"sequence_id": 1 << 64}, 1, "below 2^64"),
+        (
+            {"sequence_id": 1},
+            2,
+            "must specify batch-size 1 due to requirements of sequence batcher",
+        ),
+        ({"sequence_id": 1, "sequence_end": 1}, 1, "must be booleans"),
+        ({"sequence_id": "a", "sequence_end": True}, 1, SequenceStep("a", False, True)),
+        ({"sequence_id": 7, "sequence_start": True}, 1, SequenceStep(7, True, False)),
+    ],
+)
+def test_the_place_in_a_sequence_is_checked(
+    parameters: dict[str, Any], rows: int, found: str | SequenceStep
+) -> None:
+    plain = one_to_one("sums", dims=(2,))
+    served = ServedModel(dataclasses.replace(plain, sequences=SequenceTerms(1_000.0, 0)))
+    tensor = Tensor("INPUT0", "FP32", (rows, 2), Span(0, 0, 8 * rows))
+    call = InferenceCall("sums", "", "", (tensor,), asked(**parameters))
+    if isinstance(found, SequenceStep):
+        assert check(served, call).sequence == found
+    else:
+        with pytest.raises(ServeError, match=re.escape(found)):
+            check(served, call)

@@ -67,6 +67,7 @@ class EchoPlane:
         on_reply: OnReply,
         on_error: OnError,
         on_give_up: OnError | None = None,
+        on_response: object = None,
     ) -> Request | None:
         self.calls.append(call)
         if call.model.startswith(("refuse-", "final-")):

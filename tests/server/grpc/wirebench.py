@@ -53,6 +53,7 @@ class EchoPlane:
         on_reply: OnReply,
         on_error: OnError,
         on_give_up: OnError | None = None,
+        on_response: object = None,
     ) -> Request:
         self._next += 1
         request = Request(self._next, f"{call.model}/1#1", 0.0, 1e9, inputs=call.inputs)

@@ -49,7 +49,7 @@ class BatchRunner:
         self._answer = answer
         self._starved = starved
         self._idle = idle
-        self._blocks = OutputBlocks(context.outputs, lambda: False)
+        self._blocks = OutputBlocks(context.outputs, lambda frees: False)
         self._sequences = count(1)
         self._lonely = 0  #: batches that are to run alone, waiting or in flight
         self._launching = ""

@@ -1,0 +1,76 @@
+"""The requests of one call of ``execute`` that still have responses to come."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from threading import Condition
+from typing import Any, Final, Protocol
+
+from interlace.core.errors import Reason, ServeError
+from interlace.formats.runner import TypedArray
+
+#: How often a model that responds from threads is looked after.
+_LOOK_S: Final = 1.0
+_DROPPED: Final = ServeError(
+    Reason.BACKEND,
+    "the model let go of a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+)
+Outputs = Mapping[str, TypedArray]
+
+
+class Send(Protocol):
+    """Takes a response, or ``None``, and whether it is the last one."""
+
+    def __call__(self, response: Any, final: bool) -> None: ...
+
+
+class ResponseState:
+    """What a request and its senders share; with the last of them the request ends."""
+
+    def __init__(self, send: Send, decoupled: bool) -> None:
+        self.send = send
+        self.decoupled = decoupled
+        self.used = self.closed = False
+        self.sent = 0
+
+
+class OpenResponses:
+    """Any thread of the model ends requests; the thread that called ``execute`` waits for them."""
+
+    def __init__(self, count: int) -> None:
+        self.answers: list[Outputs | ServeError] = [_DROPPED] * count
+        self.kept: list[Any] = []  #: responses whose outputs are answers
+        self._open = set(range(count))
+        self._changed = Condition()
+
+    def state(self, index: int, send: Send, decoupled: bool) -> ResponseState:
+        """The state of a request, which ends when nobody can respond to it any more."""
+        state = ResponseState(send, decoupled)
+        weakref.finalize(state, self.end, index, _DROPPED)
+        return state
+
+    def open(self, index: int) -> bool:
+        """Whether a request has not ended."""
+        return index in self._open
+
+    def end(self, index: int, answer: Outputs | ServeError) -> None:
+        """End a request; only the first end counts."""
+        with self._changed:
+            if index in self._open:
+                self._open.discard(index)
+                self.answers[index] = answer
+                self._changed.notify_all()
+
+    def end_all(self, answer: Outputs | ServeError) -> None:
+        """End every request that is open."""
+        for index in range(len(self.answers)):
+            self.end(index, answer)
+
+    def wait(self, look: Callable[[], object]) -> list[Outputs | ServeError]:
+        """The answers, once all requests have ended; ``look`` is called now and then."""
+        while True:
+            with self._changed:
+                if not self._open or (self._changed.wait(_LOOK_S) and not self._open):
+                    return self.answers
+            look()
