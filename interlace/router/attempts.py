@@ -20,7 +20,7 @@ class Forwarded:
     """
 
     __slots__ = ("_directory", "_end_ms", "_spared", "_started_ms", "_timer", "_tried", "links",
-                 "model", "refused_before")  # fmt: skip
+                 "model", "refused_before", "sequence")  # fmt: skip
 
     def __init__(self, directory: NodeDirectory, nbytes: int) -> None:
         """The request has a body of ``nbytes``."""
@@ -31,6 +31,7 @@ class Forwarded:
         self._tried: tuple[str, ...] = ()
         self._spared = False  #: a node was asked again, once for a request
         self.model = ""
+        self.sequence = ""  #: to which it belongs: only the node with its state is asked
         self.links: NodeLinks | None = None  #: those to the node that is asked now
         self.refused_before = False  #: a node refused it, and ``pass_refusal`` can say how
 
@@ -91,13 +92,13 @@ class Forwarded:
         links = self.links
         assert links is not None, "a node was asked"
         links.lost += 1
-        if not (asked_in_vain or self._spared):
+        if not (asked_in_vain or self._spared or self.sequence):
             self._spared = True
             self._tried = tuple([name for name in self._tried if name != links.node])
         self.ask_next(f"node {links.node!r} did not answer: {why}")
 
     def _next(self, waited_ms: float) -> NodeLinks:
-        links = self._directory.choose(self.model, self._tried, waited_ms)
+        links = self._directory.choose(self.model, self._tried, waited_ms, self.sequence)
         self._tried += (links.node,)
         self.links = links
         links.sent += 1

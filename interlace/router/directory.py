@@ -152,13 +152,19 @@ class NodeDirectory:
         """Whether a node that can be asked answers this model; "" for any."""
         return self.routes.serves(model, self.now_ms())
 
-    def choose(self, model: str, tried: Collection[str], waited_ms: float) -> NodeLinks:
+    def choose(
+        self, model: str, tried: Collection[str], waited_ms: float, sequence: str = ""
+    ) -> NodeLinks:
         """The links to the node to send a request to (``Routes.choose``).
 
         Raises:
             ServeError: there is none.
         """
-        node = self.routes.choose(model, tried, waited_ms, self.now_ms())
+        now_ms = self.now_ms()
+        if sequence:
+            node = self.routes.choose_for(sequence, model, tried, now_ms)
+        else:
+            node = self.routes.choose(model, tried, waited_ms, now_ms)
         return self._links[node.name]
 
     def links(self, node: str) -> NodeLinks:

@@ -12,7 +12,8 @@ import msgspec
 from interlace.core.errors import ServeError
 from interlace.core.node import NodeState
 from interlace.router.directory import NodeDirectory
-from interlace.router.http.node_connections import NodeConnections, PendingReply, ReplyHead
+from interlace.router.http.node_connections import NodeConnections, PendingReply
+from interlace.router.http.passed_heads import ReplyHead
 from interlace.router.http.reads import NodeReader
 from interlace.server.limits import HeapReservation
 
@@ -116,6 +117,9 @@ class _Question:
         self._end()
 
     def waits(self) -> bool:
+        return False
+
+    def piece(self, head: ReplyHead, data: bytes, last: bool) -> bool:
         return False
 
     def most_bytes(self) -> int:

@@ -106,6 +106,10 @@ class BelievedNode:
         """Whether a model that it serves runs there in other models' time alone."""
         return self._models[model].outlook.lent
 
+    def stateful(self, model: str) -> bool:
+        """Whether the requests of a model that it serves belong to sequences."""
+        return self._models[model].outlook.stateful
+
     def cold_ms(self, model: str) -> float:
         """What of that goes by loading weights whose load nobody has begun yet."""
         known = self._models[model]

@@ -164,6 +164,27 @@ class Routes:
         """Whether a node that can be asked answers this model; "" for any."""
         return bool(self._able(model, now_ms))
 
+    def stateful(self, model: str) -> bool:
+        """Whether a model's requests belong to sequences, as the nodes that serve it say."""
+        return any(node.stateful(model) for node in self._serving.get(model, {}).values())
+
+    def choose_for(self, sequence: str, model: str, tried: Collection[str], now_ms: float) -> Node:
+        """The one node for the requests of a sequence, which all routers draw alike.
+
+        Raises:
+            ServeError: NOT_READY, it was tried, or no node can be asked; else as ``choose``.
+        """
+        if tried:
+            raise ServeError(
+                Reason.NOT_READY,
+                f"{_listed(tried)} has the state of sequence {sequence} of model '{model}', and no "
+                f"other node: if it is lost, begin again with sequence_start",
+            )
+        able = self._able(model, now_ms)
+        if not able:
+            raise self._nobody(model, tried, now_ms)
+        return min(able, key=lambda n: _drawn(f"{model}\0{sequence}", n.node.name)).node
+
     def choose(self, model: str, tried: Collection[str], waited_ms: float, now_ms: float) -> Node:
         """The node to send a request to, of those not ``tried`` yet.
 

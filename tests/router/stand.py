@@ -62,10 +62,17 @@ class RouterStand(LoopThread):
         self.grpc_port: int = self.wait(self.parts.grpc.listen("127.0.0.1", 0))
         self._number = 0
 
-    def heard(self, node: str, *models: str, wait_ms: float = 5.0, slo_ms: float = 5000.0) -> None:
+    def heard(
+        self,
+        node: str,
+        *models: str,
+        wait_ms: float = 5.0,
+        slo_ms: float = 5000.0,
+        stateful: bool = False,
+    ) -> None:
         """A node says that it answers these models within that time."""
         self._number += 1
-        outlook = ModelOutlook(wait_ms, wait_ms, 0.0, slo_ms)
+        outlook = ModelOutlook(wait_ms, wait_ms, 0.0, slo_ms, stateful=stateful)
         state = NodeState(1, self._number, dict.fromkeys(models, outlook))
         self.do(lambda: self.parts.directory.heard(node, state))
 

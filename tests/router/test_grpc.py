@@ -10,7 +10,12 @@ import grpc
 import pytest
 
 from interlace.core.errors import Reason
-from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
+from interlace.proto.messages import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from interlace.router.grpc.forwarding import _sequence
 from interlace.server.errors import GRPC_STATUS
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.infer_wire import addressee
@@ -332,3 +337,11 @@ def test_a_message_that_unpacks_to_much_holds_up_nobody(two: Two, channel: grpc.
         for one in bombs:
             one.exception()
     infer(channel, request(b"x"))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("int64_param", 7), ("string_param", "7"), ("", "")])
+def test_the_sequence_of_a_request_is_read(kind: str, value: int | str) -> None:
+    message = ModelInferRequest(model_name="m", raw_input_contents=[b"bytes"])
+    if kind:
+        setattr(message.parameters["sequence_id"], kind, value)
+    assert _sequence(memoryview(message.SerializeToString())) == str(value)

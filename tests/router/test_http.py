@@ -366,3 +366,60 @@ def test_a_node_that_leaves_answers_what_it_has(made: Made) -> None:
     assert refused.status == 503 and b"it has no nodes" in refused.body
     router.do(router.parts.directory.look)
     assert len(node.heads) == 1
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_a_sequence_is_asked_of_one_node_whatever_happens(made: Made, header: bool) -> None:
+    yes = answers(200, b"yes")
+    router, nodes = made([yes], [yes, yes, answers(429, b"full"), hangs_up])
+    for name in "ab":
+        router.heard(name, "m", stateful=True)
+
+    def step(id: str) -> Response:
+        body = f'{{"inputs": [], "parameters": {{"sequence_id": {id}}}}}'.encode()
+        headers = {"Inference-Header-Content-Length": str(len(body))} if header else {}
+        path = "/v2/models/m/infer"
+        return ask(router, request("POST", path, body + b"bytes" * header, headers))[0]
+
+    ids = ["5", '"a"', "6", "7", '"b"', "8"]
+    of_second = []
+    for id in ids:
+        before = len(nodes[1].bodies)
+        assert step(id).status in (200, 429, 503)
+        if len(nodes[1].bodies) > before:
+            of_second.append(id)
+    assert of_second and len(of_second) < len(ids)
+    for _ in range(4):  # it refuses, then hangs up; the other is not asked
+        asked = len(nodes[0].bodies)
+        reply = step(of_second[0])
+        assert len(nodes[0].bodies) == asked
+    assert reply.status == 503 and b"has the state of sequence" in reply.body
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+GENERATE = request("POST", "/v2/models/m/generate_stream", b'{"x": 1}')
+
+
+@pytest.mark.parametrize(
+    ("parts", "ending"),
+    [
+        ([b"6\r\ndata: \r\n", b"3\r\n1\n\n\r\n0\r\n\r\n"], b""),
+        ([b"9\r\ndata: ", b"1\n\n\r\n3", b"\r\n2\n\n\r", b"\n0\r\n", b"\r\n"], b""),
+        ([b"9\r\ndata: 1\n\n\r\n"], b"the stream ends: the node did not go on: it closed"),
+        ([b"9\r\ndata: 1\n\n\r\n", b"no size\r\n"], b"it answered with a malformed chunk"),
+    ],
+)
+def test_a_response_in_chunks_is_passed_as_it_comes(
+    made: Made, parts: list[bytes], ending: bytes
+) -> None:
+    router, (_, other) = made([says(STREAM + parts[0], *parts[1:])], [answers(200, b"no")])
+    with router.connect() as connection:
+        connection.sendall(GENERATE)
+        reader = Reader(connection)
+        reply = reader.response()
+        assert reply.status == 200 and reply.headers["interlace-node"] == "a"
+        assert reply.body.startswith(b"data: 1\n\n") and ending in reply.body
+        assert not other.bodies, "a stream is not run twice"
+        router.heard("a")
+        connection.sendall(INFER)
+        assert reader.response().body == b"no"

@@ -384,3 +384,20 @@ def test_who_is_asked_serves_the_model_and_was_not_tried(
         assert chosen in among
         assert untried[chosen] <= min(untried[key] for key in among) + here.limits.equal_ms
         here.sent(chosen, "m")
+
+
+def test_all_routers_ask_one_node_for_a_sequence_and_no_other() -> None:
+    here, there = routes("a", "b", "c"), routes("c", "a", "b", seed=1)
+    for router in (here, there):
+        for name in "abc":
+            outlooks = {"m": replace(outlook(float(ord(name))), stateful=True), "n": outlook()}
+            router.heard(name, state(0, **outlooks), 0.0)
+    assert here.stateful("m") and not here.stateful("n") and not here.stateful("o")
+    asked = {str(id): here.choose_for(str(id), "m", NONE, 0.0).name for id in range(30)}
+    assert set(asked.values()) == set("abc")
+    assert asked == {id: there.choose_for(id, "m", NONE, 0.0).name for id in asked}
+    with pytest.raises(ServeError, match="node a has the state of sequence 7 of model 'm'"):
+        here.choose_for("7", "m", ["a"], 0.0)
+    here.follow([Node(name, "127.0.0.1", 8000) for name in "ab"])  # others stay
+    left = {id: here.choose_for(id, "m", NONE, 0.0).name for id in asked}
+    assert all(left[id] == name for id, name in asked.items() if name != "c")

@@ -6,7 +6,10 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from interlace.core.errors import ServeError
+from google.protobuf.message import DecodeError
+
+from interlace.core.errors import ServeError, bad_input
+from interlace.proto.messages import ModelInferRequest
 from interlace.router.attempts import Forwarded
 from interlace.router.directory import NodeDirectory, NodeLinks
 from interlace.router.grpc.node_channel import NodeCall
@@ -14,6 +17,7 @@ from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.errors import GRPC_STATUS, GrpcStatus
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.infer_calls import InferCall
+from interlace.server.grpc.infer_head import parameter_value
 from interlace.server.grpc.infer_wire import addressee, scan
 from interlace.server.grpc.service import MODEL_INFER
 from interlace.server.grpc.stream import MessageSink
@@ -87,6 +91,8 @@ class ForwardedCall(Forwarded):
         self._forwarder.count += 1
         try:
             self.model, self._version = addressee(self._message)
+            if self._directory.routes.stateful(self.model):
+                self.sequence = _sequence(self._message)
         except ServeError as error:
             self.fail(error)
         else:
@@ -145,3 +151,18 @@ class ForwardedCall(Forwarded):
         self.end()
         self._reserved.release()
         self._forwarder.count -= 1
+
+
+def _sequence(message: memoryview) -> str:
+    """The id of the sequence that a request names; "" if there is none, which the node refuses.
+
+    Raises:
+        ServeError: BAD_INPUT, it is not a protobuf.
+    """
+    try:
+        parameters = ModelInferRequest.FromString(scan(message)[0]).parameters
+    except DecodeError as error:
+        raise bad_input(f"malformed ModelInferRequest: {error}") from error
+    if "sequence_id" not in parameters:
+        return ""
+    return str(parameter_value("sequence_id", parameters["sequence_id"]))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from interlace.core.errors import ServeError
+import msgspec
+
+from interlace.core.errors import Reason, ServeError
 from interlace.router.attempts import Forwarded
 from interlace.router.directory import NodeDirectory, NodeLinks
-from interlace.router.http.node_connections import PendingReply, ReplyHead
+from interlace.router.http.node_connections import PendingReply
+from interlace.router.http.passed_heads import ReplyHead
 from interlace.server.http.bodies import ArenaBody, SegmentedBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
+from interlace.server.http.responses import EVENTS_END, event
 from interlace.server.limits import HeapBudget, HeapReservation
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
@@ -20,6 +25,10 @@ from interlace.shm.blocks import ArenaBlocks
 _JOINED_BYTES: Final = 16 << 10
 #: Longer than any reply; the budget bounds what has come of all of them.
 _REPLY_BYTES: Final = 1 << 31
+
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_parameters: Final = msgspec.json.Decoder(dict[str, bool | int | float | str])
 #: What a node says that another one may see otherwise: overloaded, not ready, not there (any more).
 _ELSEWHERE: Final = frozenset((404, 429, 503))
 
@@ -41,6 +50,12 @@ class Forwarder:
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> ForwardedRequest:
         forwarded = ForwardedRequest(self.directory, writer, head, body)
+        if forwarded.model and self.directory.routes.stateful(forwarded.model):
+            if head.encoding:
+                text = "a compressed request of a sequence: send it uncompressed through a router"
+                forwarded.fail(ServeError(Reason.UNSUPPORTED, text))
+                return forwarded
+            forwarded.read_sequence()
         forwarded.ask_next()
         return forwarded
 
@@ -51,7 +66,17 @@ class Forwarder:
 class ForwardedRequest(Forwarded):
     """One request over HTTP, and the node that has it now."""
 
-    __slots__ = ("_blocks", "_head", "_nbytes", "_parts", "_pending", "_refusal", "_writer")
+    __slots__ = (
+        "_begun",
+        "_blocks",
+        "_full",
+        "_head",
+        "_nbytes",
+        "_parts",
+        "_pending",
+        "_refusal",
+        "_writer",
+    )
 
     def __init__(
         self,
@@ -74,6 +99,15 @@ class ForwardedRequest(Forwarded):
         self.model = head.names[0] if head.names else ""
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
+        self._begun = self._full = False  #: a response in chunks, and its client takes no more
+
+    def read_sequence(self) -> None:
+        """Find the id in the JSON part of the body; nodes refuse a request without one."""
+        body, size = b"".join(self._parts), self._head.json_length
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            fields = _fields.decode(body[:size] if size >= 0 else body)
+            parameters = _parameters.decode(fields.get("parameters", b"{}"))
+            self.sequence = str(parameters.get("sequence_id", ""))
 
     def abandon(self) -> None:
         """The client is gone: close the connection to the node, which cancels the request there."""
@@ -100,8 +134,32 @@ class ForwardedRequest(Forwarded):
         self._free()
         self._leave().answered()
 
+    def piece(self, head: ReplyHead, data: bytes, last: bool) -> bool:
+        data, self._begun = (data if self._begun else head.start + data), True
+        if last:
+            self._writer.respond(data)
+            self._free()
+            self._leave().answered()
+            return True
+        self.end()  # it may take as long as responses come
+        self._full = True
+        self._writer.stream(data, self._taken)
+        if self._full and self._pending is not None and self._pending.connection is not None:
+            self._pending.connection.pause(True)
+        return True
+
+    def _taken(self) -> None:
+        self._full = False
+        if self._pending is not None and self._pending.connection is not None:
+            self._pending.connection.pause(False)
+
     def lost(self, why: str, fresh: bool) -> None:
         self._leave()
+        if self._begun:  # the client has a part of it: no other node is asked
+            self._free()
+            error = f"the stream ends: the node did not go on: {why}"
+            self._writer.respond(event(msgspec.json.encode({"error": error})) + EVENTS_END)
+            return
         self.lose(why, asked_in_vain=fresh)  # else it may just have closed an idle connection
 
     def too_large(self, error: ServeError) -> None:

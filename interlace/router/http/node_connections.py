@@ -4,150 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
-from interlace.server.http.request_head import loopback
-from interlace.server.limits import GenerationalCache, HeapBudget, HeapReservation
+from interlace.router.http.passed_heads import ChunkedEnd, ReplyHead, ReplyHeads, RequestHeads
+from interlace.server.http.request_head import CHUNKED, loopback
+from interlace.server.limits import HeapBudget, HeapReservation
 from interlace.server.tls import FollowedContext
-
-#: Heads remembered of requests to one node and of its replies, and the largest worth that.
-_SENT_KEPT: Final = 64
-_HEADS_KEPT: Final = 1024
-_KEPT_BYTES: Final = 2048
-#: What holds between two neighbours alone (RFC 9110, 7.6.1), and what the router says itself.
-_NOT_PASSED: Final = frozenset(
-    b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect host "
-    b"content-length interlace-elapsed-ms interlace-node".split()
-)
-#: Status lines and fields of responses (RFC 9112, 4 and 5). Nothing else is passed on: a bare CR or
-#: LF, a NUL or a folded line ends a field for one parser and not for another.
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?")
-_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
-_LENGTH: Final = re.compile(rb"\d{1,15}")
-_WITHOUT_BODY: Final = frozenset((204, 205, 304))
-
-
-@dataclass(frozen=True, slots=True)
-class _PassedHead:
-    """A head in front of a body of ``length`` bytes: its lines, and all of it."""
-
-    length: int
-    lines: bytes
-    whole: bytes
-
-
-class RequestHeads:
-    """Heads of requests as one node gets them: all but what concerns this connection alone."""
-
-    def __init__(self, host: bytes) -> None:
-        self._host = host
-        self._known: GenerationalCache[bytes, _PassedHead] = GenerationalCache(_SENT_KEPT)
-
-    def head(self, raw: bytes, length: int, waited_ms: float) -> bytes:
-        """A received head as this node gets it, in front of a body of ``length`` bytes.
-
-        ``waited_ms`` is the time since the arrival of a request that was at another node before;
-        the node receives it, and counts it. Else it is 0.
-        """
-        found = self._known.get(raw)
-        if found is None or found.length != length:
-            lines = _lines(raw, self._host, length)
-            found = _PassedHead(length, lines, lines + b"\r\n")
-            if len(raw) <= _KEPT_BYTES:
-                self._known.put(raw, found)
-        if waited_ms:
-            return b"%bInterlace-Elapsed-Ms: %.3f\r\n\r\n" % (found.lines, waited_ms)
-        return found.whole
-
-
-def _lines(raw: bytes, host: bytes, length: int) -> bytes:
-    """The request line and the others that are passed on, each with its line end."""
-    first, *lines = raw.rstrip(b"\r\n").split(b"\r\n")
-    own = b"Host: " + host, b"Content-Length: %d" % length
-    start = first.replace(b" HTTP/1.0", b" HTTP/1.1")
-    return b"".join([line + b"\r\n" for line in (start, *own, *_passed(lines))])
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyHead:
-    """The head of a node's response. ``start`` is what is passed on, ``closes`` its last word.
-
-    It is ``final`` if another node would answer the same.
-    """
-
-    status: int
-    length: int
-    closes: bool
-    start: bytes
-    final: bool
-
-
-class ReplyHeads:
-    """Heads of one node's responses, remembered by their bytes."""
-
-    def __init__(self, node: str) -> None:
-        self._by = b"Interlace-Node: " + node.encode()
-        self._known: GenerationalCache[bytes, ReplyHead] = GenerationalCache(_HEADS_KEPT)
-
-    def read(self, raw: bytes) -> ReplyHead:
-        """The meaning of a head, given with its closing empty line.
-
-        Raises:
-            ValueError: it is no head of a response of known length.
-        """
-        found = self._known.get(raw)
-        if found is None:
-            found = self._understand(raw)
-            if len(raw) <= _KEPT_BYTES:
-                self._known.put(raw, found)
-        return found
-
-    def _understand(self, raw: bytes) -> ReplyHead:
-        first, *lines = raw[:-4].split(b"\r\n")
-        start = _STATUS_LINE.fullmatch(first)
-        if start is None or int(start[1]) in _WITHOUT_BODY:
-            raise ValueError(f"no head of an HTTP response with a body: {raw[:64]!r}")
-        for line in lines:
-            if not _FIELD.fullmatch(line):
-                raise ValueError(f"a malformed header field: {line[:64]!r}")
-        lengths = _values(lines, b"content-length")
-        if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]):
-            raise ValueError(f"{len(lengths)} Content-Length, or one that is no number")
-        if _values(lines, b"transfer-encoding"):
-            raise ValueError("a response with Transfer-Encoding")
-        closes = b"close" in _options(lines)
-        length = b"Content-Length: " + lengths[0]
-        head = b"\r\n".join([first, self._by, length, *_passed(lines)]) + b"\r\n\r\n"
-        final = bool(_values(lines, b"interlace-final"))
-        return ReplyHead(int(start[1]), int(lengths[0]), closes, head, final)
-
-
-def _name(line: bytes) -> bytes:
-    return line.partition(b":")[0].lower()
-
-
-def _values(lines: Sequence[bytes], name: bytes) -> list[bytes]:
-    """Return the values of all header fields of that name."""
-    return [line.partition(b":")[2].strip(b" \t") for line in lines if _name(line) == name]
-
-
-def _options(lines: Sequence[bytes]) -> frozenset[bytes]:
-    """Return what ``Connection`` names, in small letters."""
-    named = b",".join(_values(lines, b"connection")).lower().split(b",")
-    return frozenset([one.strip(b" \t") for one in named])
-
-
-def _passed(lines: Sequence[bytes]) -> list[bytes]:
-    """Return the header fields that are not for this connection alone."""
-    dropped = _NOT_PASSED | _options(lines)
-    return [line for line in lines if _name(line) not in dropped]
-
 
 _HEAD_BYTES_MAX: Final = 64 << 10
 
@@ -161,8 +27,18 @@ class ReplyTaker(Protocol):
         """The response is here, whole; ``reserved`` is the taker's to release."""
         ...
 
+    def piece(self, head: ReplyHead, data: bytes, last: bool) -> bool:
+        """Take a part of a response in chunks, as it came, instead; false if there is no use of it.
+
+        The connection is to be paused while the next one cannot be taken.
+        """
+        ...
+
     def lost(self, why: str, fresh: bool) -> None:
-        """There will be none. ``fresh`` is false on a connection that was kept from before."""
+        """There will be none, or no more of it.
+
+        ``fresh`` is false on a connection that was kept from before.
+        """
         ...
 
     def too_large(self, error: ServeError) -> None:
@@ -184,7 +60,7 @@ class NodeConnection(asyncio.Protocol):
     A response of more than one read is gathered in memory that grows as it comes, from ``budget``.
     """
 
-    __slots__ = ("_body", "_budget", "_head", "_heads", "_on_idle", "_reserved",
+    __slots__ = ("_body", "_budget", "_chunks", "_head", "_heads", "_on_idle", "_reserved",
                  "_start", "_taker", "served", "transport")  # fmt: skip
 
     def __init__(
@@ -200,6 +76,7 @@ class NodeConnection(asyncio.Protocol):
         self._taker: ReplyTaker | None = None
         self._start = b""  #: of a head that did not come in one piece
         self._head: ReplyHead | None = None
+        self._chunks: ChunkedEnd | None = None  #: of a response in chunks
         self._body = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -219,6 +96,8 @@ class NodeConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._taker is None:
             self._abort()  # nothing was asked
+        elif self._head is not None and self._chunks is not None:
+            self._take_chunks(self._head, self._chunks, data)
         elif self._head is not None:
             self._take_body(self._head, data)
         else:
@@ -245,12 +124,40 @@ class NodeConnection(asyncio.Protocol):
             self._break(f"it answered with {error}")
             return
         rest = data[stop + 4 :]
-        if len(rest) == head.length:
+        if head.length == CHUNKED:
+            self._head, self._chunks = head, ChunkedEnd()
+            self._take_chunks(head, self._chunks, rest)
+        elif len(rest) == head.length:
             self._finish(head, rest)
         elif len(rest) > head.length:
             self._break("it sent more than it announced")
         else:
             self._begin_body(head, rest)
+
+    def pause(self, paused: bool) -> None:
+        """Read nothing for a while, or go on."""
+        if self.transport is not None and paused:
+            self.transport.pause_reading()
+        elif self.transport is not None:
+            self.transport.resume_reading()
+
+    def _take_chunks(self, head: ReplyHead, chunks: ChunkedEnd, data: bytes) -> None:
+        taker = self._taker
+        assert taker is not None
+        try:
+            last = chunks.feed(data)
+        except ValueError as error:
+            self._break(f"it answered with {error}")
+            return
+        if last:
+            self._taker = self._head = self._chunks = None
+            self.served += 1
+            if head.closes:
+                self._abort()
+            else:
+                self._on_idle(self)
+        if not taker.piece(head, data, last) and not last:
+            self._break("it answered in chunks")
 
     def _begin_body(self, head: ReplyHead, rest: bytes) -> None:
         assert self._taker is not None

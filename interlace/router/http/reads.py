@@ -8,7 +8,8 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory
-from interlace.router.http.node_connections import NodeConnections, ReplyHead
+from interlace.router.http.node_connections import NodeConnections
+from interlace.router.http.passed_heads import ReplyHead
 from interlace.server.http.routes import HttpResponse
 from interlace.server.limits import HeapReservation
 
@@ -42,6 +43,9 @@ class _Taker:
             self.future.set_exception(error)
 
     def waits(self) -> bool:
+        return False
+
+    def piece(self, head: ReplyHead, data: bytes, last: bool) -> bool:
         return False
 
     def most_bytes(self) -> int:
