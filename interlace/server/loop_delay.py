@@ -13,7 +13,7 @@ from interlace.server.model_table import Duration
 _LOG: Final = logging.getLogger(__name__)
 #: Between looks; each measures how much later than this it comes.
 _PERIOD_S: Final = 0.02
-#: Delays from here on are told, at most one a minute: the longest.
+#: Delays from here on are logged, at most one a minute: the longest.
 _LONG_MS: Final = 20.0
 _QUIET_S: Final = 60.0
 _US_PER_MS: Final = 1000.0
