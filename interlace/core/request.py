@@ -84,9 +84,9 @@ class Request(Struct, frozen=True, array_like=True, gc=False):
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()  #: names wanted; empty for all
     context: CallContext | None = None
-    part: StageOf | None = None
     streams: bool = False
     sequence: SequenceStep | None = None
+    part: StageOf | None = None
 
 
 class Batch(Struct, frozen=True, array_like=True, gc=False):

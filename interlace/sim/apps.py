@@ -15,7 +15,7 @@ from interlace.apps.runner import AppRuntime
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Reply, Request
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
-from interlace.runtime.runtime import OnReply, OnTimeout, Runtime
+from interlace.runtime.runtime import OnReply, OnResponse, OnTimeout, Runtime
 from interlace.sim.record import AppServed
 
 _NOWHERE: Final = Span(0, 0, 0)
@@ -95,10 +95,16 @@ class SimulatedApps(AppRuntime):
         request = Request(request_id, whole.key, now_ms, deadline_ms, inputs=inputs)
         self.submit(request, self._answered)
 
-    def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
+    def submit(
+        self,
+        request: Request,
+        answer: OnReply,
+        give_up: OnTimeout | None = None,
+        respond: OnResponse | None = None,
+    ) -> None:
         """As ``AppRuntime.submit``; replies to stages get outputs, which devices do not make."""
         if (part := request.part) is None:
-            super().submit(request, answer, give_up)
+            super().submit(request, answer, give_up, respond)
             return
         name, sent = self._sent[part.request]
         self._sent[part.request] = name, sent + request.rows

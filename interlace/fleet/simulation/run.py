@@ -120,6 +120,9 @@ class _Caller:
     ) -> None:
         self._request, self._answered = request, answered
 
+    def stream(self, piece: bytes, taken: Callable[[], None]) -> None:
+        raise AssertionError("no simulated model streams")
+
     def respond(self, response: bytes) -> None:
         status = int(response[9:12])
         if status == 200:
