@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from interlace.core.errors import Reason, ServeError, bad_input
-from interlace.core.request import Reply
+from interlace.core.request import Reply, Timing
 from interlace.core.tensor import BYTES, Span, Tensor, TensorSpec, element_count
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.blocks import ArenaBlocks
@@ -174,3 +174,23 @@ def row_count(model: str, inputs: Sequence[Tensor]) -> int:
         found = ", ".join(f"'{one.name}' has {one.shape[0]}" for one in inputs)
         raise bad_input(f"inputs of '{model}' need one number of rows; {found}")
     return counts.pop() if counts else 1
+
+
+def added(timings: Sequence[Timing]) -> Timing:
+    """The steps' phases, added."""
+    return Timing(
+        sum(one.queue_ms for one in timings),
+        sum(one.input_ms for one in timings),
+        sum(one.infer_ms for one in timings),
+        sum(one.output_ms for one in timings),
+    )
+
+
+def in_app(name: str, error: ServeError) -> ServeError:
+    """The error of a step, as one of the ensemble."""
+    return ServeError(
+        error.reason,
+        f"in ensemble '{name}', {error.detail}",
+        retry_after_ms=error.retry_after_ms,
+        late_ms=error.late_ms,
+    )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from interlace.apps.graph import App, ServedApp, Step, fitted_shape
-from interlace.apps.parts import Held, TensorMemory, Value, overlap, row_count
+from interlace.apps.parts import Held, TensorMemory, Value, added, in_app, overlap, row_count
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
@@ -164,7 +164,7 @@ class _AppRequest:
         """Fail: begin no further step, cancel those that run; the first reason counts."""
         if self.reason is not None or self.ended:
             return
-        self.reason = outcome, error and self._named(error)
+        self.reason = outcome, error and in_app(self.served.app.name, error)
         self.waiting.clear()
         for request in tuple(self.running.values()):
             self.owner.cancel(request)
@@ -285,7 +285,7 @@ class _AppRequest:
 
     def _too_long(self, error: ServeError) -> None:
         if self.give_up is not None:
-            self.give_up(self._named(error))
+            self.give_up(in_app(self.served.app.name, error))
             self.give_up = None
 
     def _heard(self, place: int, number: int, model: Model, reply: Reply) -> None:
@@ -406,7 +406,7 @@ class _AppRequest:
             try:
                 outputs = self._own_outputs()
             except ServeError as error:
-                self.reason = Outcome.FAILED, self._named(error)
+                self.reason = Outcome.FAILED, in_app(self.served.app.name, error)
         self.ended = True
         if self.reason is not None:
             self.release()
@@ -417,7 +417,7 @@ class _AppRequest:
             return
         late = self.owner.clock.now_ms() > self.request.deadline_ms
         outcome = Outcome.LATE if late else Outcome.OK
-        timing, stages = _sum(self.timings), tuple(self.stages)
+        timing, stages = added(self.timings), tuple(self.stages)
         self.answer(Reply(self.request, outcome, outputs, None, timing, stages=stages))
 
     def _own_outputs(self) -> tuple[Tensor, ...]:
@@ -443,21 +443,3 @@ class _AppRequest:
             )
             found.append(value.tensor._replace(shape=shape))
         return tuple(found)
-
-    def _named(self, error: ServeError) -> ServeError:
-        return ServeError(
-            error.reason,
-            f"in ensemble '{self.served.app.name}', {error.detail}",
-            retry_after_ms=error.retry_after_ms,
-            late_ms=error.late_ms,
-        )
-
-
-def _sum(timings: Sequence[Timing]) -> Timing:
-    """The steps' phases, added."""
-    return Timing(
-        sum(one.queue_ms for one in timings),
-        sum(one.input_ms for one in timings),
-        sum(one.infer_ms for one in timings),
-        sum(one.output_ms for one in timings),
-    )
