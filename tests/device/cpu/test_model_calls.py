@@ -267,3 +267,19 @@ def test_a_cancel_reaches_a_stream_whose_call_is_under_way(
     rig.wait(lambda: rig.finished[-1].work is batch)
     assert rig.finished[-1].failure is None and not responses(rig)
     assert len(callees.calls) == 1 and not callees.lent
+
+
+def test_batches_keep_their_order_while_a_call_waits_for_memory(
+    rig: Rig, callees: Doubling, caller: Model, streams: Model
+) -> None:
+    held = [rig.run(wide(rig, caller, 0)) for _ in range(16)]  # 64 KiB each: the arena is full
+    first, second = rig.batch(wide(rig, caller, 1)), rig.batch(stream(rig, streams, 0))
+    rig.do(first)
+    rig.do(second)
+    rig.pause()
+    assert rig.finished[-1] is held[-1]
+    for one in held:
+        rig.free(one)
+    rig.wait(lambda: len({one.work for one in rig.finished} & {first, second}) == 2)
+    ended = {id(one.work): one for one in rig.finished}
+    assert [len(ended[id(one)].outputs[0]) for one in (first, second)] == [1, 0]
