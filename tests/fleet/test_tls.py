@@ -105,7 +105,7 @@ def test_orders_files_and_requests_go_over_tls_with_keys_of_their_own(fleet: Sec
     assert fleet.client("admin").post("/v2/fleet/plan", {})["failure"] == ""
     with pytest.raises(UserError, match="401"):
         fleet.client("admin").text("/v2/fleet/models")
-    assert set(fleet.client("node").json("/v2/fleet/models")) == {"tagger", "bert"}
+    assert set(fleet.client("node").json("/v2/fleet/models")) == {"tagger", "bert", "pair"}
     assert "clear text" not in fleet.logs(), fleet.logs()
 
 

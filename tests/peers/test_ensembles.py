@@ -1,6 +1,7 @@
 """An ensemble of the real tritonserver, of ours, and as ``[app]``: described and answered alike."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,18 @@ def cases(name: str) -> list[HttpCase]:
     ]
 
 
+def settled(port: int, case: HttpCase) -> Any:
+    """The answer once no model is being unloaded any more: Triton unloads after it answered."""
+    for _ in range(100):
+        answer = ask(port, case)
+        if "UNLOADING" not in json.dumps(answer):
+            break
+        time.sleep(0.05)
+    return answer
+
+
 def told(port: int, name: str) -> Answers:
-    found = {one.name: ask(port, one) for one in cases(name)}
+    found = {one.name: settled(port, one) for one in cases(name)}
     index = found["repository.index"]["json"]
     found["repository.index"]["json"] = [one for one in index if one["name"] == name]
     # Triton adds the parameters of sequences to an ensemble's answer, and a namespace to steps.

@@ -43,7 +43,7 @@ def write(root: Path, before: str = "") -> Path:
 @pytest.fixture(scope="module")
 def both(folder: Path, start_triton: Start) -> Iterator[tuple[Running, Running]]:
     """Interlace and Triton. ``start_triton`` skips where there is none."""
-    roots = write(folder / "ours"), write(folder / "theirs", NUMPY)
+    roots = write(folder / "python-ours"), write(folder / "python-theirs", NUMPY)
     ours_ports, their_ports = programs.free_ports(3), programs.free_ports(3)
     ours = programs.ours_command(
         roots[0], ours_ports, "--profiles", str(folder / "python-profiles"), "--device", "cpu"

@@ -402,8 +402,7 @@ PROMISED = ServiceTerms(5_000.0, first_response_ms=50.0, gap_ms=10.0)
 
 
 @on_loop
-async def test_the_first_response_of_a_stream_sets_its_deadline() -> None:
-    plane = Plane()
+async def test_the_first_response_of_a_stream_sets_its_deadline(plane: Plane) -> None:
     plain = dataclasses.replace(one_to_one("words"), terms=PROMISED)
     signature = dataclasses.replace(plain.signature, decoupled=True)
     plane.table.publish(ServedModel(dataclasses.replace(plain, signature=signature)))
@@ -422,7 +421,7 @@ async def test_the_first_response_of_a_stream_sets_its_deadline() -> None:
         )
         assert request is not None and request.streams
         assert request.deadline_ms - request.arrived_ms == pytest.approx(50.0 + rest_ms)
-    plane.memory.close()
+    plane.runtime.release()
 
 
 def test_times_of_responses_are_held_against_their_promises() -> None:
