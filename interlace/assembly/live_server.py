@@ -191,7 +191,7 @@ class LiveServer:
         )
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
         self._core_wait, self._loop_wait = RunDelay(loop), RunDelay(loop)
-        self._loop_delay = LoopDelay(loop, self._loop_wait.ms)
+        self.loop_delay = LoopDelay(loop, self._loop_wait.ms)
         self._data_plane()
         self.registry = VersionRegistry()
         self.statuses = StatusFutures(self.registry, self.table)
@@ -283,7 +283,7 @@ class LiveServer:
             self.registry,
             lambda: self.plane.in_flight,
             lambda: self.connections,
-            self._loop_delay.delays,
+            self.loop_delay.delays,
         )
         admin = AdminApi(
             self.plane,
@@ -400,7 +400,7 @@ class LiveServer:
             task.cancel()
         self.grpc.close()
         self.devices.close()
-        self._loop_delay.close()
+        self.loop_delay.close()
         self._core_wait.close()
         self._loop_wait.close()
         if self._log is not None:

@@ -214,6 +214,7 @@ class Server:
         if how != "ready":
             _LOG.error(_NOT_READY, ", ".join(sorted(server.registry.missing())))
         _LOG.info("%s: HTTP on %d, gRPC on %d, metrics on %d", how, *self.ports)
+        server.loop_delay.start()
 
     async def _delay(self, server: LiveServer) -> None:
         """Serve on while load balancers that watch readiness send new requests elsewhere.

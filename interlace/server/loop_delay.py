@@ -35,13 +35,19 @@ class LoopDelay:
         self._collected_ms = self._collection_s = 0.0
         self._longest_ms, self._why, self._long = 0.0, "", 0
         self._told_s = float("-inf")
-        self._begun_s = loop.time()
-        self._timer = loop.call_later(_PERIOD_S, self._look)
+        self._begun_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look from now on: before a server is ready, it may be busy."""
+        self._begun_s = self._loop.time()
+        self._timer = self._loop.call_later(_PERIOD_S, self._look)
         gc.callbacks.append(self._collects)
 
     def close(self) -> None:
         """Stop looking."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._collects in gc.callbacks:
             gc.callbacks.remove(self._collects)
 

@@ -40,6 +40,7 @@ class Stand:
         self.loop, self.waited_ms = SteppedLoop(), 0.0
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.delay = LoopDelay(loop, lambda: self.waited_ms)
+        self.delay.start()
 
 
 @pytest.fixture
