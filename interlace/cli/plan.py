@@ -171,6 +171,8 @@ def _plan_folder(
     check_outputs(outputs)
     if outputs.page is not None:
         raise InputError(f"--page: {root} is no scenario (.toml)")
+    if root.suffix in MODEL_SUFFIXES and not root.exists():
+        raise InputError(f"{root}: there is no such file")
     if root.is_file() and (root.suffix not in MODEL_SUFFIXES or overrides.gpu is None):
         raise InputError(
             f"{root}: expected a scenario (.toml), a folder of models, or with --gpu KIND a model "

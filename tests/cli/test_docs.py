@@ -82,6 +82,9 @@ def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
     words = ["plan", str(ROOT / "examples" / "planning" / "nine.csv")]
     found = CliRunner().invoke(build(words), words)
     assert "expected a scenario (.toml), a folder of models, or with" in str(found.exception)
+    words = ["plan", str(tmp_path / "no.onnx"), "--gpu", "l4"]
+    missing = CliRunner().invoke(build(words), words)
+    assert str(missing.exception) == f"{tmp_path / 'no.onnx'}: there is no such file"
 
 
 def test_second_tenants_and_what_the_bound_leaves_out_are_told() -> None:
