@@ -37,8 +37,8 @@ class CallContext(Struct, frozen=True, array_like=True, gc=False):
     parameters: str = ""
 
 
-class ModelCall(Struct, frozen=True, array_like=True, gc=False):
-    """A request that the code of a model makes of another, by name, while a batch of it runs.
+class BlsCall(Struct, frozen=True, array_like=True, gc=False):
+    """A request that a model's code makes of another while a batch of it runs (Triton's BLS).
 
     ``caller`` is the deployment key of the model that asks, ``deadline_ms`` the latest of its
     batch. An empty ``version`` is the newest. ``timeout_us``, if not 0, is the callee's from then.

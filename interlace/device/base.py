@@ -16,7 +16,7 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.model import Model
-from interlace.core.request import ModelCall, PartialResponse, Reply, Request
+from interlace.core.request import BlsCall, PartialResponse, Reply, Request
 
 Done = Callable[[WorkFinished], None]
 #: What a device tells unasked.
@@ -36,7 +36,7 @@ class Registers(Protocol):
 class Callees(Protocol):
     """The served models, as the code of models calls them."""
 
-    def call(self, call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+    def call(self, call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
         """Submit a call; ``answer`` is called exactly once, perhaps at once.
 
         The inputs stay in place until then. ``delivered`` follows for a reply, once its outputs

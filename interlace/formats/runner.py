@@ -254,7 +254,7 @@ class LentArray(Protocol):
 
 
 class OutgoingCall(NamedTuple):
-    """A request of a model's code to another model; as ``core.request.ModelCall``."""
+    """A request of a model's code to another model; as ``core.request.BlsCall``."""
 
     model: str
     version: str

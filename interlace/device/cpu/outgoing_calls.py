@@ -10,7 +10,7 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Run
-from interlace.core.request import ModelCall, Reply, Request
+from interlace.core.request import BlsCall, Reply, Request
 from interlace.device.base import Callees
 from interlace.device.process.output_arena import OutputArena
 from interlace.device.process.wire import CallAnswered, CallModel, RequestResult
@@ -60,7 +60,7 @@ class OutgoingCalls:
             deadline_ms = inf  # it goes on as long as its responses come
         call = self._calls[asked.call] = _Call(asked.batch)
         self._outputs.lend(asked.call)
-        made = ModelCall(
+        made = BlsCall(
             run.batch.model,
             asked.model,
             asked.version,

@@ -70,7 +70,7 @@ class CalledTensor(api.Tensor):
         return self.lent if self._copy is None else self._copy
 
 
-class ModelCalls:
+class CallHook:
     """How the code of one model calls others: by ``call`` while ``execute`` runs.
 
     ``resumed`` is called when its code goes on after others may have run in this process.
@@ -84,7 +84,7 @@ class ModelCalls:
 class CallableRequest(api.InferenceRequest):
     """A request to another model."""
 
-    calls: ClassVar[ModelCalls]
+    calls: ClassVar[CallHook]
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ def _failed(error: Exception) -> api.InferenceResponse:
     return api.InferenceResponse(error=api.TritonError(error.detail, code))
 
 
-def api_module(calls: ModelCalls) -> ModuleType:
+def api_module(calls: CallHook) -> ModuleType:
     """``triton_python_backend_utils`` for one model, whose calls go through ``calls``."""
     module = ModuleType(API_NAME, api.__doc__)
     public = {name: value for name, value in vars(api).items() if not name.startswith("_")}

@@ -21,7 +21,7 @@ from interlace.core.tensor import BYTES
 from interlace.formats.arrays import model_inputs
 from interlace.formats.model_file import execute_file
 from interlace.formats.python_backend import api
-from interlace.formats.python_backend.calls import API_NAME, ModelCalls, api_module
+from interlace.formats.python_backend.calls import API_NAME, CallHook, api_module
 from interlace.formats.python_backend.open_responses import OpenResponses
 from interlace.formats.python_backend.own_modules import OwnModules
 from interlace.formats.runner import Array, CallModels, RequestInputs, TypedArray
@@ -56,7 +56,7 @@ class PythonRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._name = model.name
         self._own = OwnModules(Path(model.path))
-        self._calls = ModelCalls(self._activate)
+        self._calls = CallHook(self._activate)
         self._api = api_module(self._calls)
         self._activate()
         code = execute_file(model.source, f"{_MODULES}{model.key}".replace(".", "_"))

@@ -8,7 +8,7 @@ import msgspec
 
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
-from interlace.core.request import ModelCall, Reply, Request
+from interlace.core.request import BlsCall, Reply, Request
 from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall
 from interlace.server.dataplane.plane import DataPlane, failure
@@ -39,7 +39,7 @@ class ModelCalls:
         self._members = members
         self._called: dict[str, set[str]] = {}  #: by deployment key of the caller
 
-    def call(self, call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+    def call(self, call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
         """As ``device.base.Callees``."""
         try:
             self._check_order(call)
@@ -78,7 +78,7 @@ class ModelCalls:
         """As ``device.base.Callees``."""
         self._plane.delivered(reply)
 
-    def _check_order(self, call: ModelCall) -> None:
+    def _check_order(self, call: BlsCall) -> None:
         """Enter who calls whom.
 
         Raises:

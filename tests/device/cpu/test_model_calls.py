@@ -18,8 +18,8 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import BatchWaits, CancelRun, Run
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import (
+    BlsCall,
     CallContext,
-    ModelCall,
     Outcome,
     PartialResponse,
     Reply,
@@ -82,13 +82,13 @@ class Doubling:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.calls: list[ModelCall] = []
+        self.calls: list[BlsCall] = []
         self.waiting: list[Callable[[], None]] = []
         self.at_once = True
         self.cancelled = 0
         self.lent: set[int] = set()
 
-    def call(self, call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+    def call(self, call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
         self.calls.append(call)
         request = self.rig.request(DOUBLE, *call.inputs)
 
@@ -222,7 +222,7 @@ def test_inputs_outlive_a_worker_that_dies_while_it_waits(
 def test_what_cannot_be_called_is_an_error_of_the_response(
     rig: Rig, callees: Doubling, caller: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(call: ModelCall, answer: Callable[[Reply | ServeError], None]) -> None:
+    def refuse(call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> None:
         answer(ServeError(Reason.UNKNOWN_MODEL, "no such model"))
 
     monkeypatch.setattr(callees, "call", refuse)
