@@ -21,6 +21,7 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import pack
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
+from interlace.runtime.scheduling import settle_memory
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.dataplane.plane import DataPlane
@@ -96,6 +97,7 @@ async def _serve(ports: Connection) -> None:
         "http": await http.listen("127.0.0.1", 0),
         "grpc": await grpc.listen("127.0.0.1", 0),
     }
+    settle_memory()  # as the product does once it is ready
     ports.send(listening)
     await asyncio.Event().wait()
 
