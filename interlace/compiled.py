@@ -57,9 +57,9 @@ HOT: Final = (
         "request_head", "responses", "timeouts",
     )),
     *(f"server/grpc/{name}.py" for name in (
-        "buffered_sink", "frame_reader", "frame_writer", "headers", "http2_connection",
-        "http2_frames", "infer_calls", "infer_decoder", "infer_head", "infer_wire", "service",
-        "stream",
+        "buffered_sink", "epoll_loop", "frame_reader", "frame_writer", "headers",
+        "http2_connection", "http2_frames", "infer_calls", "infer_decoder", "infer_head",
+        "infer_wire", "service", "stream",
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
     *(f"router/{name}.py" for name in ("attempts", "directory", "polling")),

@@ -18,6 +18,7 @@ BUCKETS_US: Final = (
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000,
     100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
 )  # fmt: skip
+_FIRST_US: Final = 100.0  #: the first of them, where most times of the parts of a request fall
 
 _OK, _LATE = Outcome.OK, Outcome.LATE
 _FAILURES: Final = (Outcome.REFUSED, Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FAILED)
@@ -34,7 +35,10 @@ class Duration:
     def add(self, value_us: float) -> None:
         self.count += 1
         self.sum_us += value_us
-        self.buckets[bisect_left(BUCKETS_US, value_us)] += 1
+        if value_us <= _FIRST_US:
+            self.buckets[0] += 1
+        else:
+            self.buckets[bisect_left(BUCKETS_US, value_us)] += 1
 
 
 #: The weight of the newest stream in the expected time after a first response.
