@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +20,8 @@ from interlace.core.user_errors import InputError
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, save_coruns
-from interlace.profiling.cuda.nvml import Nvml, NvmlError
 from interlace.profiling.extra_metrics import (
     ExtraMetrics,
-    count_dram_use,
     reader_placements,
     side_by_side,
     with_parts,
@@ -36,8 +34,6 @@ from interlace.profiling.sweep import THOROUGH
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap
 
-OpenNvml = Callable[[str], Nvml]
-#: The process that takes models apart, what it is asked, its environment.
 #: A task, and the environment of the process that carries it out.
 AskedParts = tuple[PartsTask, Mapping[str, str]]
 
@@ -58,59 +54,32 @@ class ExtraProfiling:
     """The further measurements of one `interlace profile`; each finding is stored at once."""
 
     def __init__(
-        self,
-        wanted: ExtraMetrics,
-        where: Accelerators,
-        rig: Rig,
-        store: ProfileStore,
-        open_nvml: OpenNvml = Nvml,
+        self, wanted: ExtraMetrics, where: Accelerators, rig: Rig, store: ProfileStore
     ) -> None:
         self._wanted = wanted
         self._where = where
         self._rig = rig
         self._store = store
         self.failures: list[str] = []
-        self._open_nvml = open_nvml
 
     async def measure(self, models: Sequence[Model], profiles: dict[str, Profile]) -> list[CoRun]:
         """Put what is wanted into ``profiles``; what was seen side by side is the answer."""
         known = [model for model in models if model.key in profiles]
-        counted: dict[str, dict[tuple[int, int], float]] = {}
-        if self._wanted.pressure:
-            counted = await self._dram_use(known, profiles)
         seen: list[CoRun] = []
         if self._wanted.corun:
             seen = await side_by_side(self._rig, known, profiles, self.failures)
             self._keep_coruns(known, seen)
         if self._wanted.layers or self._wanted.pressure:
-            await self._parts(known, profiles, counted)
+            await self._parts(known, profiles)
         return seen
 
-    async def _dram_use(
-        self, models: Sequence[Model], profiles: dict[str, Profile]
-    ) -> dict[str, dict[tuple[int, int], float]]:
-        try:
-            nvml = self._open_nvml(self._settings.uuid)
-        except NvmlError as error:
-            self.failures.append(str(error))
-            return {}
-        try:
-            return await count_dram_use(self._rig, nvml, models, profiles, self.failures)
-        finally:
-            nvml.close()
-
-    async def _parts(
-        self,
-        models: Sequence[Model],
-        profiles: dict[str, Profile],
-        counted: dict[str, dict[tuple[int, int], float]],
-    ) -> None:
+    async def _parts(self, models: Sequence[Model], profiles: dict[str, Profile]) -> None:
         await self._rig.close()
         on_gpu = bool(self._where.settings)
         weights = WeightsFolder(self._where.cpu.weights_dir)
         try:
             asked = self._of_gpu(models) if on_gpu else self._of_cores(models, weights.folder)
-            after = await with_parts(*asked, profiles, counted, self.failures)
+            after = await with_parts(*asked, profiles, self.failures)
         except MeasureError as error:
             self.failures.append(str(error))
             return

@@ -26,31 +26,21 @@ async def at_once(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
 
 
 async def keep_busy(
-    rig: Rig,
-    partition: str,
-    inputs: SampleInputs,
-    rows: int,
-    seconds: float,
-    depth: int = 1,
+    rig: Rig, partition: str, inputs: SampleInputs, rows: int, seconds: float
 ) -> list[Interval]:
     """Run batches of ``rows`` for ``seconds``; every execution in order of its end.
 
-    The model is loaded there. With a ``depth`` of 2 the next batch is handed over before the one
-    before it ends, so that the GPU never waits for us; intervals then overlap.
+    The model is loaded there.
 
     Raises:
         MeasureError: a batch failed.
     """
     until_ms = rig.clock.now_ms() + seconds * 1000.0
     seen: list[Interval] = []
-
-    async def lane() -> None:
-        while rig.clock.now_ms() < until_ms:
-            began_ms = rig.clock.now_ms()
-            await rig.run(partition, inputs.batch(rig.next_id(), rows), _RUN_S)
-            seen.append(Interval(began_ms, rig.clock.now_ms()))
-
-    await at_once(lane() for _ in range(depth))
+    while rig.clock.now_ms() < until_ms:
+        began_ms = rig.clock.now_ms()
+        await rig.run(partition, inputs.batch(rig.next_id(), rows), _RUN_S)
+        seen.append(Interval(began_ms, rig.clock.now_ms()))
     return seen
 
 

@@ -20,7 +20,6 @@ from interlace.device.cuda import streams
 from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, read_coruns
-from interlace.profiling.cuda.nvml import NvmlError
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
@@ -28,7 +27,6 @@ from interlace.profiling.sweep import THOROUGH
 from interlace.runtime.clock import SimClock
 from tests.profiling.cuda.test_bench import CODE
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
-from tests.profiling.test_extra_metrics import FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
 GPU = Gpu("gpu0", "h100-sxm5-80gb", 132, 80 << 30, (24, 48, 72, 100))
@@ -42,7 +40,6 @@ class World:
     folder: Path
     models: list[Model] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    nvml_refuses: bool = False
 
     def __post_init__(self) -> None:
         self.device = FakeDevice(SimClock(), GPU)
@@ -68,15 +65,10 @@ class World:
         }
         return Profile(model.key, model.digest, GPU.kind, 1, 1, points)
 
-    def nvml(self, uuid: str) -> FakeNvml:
-        if self.nvml_refuses:
-            raise NvmlError("NVML does not answer")
-        return FakeNvml(self.device)
-
     def measure(self, wanted: ExtraMetrics) -> list[CoRun]:
         rig = Rig(self.device, self.device.clock, FakeArena())  # type: ignore[arg-type]
         where = Accelerators(CPU, (SETTINGS,))
-        further = ExtraProfiling(wanted, where, rig, self.store, self.nvml)
+        further = ExtraProfiling(wanted, where, rig, self.store)
 
         async def whole() -> list[CoRun]:
             seen = await further.measure(self.models, self.profiles)
@@ -123,13 +115,6 @@ def test_what_is_not_wanted_is_not_measured(world: World) -> None:
     assert world.profiles == before
     assert world.device.log == []
     assert list(further_tables(before, [])) == []
-
-
-def test_without_nvml_the_rest_is_measured_all_the_same(world: World) -> None:
-    world.nvml_refuses = True
-    world.measure(ExtraMetrics(layers=True, pressure=True))
-    assert world.said[0] == "NVML does not answer"
-    assert all(profile.layers for profile in world.profiles.values())
 
 
 @pytest.mark.parametrize(

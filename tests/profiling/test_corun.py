@@ -126,8 +126,6 @@ def test_a_failure_among_several_is_raised_as_itself() -> None:
     rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
     inputs = SampleInputs(make_model(), rig.arena)
     with pytest.raises(MeasureError, match="broken"):
-        in_virtual_time(device.clock, keep_busy(rig, "p", inputs, 1, 1.0, depth=2))
-    with pytest.raises(MeasureError, match="broken"):
         works = [keep_busy(rig, "p", inputs, 1, 1.0), keep_busy(rig, "q", inputs, 1, 1.0)]
         in_virtual_time(device.clock, at_once(works))
 

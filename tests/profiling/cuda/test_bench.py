@@ -80,19 +80,14 @@ def test_readers_stand_beside_models_legally(kind: str) -> None:
     assert reader_placements(Gpu("g", "k", 1, 1, (100,))) == ()
 
 
-@given(st.floats(0, 1), st.floats(0, 1), st.none() | st.floats(0, 1))
-def test_counters_go_before_readers_and_what_was_known_stays(
-    l2: float, dram: float, counted: float | None
-) -> None:
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_what_was_known_stays(l2: float, dram: float) -> None:
     layers = (LayerProfile("a", 1, 1.0, 1.0, 1.0),)
     known = Profile("m", "d", "k", 0, 0, {}, pressure={(1, 50): (0.5, 0.5)}, layers=layers)
     seen = (MemoryContention("l2", 50, 0.1, l2, 1.0), MemoryContention("dram", 50, 0.1, dram, 1.0))
     found = PartFindings("m", (), (BatchStrains(4, 50, seen), BatchStrains(8, 50, seen[:1])))
-    after = with_findings(known, found, {} if counted is None else {(4, 50): counted})
-    assert after.pressure == {
-        (1, 50): (0.5, 0.5),
-        (4, 50): (l2, dram if counted is None else counted),
-    }
+    after = with_findings(known, found)
+    assert after.pressure == {(1, 50): (0.5, 0.5), (4, 50): (l2, dram)}
     assert after.layers == layers
     assert after.strains == {(4, 50): seen, (8, 50): seen[:1]}
     assert replace(after, pressure={}, strains={}) == replace(known, pressure={}, strains={})
