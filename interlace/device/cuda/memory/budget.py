@@ -47,12 +47,11 @@ class MemoryBudget:
 
     Changes are measured one at a time: another thread waits, and nothing else allocates meanwhile.
     So they are exact unless other processes use the GPU. Memory of other processes would be counted
-    to the model that grows just then. ``reserve_bytes`` are left free for the driver's own needs.
+    to the model that grows just then.
     """
 
-    def __init__(self, driver: Driver, reserve_bytes: int = 0) -> None:
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._reserve_bytes = reserve_bytes
         self._accounts: dict[str, _Account] = {}
         self._lock = RLock()
         self._measuring = False
@@ -154,15 +153,13 @@ class MemoryBudget:
         self, model: str, account: _Account, needed_bytes: int, memory: DeviceMemory
     ) -> None:
         _check_limit(model, account, account.held_bytes + needed_bytes)
-        if needed_bytes > memory.free_bytes - self._reserve_bytes:
+        if needed_bytes > memory.free_bytes:
             raise self._short(model, needed_bytes, memory)
 
     def _short(self, model: str, needed_bytes: int, memory: DeviceMemory) -> DeviceMemoryError:
-        free = max(0, memory.free_bytes - self._reserve_bytes)
+        free, total = _mib(memory.free_bytes), _mib(memory.total_bytes)
         needs = f"at least {_mib(needed_bytes)}" if needed_bytes else "more memory"
-        text = f"it needs {needs} on the GPU, {_mib(free)} of {_mib(memory.total_bytes)} are there"
-        if self._reserve_bytes:
-            text += f" ({_mib(self._reserve_bytes)} are kept for the driver)"
+        text = f"it needs {needs} on the GPU, {free} of {total} are there"
         held = {name: size for name, size in self.models.items() if size > 0}
         if held:
             listed = sorted(held.items(), key=lambda item: -item[1])
