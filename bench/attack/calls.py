@@ -6,7 +6,7 @@ import random
 import socket
 import struct
 import time
-from typing import Any, Final
+from typing import Final
 
 #: How long an answer may stay out before the call counts as hung.
 HUNG_S: Final = 35.0
@@ -21,10 +21,10 @@ def row(random_: random.Random) -> list[float]:
     return [float(random_.randrange(1, 999)) for _ in range(4)]
 
 
-def body(values: list[float], **parameters: Any) -> bytes:
+def body(values: list[float]) -> bytes:
     """An inference request in JSON."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": values}
-    return json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+    return json.dumps({"inputs": [tensor]}).encode()
 
 
 class HttpCaller:
@@ -34,10 +34,10 @@ class HttpCaller:
         self._port, self._limit_s = port, limit_s
         self._connection: http.client.HTTPConnection | None = None
 
-    def ask(self, model: str, factor: float, values: list[float], **parameters: Any) -> str:
+    def ask(self, model: str, factor: float, values: list[float]) -> str:
         """The status of one checked call; "wrong" if the output is another's."""
         try:
-            status, data = self.post(f"/v2/models/{model}/infer", body(values, **parameters))
+            status, data = self.post(f"/v2/models/{model}/infer", body(values))
         except TimeoutError:
             return "hung"
         except (OSError, http.client.HTTPException):
@@ -85,14 +85,13 @@ class HttpCaller:
 class GrpcCaller:
     """One channel of the ordinary gRPC client."""
 
-    def __init__(self, port: int, limit_s: float = HUNG_S, compression: Any = None) -> None:
+    def __init__(self, port: int) -> None:
         import grpc
 
         self._error: type[Exception] = grpc.RpcError
-        self._limit_s = limit_s
         # No waiting longer and longer before a broken connection is tried again.
         options = [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options, compression)
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options)
         self._infer = self._channel.unary_unary(
             "/inference.GRPCInferenceService/ModelInfer",
             request_serializer=bytes,
@@ -103,22 +102,14 @@ class GrpcCaller:
         """The status code of one checked call; "wrong" if the output is another's."""
         began_s = time.monotonic()
         try:
-            data = self._infer(message(model, values), timeout=self._limit_s)
+            data = self._infer(message(model, values), timeout=HUNG_S)
         except self._error as error:
-            if time.monotonic() - began_s > self._limit_s - 1:
+            if time.monotonic() - began_s > HUNG_S - 1:
                 return "hung"
             code = str(error.code().name)  # type: ignore[attr-defined]
             return "lost" if code in ("CANCELLED", "UNKNOWN") else code
         want = struct.pack("<4f", *(factor * value for value in values))
         return "200" if want in data else "wrong"
-
-    def send(self, data: bytes) -> str:
-        """The status code of any message."""
-        try:
-            self._infer(data, timeout=self._limit_s)
-        except self._error as error:
-            return str(error.code().name)  # type: ignore[attr-defined]
-        return "OK"
 
     def close(self) -> None:
         self._channel.close()

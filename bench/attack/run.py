@@ -29,7 +29,6 @@ ATTACKS: Final = (
     Attack("reloads", "loads, unloads, reloads under traffic", models.reloads),
     Attack("names", "loads of names that never were", models.names_that_never_were),
     Attack("models", "models that misbehave", models.models, own=True),
-    Attack("folders", "hostile model folders", models.folders, own=True),
     Attack("fleet", "a node, a controller, a router that lie", fleets.fleet, own=True),
     Attack("soak", "an hour of mixed traffic", soak.soak),
 )

@@ -7,15 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.attack import models, soak
+from bench.attack import soak
 from bench.attack.attack import Result
 from bench.attack.calls import HttpCaller
-from bench.attack.repository import write_model
 from bench.attack.run import ATTACKS, line
 from bench.attack.traffic import Target, Traffic
 
@@ -99,14 +97,6 @@ def test_traffic_counts_bad_answers_and_the_time_to_the_first_good_one() -> None
     assert traffic.bad() == {"wrong": statuses["wrong"]}
     assert traffic.first_good_after_s(began_s, "right") is not None
     assert traffic.first_good_after_s(time.monotonic()) is None
-
-
-@pytest.mark.parametrize("name", models.HOSTILE)
-def test_every_hostile_folder_can_be_made(tmp_path: Path, name: str) -> None:
-    write_model(tmp_path, name, 2.0, 100.0)
-    before = {path: path.lstat() for path in tmp_path.rglob("*")}
-    models.HOSTILE[name](tmp_path / name)
-    assert {path: path.lstat() for path in tmp_path.rglob("*")} != before
 
 
 @pytest.mark.parametrize(("slope", "flat"), [(0.0, True), (1.0, False)])

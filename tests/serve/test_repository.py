@@ -9,6 +9,14 @@ from tests.serve.conftest import Start
 from tests.serve.server import Server, Traffic
 
 SLEEPS = "import time\ntime.sleep(600.0)\n"
+_HEAD = "import torch\nINPUTS = {'x': ('FP32', (4,))}\nOUTPUTS = {'y': ('FP32', (4,))}\n"
+#: Code that cannot be opened, and harms who opens it.
+_CODE = {
+    "leaves": "raise SystemExit(7)",
+    "dies": "import os\nos.kill(os.getpid(), 9)",
+    "huge": _HEAD + "def create_model(): return torch.ones(10**13)",
+    "other": _HEAD + "def create_model(): return 7",
+}
 
 
 def _load(server: Server, name: str) -> tuple[int, str]:
@@ -23,8 +31,10 @@ def _index(server: Server) -> dict[str, tuple[str, str]]:
 
 def test_hostile_folders_keep_nobody_from_serving(root: Path, start: Start) -> None:
     write_model(root, "good")
-    for name in ("digits", "nested", "batch", "fifo", "pipe", "zero"):
+    for name in ("digits", "nested", "batch", "fifo", "pipe", "zero", *_CODE):
         write_model(root, name)
+    for name, code in _CODE.items():
+        (root / name / "1/model.py").write_text(code)
     (root / "digits/interlace.toml").write_text("slo_ms = " + "9" * 5000)
     (root / "nested/interlace.toml").write_text("a = " + "[" * 5000 + "]" * 5000)
     (root / "batch/config.pbtxt").write_text("max_batch_size: 99999999999999999999")
@@ -39,6 +49,8 @@ def test_hostile_folders_keep_nobody_from_serving(root: Path, start: Start) -> N
     words = {
         "digits": "interlace.toml", "nested": "interlace.toml", "batch": "max_batch_size",
         "fifo": "a FIFO", "pipe": "a FIFO", "zero": "a device",
+        "leaves": "SystemExit: 7", "dies": "killed by signal 9", "huge": "allocate",
+        "other": "create_model()",
     }  # fmt: skip
     for name, word in words.items():
         assert index[name][0] == "UNAVAILABLE" and word in index[name][1], name
