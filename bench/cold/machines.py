@@ -103,12 +103,6 @@ def h100(memory_bytes: int, peers: int = 0) -> Fleet:
     return Fleet((_gpu(GPU_KINDS["h100"], 0, memory_bytes, links),))
 
 
-def h100s(count: int, memory_bytes: int) -> Fleet:
-    """Several, each with a link of its own."""
-    one = h100(memory_bytes).gpus[0]
-    return Fleet(tuple(replace(one, id=f"gpu{number}") for number in range(count)))
-
-
 def p3_8xlarge(memory_bytes: int, peers: int = 1) -> Fleet:
     """Four V100; a peer of each hangs on the other switch."""
     gpus = []

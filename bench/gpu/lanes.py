@@ -9,6 +9,7 @@ from interlace.core.quantile import quantile as nearest_rank
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedBlock, SmSplit
 from interlace.device.cuda.graphs.capture import CapturedGraph
+from interlace.device.cuda.graphs.stopwatch import between_events
 
 _ATOM_SMS = 8
 
@@ -114,20 +115,10 @@ def times_ms(
     driver: Driver, stream: int, launch: Callable[[], object], count: int, warm_ups: int = 2
 ) -> list[float]:
     """GPU time of each of ``count`` launches, one at a time, by events on the stream."""
-    begin, end = driver.event(timing=True), driver.event(timing=True)
-    found: list[float] = []
-    try:
-        for number in range(warm_ups + count):
-            driver.record(begin, stream)
-            launch()
-            driver.record(end, stream)
-            driver.synchronize(stream)
-            if number >= warm_ups:
-                found.append(driver.elapsed_ms(begin, end))
-    finally:
-        driver.destroy_event(begin)
-        driver.destroy_event(end)
-    return found
+    with between_events(driver, stream) as taken_ms:
+        for _ in range(warm_ups):
+            taken_ms(launch)
+        return [taken_ms(launch) for _ in range(count)]
 
 
 def quantile(values: Sequence[float], part: float) -> float:

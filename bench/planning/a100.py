@@ -150,8 +150,6 @@ def a100(
     *,
     systems: Annotated[tuple[str, ...], "rows of the catalog"] = _SYSTEMS,
     unseen: Annotated[int, "further scenarios, drawn by seed"] = 4,
-    larger: Annotated[tuple[int, ...], "further scenarios whose floor is so many GPUs"] = (),
-    loads: Annotated[tuple[float, ...], "factors on the rates of the last scenario, further"] = (),
     limits: Annotated[tuple[int, ...], "on the GPUs of our plans; others have the last"] = (
         24,
         48,
@@ -163,9 +161,7 @@ def a100(
 ) -> Report:
     """Every system's plan of every scenario, tried."""
     found: list[Line] = []
-    asked = [*scenarios(data), *scaled_scenarios(data, loads), *drawn_scenarios(data, unseen)]
-    asked += [larger_scenario(data, gpus) for gpus in larger]
-    for one in asked:
+    for one in (*scenarios(data), *drawn_scenarios(data, unseen)):
         for line in lines(one, systems, limits, range(first, first + seeds), seconds):
             print(
                 f"{line.scenario}: {line.system}, at most {line.limit}: {line.gpus} GPUs, "
@@ -211,41 +207,6 @@ def drawn_scenarios(folder: Path, count: int) -> list[Published]:
     """Scenarios that nobody published: other models, rates and SLOs, by seed."""
     base = scenarios(folder)[-1]
     return [_drawn(f"R{seed}", base.demand, base.profiles, seed) for seed in range(1, count + 1)]
-
-
-def larger_scenario(folder: Path, gpus: int) -> Published:
-    """More models than were published, at rates that no scheduler serves with fewer ``gpus``.
-
-    Twelve, and one more for every two GPUs: the published models in order, again and again, each
-    with an SLO of its own between half and twice the published one, at random rates.
-    """
-    base, random = scenarios(folder)[-1], np.random.default_rng(gpus)
-    profiles: dict[str, Profile] = {}
-    demand: list[Demand] = []
-    for number in range(12 + gpus // 2):
-        like = base.demand[number % len(base.demand)]
-        name = f"{like.model}-{number // len(base.demand)}"
-        profiles[name] = replace(base.profiles[like.model], model=name)
-        rate_rps = like.rows_per_s * float(random.uniform(0.3, 1.7))
-        slo_ms = like.slo_ms * float(random.uniform(0.5, 2.0))
-        demand.append(replace(like, model=name, rows_per_s=rate_rps, slo_ms=slo_ms))
-    for _ in range(3):  # the floor is nearly in proportion to the rates
-        more = (gpus - 0.5) / lower_bound(demand, GPU, profiles).best.accelerators
-        demand = [replace(one, rows_per_s=round(one.rows_per_s * more, 1)) for one in demand]
-    return Published(f"{len(demand)} models", tuple(demand), profiles)
-
-
-def scaled_scenarios(folder: Path, loads: Sequence[float]) -> list[Published]:
-    """The last published scenario at so many times its rates."""
-    base = scenarios(folder)[-1]
-    return [
-        Published(
-            f"{base.name} x{load:g}",
-            tuple(replace(one, rows_per_s=one.rows_per_s * load) for one in base.demand),
-            base.profiles,
-        )
-        for load in loads
-    ]
 
 
 def _drawn(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cold.machines import bert_on_h100, h100, h100s, p3_8xlarge
+from bench.cold.machines import bert_on_h100, h100, p3_8xlarge
 from bench.cold.many_models import least_link_part, many_models, one_run
 from bench.cold.playing import cold_run, poisson, with_cold, zipf_parts
 from bench.cold_start import cold_start
@@ -78,7 +78,7 @@ def test_from_disk_a_cold_start_is_bound_by_its_bytes() -> None:
     """A host without memory for models, and a disk of 4 GB/s: reads, copies and runs overlap."""
     names = tuple(f"bert{number}" for number in range(8))
     profiles = {name: replace(bert_on_h100(), model=name) for name in names}
-    (gpu,) = h100s(1, 300_000_000).gpus
+    (gpu,) = h100(300_000_000).gpus
     fleet = Fleet((replace(gpu, host=HostTier(10, 4e6)),))
     times_ms = 100.0 + 1000.0 * np.arange(16)
     arrivals = Arrivals(names, times_ms, np.tile(np.arange(8), 2).astype(np.int32), 16.0)

@@ -1,6 +1,6 @@
 """What plans promise, held to the engine: lone models, mixes, whole plans; what can only help."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +10,10 @@ from bench.planning import highest
 from bench.planning.a100 import attainment
 from bench.planning.kept import PromiseCheck, random_scenario
 from bench.planning.monotone import checks
-from bench.planning.promise import affine, everywhere, part_in_time, planned_rps
 from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.hardware import Gpu
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.deadline_order import DeadlinePricing
 from interlace.packing.single_model_capacity import most_rows
@@ -23,6 +23,42 @@ from interlace.policy.planners.patterns import Patterns
 
 GPU = Gpu("", "k", 100, 10**12, (100,))
 LARGEST = 16
+
+
+def affine(model: str, fixed_ms: float, row_ms: float, max_batch: int) -> Profile:
+    """A profile of L(b) = fixed + row b on a whole GPU."""
+    points = {}
+    for batch in range(1, max_batch + 1):
+        ms = fixed_ms + row_ms * batch
+        points[batch, 100] = LatencyPoint(ms, ms, ms, 1)
+    return Profile(model, "d", GPU.kind, 1, 1, points)
+
+
+def everywhere(asked: Demand, fleet: Fleet) -> Plan:
+    """The model alone on every GPU, its rate spread evenly."""
+    slot = Slot(asked.model, asked.max_batch, asked.rows_per_s / len(fleet.gpus))
+    return Plan(tuple(Partition(f"{gpu.id}:0", gpu.id, 100, (slot,)) for gpu in fleet.gpus))
+
+
+def part_in_time(
+    asked: Demand, rate_rps: float, profiles: Mapping[str, Profile], seed: int
+) -> float:
+    """The part of 10,000 requests in time at that rate, as the engine plays one host."""
+    there, one = uniform_fleet(GPU, 1), replace(asked, rows_per_s=rate_rps)
+    scenario = Scenario((one,), GPU, profiles)
+    plan, seconds = everywhere(one, there), 10_000 / rate_rps
+    return attainment(plan, there, scenario, "interlace", seconds, seed)[asked.model]
+
+
+def planned_rps(asked: Demand, profiles: Mapping[str, Profile]) -> float:
+    """The highest rate that our packer serves with one GPU, within 1 %."""
+    there = uniform_fleet(GPU, 1)
+
+    def serves(rate_rps: float) -> bool:
+        demand = [replace(asked, rows_per_s=rate_rps)]
+        return not Patterns()(demand, there, profiles, Plan()).unserved_rows_per_s
+
+    return highest.largest_rps(serves, 1.01)
 
 
 def _parts(
