@@ -62,11 +62,11 @@ class Ground(NamedTuple):
 MakeDevice = Callable[[Ground], Device]
 
 
-def cores(ground: Ground, share_weights: bool = True, count: int = 2) -> CpuDevice:
-    """Some of this machine's cores; workers share the weights of a model, or have their own."""
+def cores(ground: Ground, count: int = 2) -> CpuDevice:
+    """Some of this machine's cores; workers share the weights of a model."""
     some = tuple(sorted(os.sched_getaffinity(0)))[:count]
-    weights = str(ground.folder) if share_weights else None
-    return CpuDevice(ground.loop, ground.arenas, CpuSettings(some, memory_bytes(), weights))
+    settings = CpuSettings(some, memory_bytes(), str(ground.folder))
+    return CpuDevice(ground.loop, ground.arenas, settings)
 
 
 class Stand:
@@ -164,14 +164,14 @@ def create_model():
     torch.manual_seed(0)
     layers = []
     for _ in range({layers}):
-        layers += [torch.nn.Linear({width}, {width}), {after}]
+        layers += [torch.nn.Linear({width}, {width})]
     return torch.nn.Sequential(*layers)
 """
 
 
-def network(width: int, layers: int, after: str = "") -> str:
-    """The ``model.py`` of that many layers of width x width weights; ``after`` follows each."""
-    return _MODEL.format(width=width, layers=layers, after=after)
+def network(width: int, layers: int) -> str:
+    """The ``model.py`` of that many layers of width x width weights."""
+    return _MODEL.format(width=width, layers=layers)
 
 
 def write_network(root: Path, source: str, terms: str, name: str = "network") -> None:

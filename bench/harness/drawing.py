@@ -75,7 +75,6 @@ def curves(
     style: str = "-",
     *,
     level: float | None = None,
-    legend: bool = True,
     **settings: Any,
 ) -> Callable[[Figure | Axes], None]:
     """Draws y over x for each name, and a line at ``level``."""
@@ -85,8 +84,7 @@ def curves(
         for index, (name, (x, y)) in enumerate(lines.items()):
             axes.plot(x, y, style, color=COLOURS[index % len(COLOURS)], lw=1, ms=4, label=name)
         _finish(axes, level, settings)
-        if legend:
-            axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8)
 
     return draw
 

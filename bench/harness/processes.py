@@ -69,16 +69,15 @@ def machine_cpu_s() -> float:
     return (sum(fields) - fields[3] - fields[4]) / TICKS_PER_S
 
 
-def wait_quiet(patience_s: float, cpus: float = 0.25) -> bool:
-    """Wait until the whole machine uses less than ``cpus`` for a second; False if it never did."""
+def wait_quiet(patience_s: float) -> None:
+    """Wait for a second in which the whole machine uses less than a quarter of a core."""
     end = time.monotonic() + patience_s
     while True:
         before, began = machine_cpu_s(), time.perf_counter()
         time.sleep(1.0)
-        if (machine_cpu_s() - before) / (time.perf_counter() - began) < cpus:
-            return True
-        if time.monotonic() > end:
-            return False
+        quiet = machine_cpu_s() - before < 0.25 * (time.perf_counter() - began)
+        if quiet or time.monotonic() > end:
+            return
 
 
 def raise_priority(pid: int | str, nice: int) -> None:

@@ -161,8 +161,8 @@ class Watch:
         }
 
 
-def _wait_free_ports(limit_s: float = 20.0) -> None:
-    end = time.monotonic() + limit_s
+def _wait_free_ports() -> None:
+    end = time.monotonic() + 20.0
     for port in PORTS:
         while True:
             with socket.socket() as probe:
