@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from interlace.formats.runner import Arrived, ArrivingWeights, WeightUse
+from interlace.formats.runner import ArrivingWeights, OnArrived, WeightUse
 from interlace.formats.weights_file import WeightsFile
 
 
@@ -123,9 +123,7 @@ class ColdWeights:
             self._moved(left)
         self._rest()
 
-    def fetch(
-        self, places: Mapping[int, int], memory: memoryview, done: Callable[[Arrived], None]
-    ) -> None:
+    def fetch(self, places: Mapping[int, int], memory: memoryview, done: OnArrived) -> None:
         """Have these uses' weights come into memory; ``done`` is called once, by another thread.
 
         The model may run at once. Fetches of a model follow one another.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Lock, Thread
-from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 from weakref import finalize
 
@@ -146,12 +145,8 @@ Array = np.ndarray[Any, Any]
 CANCELLED: Final = "cancelled"
 
 
-class Arrived(NamedTuple):
-    """How a fetch ended: why it failed, if it did; what of it was read from disk, and its time."""
-
-    failure: str
-    disk_bytes: int
-    took_ms: float
+#: Told once how a fetch ended: why it failed, or nothing.
+OnArrived = Callable[[str], None]
 
 
 class ComingWeights(Protocol):
@@ -167,9 +162,7 @@ class ComingWeights(Protocol):
 
     def place(self, places: Mapping[int, int], memory: memoryview) -> None: ...
     def leave(self, indices: Iterable[int]) -> None: ...
-    def fetch(
-        self, places: Mapping[int, int], memory: memoryview, done: Callable[[Arrived], None]
-    ) -> None: ...
+    def fetch(self, places: Mapping[int, int], memory: memoryview, done: OnArrived) -> None: ...
     def cancel(self) -> None: ...
 
 
@@ -324,7 +317,7 @@ class ArrivingWeights:
         file: ExtentsFile,
         places: Mapping[int, int],
         memory: memoryview,
-        done: Callable[[Arrived], None],
+        done: OnArrived,
         there: Callable[[int], None] = _nothing_more,
     ) -> None:
         self._file = file
@@ -335,7 +328,6 @@ class ArrivingWeights:
         self._came = {index: Event() for index in self._places}
         self._left = set(self._places)  #: nobody has begun to read these
         self._taking = Lock()
-        self._disk_bytes = 0
         self._stopped = False
         self.failure = ""
         self.over = False
@@ -365,12 +357,11 @@ class ArrivingWeights:
 
     def _read_all(self) -> None:
         os.nice(_NICE)  # of this thread alone
-        began = perf_counter()
         for index, came in self._came.items():
             self._read(index)
             came.wait()  # whoever reads it
         self.over = True
-        self._done(Arrived(self.failure, self._disk_bytes, 1e3 * (perf_counter() - began)))
+        self._done(self.failure)
 
     def _read(self, index: int) -> None:
         """Read an extent, unless another thread has begun to, or nothing is read any more."""
@@ -382,8 +373,6 @@ class ArrivingWeights:
                 self.failure = CANCELLED
         if not self.failure:
             try:
-                if not self._file.cached(index):
-                    self._disk_bytes += self._file.extents[index].nbytes
                 self._file.read(index, self._memory, self._places[index])
                 self._there(index)
             except (OSError, ValueError) as error:

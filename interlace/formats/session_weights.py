@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from interlace.formats.onnx_layout import OnnxWeightsFile
-from interlace.formats.runner import Arrived, ArrivingWeights, Extent
+from interlace.formats.runner import ArrivingWeights, Extent, OnArrived
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = _LIBC.mremap.restype = ctypes.c_void_p
@@ -95,9 +95,7 @@ class SessionWeights:
                     )
                 )
 
-    def fetch(
-        self, places: Mapping[int, int], memory: memoryview, done: Callable[[Arrived], None]
-    ) -> None:
+    def fetch(self, places: Mapping[int, int], memory: memoryview, done: OnArrived) -> None:
         """Have these uses' weights come into memory; ``done`` is called once, by another thread.
 
         The session finds each in the file until it has come.

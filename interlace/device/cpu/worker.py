@@ -49,7 +49,7 @@ from interlace.device.process.wire import (
 )
 from interlace.formats import shared_architecture
 from interlace.formats.python_backend.metrics import Metric, take_changes
-from interlace.formats.runner import Arrived, ComingWeights, RunsRequests, TakesTurns
+from interlace.formats.runner import ComingWeights, RunsRequests, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -249,11 +249,11 @@ class CpuWorker:
     def _copy(self, frame: CopyWeights, cold: ComingWeights | None) -> Copied | None:
         """Copy beside the batches that follow; another thread answers."""
         if cold is None:
-            return Copied(frame.model, f"model {frame.model} is not loaded here", 0, 0.0)
+            return Copied(frame.model, f"model {frame.model} is not loaded here")
 
-        def done(arrived: Arrived) -> None:
+        def done(failure: str) -> None:
             with contextlib.suppress(OSError):  # the main process is gone
-                self._frames.send(Copied(frame.model, *arrived))
+                self._frames.send(Copied(frame.model, failure))
 
         cold.fetch(_places(frame), self._memory, done)
         return None

@@ -330,12 +330,10 @@ class Responded(msgspec.Struct, array_like=True, tag=10, frozen=True):
 
 
 class Copied(msgspec.Struct, array_like=True, tag=20, frozen=True):
-    """The answer to ``CopyWeights``: why it failed, if it did; bytes of it that were on disk."""
+    """The answer to ``CopyWeights``: why it failed, if it did."""
 
     model: str
     failure: str
-    disk_bytes: int
-    took_ms: float
 
 
 class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from interlace.core.loading import DISK_LINK, HostLinks, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.formats.page_cache import reading_ahead
-from interlace.formats.runner import Arrived, ComingWeights
+from interlace.formats.runner import ComingWeights
 from interlace.perf.cold_start import on_disk
 from interlace.policy.cold_starts.frontier import frontier
 
@@ -226,7 +226,7 @@ class LayerBench:
         else:
             self._drop()
         copied = [place for place, step in enumerate(steps[1:]) if step.via is WeightPath.COPY]
-        ended: SimpleQueue[Arrived] = SimpleQueue()
+        ended: SimpleQueue[str] = SimpleQueue()
 
         def start() -> None:
             if copied:
@@ -238,7 +238,7 @@ class LayerBench:
 
         with nullcontext() if cached else reading_ahead(cold.file.path, cold.file.tables):
             taken_ms = took_ms(start)
-        if copied and (failure := ended.get().failure):
+        if copied and (failure := ended.get()):
             raise OSError(failure)
         return taken_ms
 
