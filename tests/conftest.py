@@ -46,6 +46,7 @@ MARKS = {
     "cli/test_bench.py": "process",
     "cli/test_main.py": "process",
     "load/test_open_loop.py": "process",
+    "shm/test_children.py": "process",
     "profiling/cuda/test_bench.py": "process",
     "runtime/test_plan_solver.py": "process",
     "server/grpc/test_epoll_turns.py": "process",

@@ -13,7 +13,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 from typing import Any, Final
 
-from interlace.device.cuda.processes import LaunchSpec, ProcessLauncher, RunningProcess
+from interlace.device.cuda.processes import LaunchSpec, ProcessLauncher
+from interlace.shm.children import RunningProcess
 
 #: Not onnxruntime, which starts a thread when it is imported.
 PRELOAD: Final = (

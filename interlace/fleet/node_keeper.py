@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,9 +18,11 @@ from typing import Final
 from interlace.core.node import Node
 from interlace.core.tables import counted
 from interlace.server.listening import listening_sockets
+from interlace.shm import children
 
 _LOG: Final = logging.getLogger(__name__)
 _PORTS: Final = 3  # of HTTP, gRPC and metrics
+_NODE: Final = "interlace.shm.children:become"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class NodeKeeper:
             with self._lock:
                 if self._ending.is_set():
                     return 0
-                self._process = subprocess.Popen([*self._argv(port), *options])
+                self._process = children.start(_NODE, *self._argv(port), *options)
             self._node = Node(self._name, self._host, port, port + 1)
             try:
                 return self._process.wait()
@@ -136,7 +136,6 @@ class NodeKeeper:
 
     def _argv(self, port: int) -> list[str]:
         return [
-            sys.executable, "-m", "interlace.fleet.bound_process", str(os.getpid()),
             "-m", "interlace", "serve", self._launch.models, "--assigned",
             f"--node={self._name}", f"--zone={self._zone}", f"--host={self._host}",
             f"--http-port={port}", f"--grpc-port={port + 1}", f"--metrics-port={port + 2}",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ from interlace.core.model import Model
 from interlace.core.profile import LayerProfile, MemoryContention
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.profiling.rig import MeasureError
+from interlace.shm import children
 
 
 class BatchStrains(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class CoresTask(msgspec.Struct, frozen=True):
     The process reads ``models_dir`` and no files of others, if it is given.
     """
 
-    process: ClassVar[str] = "interlace.profiling.cpu.process_main"
+    process: ClassVar[str] = "interlace.profiling.cpu.process_main:main"
 
     cores: tuple[int, ...]
     models: tuple[Model, ...]
@@ -66,7 +66,7 @@ class GpuTask(msgspec.Struct, frozen=True):
     an H100).
     """
 
-    process: ClassVar[str] = "interlace.profiling.cuda.examine"
+    process: ClassVar[str] = "interlace.profiling.cuda.examine:main"
 
     gpu: str
     backend: str
@@ -86,7 +86,8 @@ async def take_apart(
 ) -> list[PartFindings]:
     """The findings of all models of a task; those after a fault of the device are missing.
 
-    The task's ``process`` reads its file and writes a line a model.
+    The task's ``process`` reads its file and writes a line a model; ``environment`` is what CUDA
+    reads at its start.
 
     Raises:
         MeasureError: the process did not start, or did not end in time.
@@ -94,23 +95,18 @@ async def take_apart(
     with TemporaryDirectory(prefix="interlace-measure-") as folder:
         asked, answered = Path(folder, "task.json"), Path(folder, "findings.jsonl")
         asked.write_bytes(msgspec.json.encode(task))
-        # `env` sets what CUDA reads at its start beside what this process has.
-        # It imports what this process does: nothing that a folder where it was started looks like.
-        settings = {"PYTHONPATH": os.pathsep.join(sys.path), **environment}
-        words = ["env", *(f"{name}={value}" for name, value in settings.items())]
-        words += [sys.executable, "-P", "-m", task.process, str(asked), str(answered)]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*words, stderr=pipe, stdout=pipe)
+        files = str(asked), str(answered)
+        process = children.start(task.process, *files, environment=environment, pipes=True)
         try:
-            _, errors = await asyncio.wait_for(process.communicate(), timeout_s)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+            ended = await asyncio.to_thread(children.finish, process, timeout_s)
+        except subprocess.TimeoutExpired:
             raise MeasureError(f"taking models apart did not end in {timeout_s:g} s") from None
+        finally:
+            process.kill()  # if this is cancelled
         found = _read(answered)
         if not found:
-            lines = errors.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise MeasureError(f"models could not be taken apart: {lines[-1]}")
+            why = ended.last_words or "it said nothing"
+            raise MeasureError(f"models could not be taken apart: {why}")
         return found
 
 

@@ -17,13 +17,12 @@ from interlace.core.plan import Plan
 from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 from interlace.runtime.clock import Clock
+from interlace.runtime.scheduling import yield_cores
+from interlace.shm import children
 
 LIMIT_S: Final = 60.0
 #: Of a plan before which nothing is served: on a busy machine a late one is better than none.
 _FIRST_LIMIT_S: Final = 600.0
-_CHILD: Final = "from interlace.runtime.plan_solver import main; main()"
-#: Beside requests. A first plan delays none: everybody waits for it.
-_YIELDING: Final = f"from interlace.runtime.scheduling import yield_cores; yield_cores(); {_CHILD}"
 
 
 def solve(system: System, question: SolvePlan) -> PlanSolved:
@@ -67,11 +66,9 @@ def unsendable(system: System) -> str | None:
     return None
 
 
-def _begun(system: System, code: str) -> subprocess.Popen[bytes]:
+def _begun(system: System, yields: bool = False) -> subprocess.Popen[bytes]:
     """A planning process that imports what these planners need, and waits for its question."""
-    pipe = subprocess.PIPE
-    argv = [sys.executable, "-c", code]
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+    process = children.start(f"{__name__}:main", yields, pipes=True)
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended: who asks it hears why
         process.stdin.write(pickle.dumps((system.planner, system.packer)))
@@ -99,14 +96,14 @@ class WarmProcess:
         with self._lock:
             self._searching += 1
             waiting, self._waiting = self._waiting, None
-        return waiting or _begun(self._system, _CHILD)
+        return waiting or _begun(self._system)
 
     def searched(self) -> None:
         """One that was taken has ended."""
         with self._lock:
             self._searching -= 1
             if not (self._searching or self._waiting or self._closed):
-                self._waiting = _begun(self._system, _CHILD)
+                self._waiting = _begun(self._system)
 
     def close(self) -> None:
         """Have none from now on."""
@@ -114,8 +111,8 @@ class WarmProcess:
             self._closed = True
             waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.kill()
-            waiting.communicate()
+            with waiting:
+                waiting.kill()
 
 
 class PlanningProcess:
@@ -142,12 +139,11 @@ class PlanningProcess:
         with self._lock:
             if self._given_up:
                 return PlanSolved(question.ticket, Plan(), "the question was given up")
-            code = _CHILD if first else _YIELDING
-            self._process = self._warm.take() if self._warm else _begun(system, code)
+            process = self._warm.take() if self._warm else _begun(system, not first)
+            self._process = process
         sent = pickle.dumps((system.planner, system.packer, question))
         try:
-            with self._process as process:
-                return _asked(process, sent, question.ticket, _FIRST_LIMIT_S if first else LIMIT_S)
+            return _asked(process, sent, question.ticket, _FIRST_LIMIT_S if first else LIMIT_S)
         finally:
             if self._warm:
                 self._warm.searched()
@@ -165,22 +161,22 @@ def _asked(
 ) -> PlanSolved:
     """The process's answer, or what became of it."""
     try:
-        answered, said = process.communicate(sent, limit_s)
+        ended = children.finish(process, limit_s, sent)
     except subprocess.TimeoutExpired:
-        process.kill()
         return PlanSolved(ticket, Plan(), f"no plan within {limit_s:g} s")
-    if process.returncode:
-        last = "".join(said.decode(errors="replace").strip().splitlines()[-1:])
-        return PlanSolved(ticket, Plan(), f"the planning process broke: {last}")
-    answer = pickle.loads(answered)
+    if ended.status:
+        return PlanSolved(ticket, Plan(), f"the planning process broke: {ended.last_words}")
+    answer = pickle.loads(ended.written)
     assert isinstance(answer, PlanSolved)
     return answer
 
 
-def main() -> None:
+def main(yields: bool) -> None:
     """The planning process: pickled planners and then, once there is one, a question on standard
-    input, the answer on its output.
+    input, the answer on its output. It ``yields`` its cores to requests, if there are any.
     """
+    if yields:
+        yield_cores()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what planners and their libraries print is no part of the answer
     pickle.load(sys.stdin.buffer)  # what it takes to plan is imported by now

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import IntEnum
@@ -17,12 +16,14 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span
+from interlace.runtime.scheduling import yield_cores
 from interlace.server.compression import unpack_into
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
 from interlace.server.grpc.infer_head import read_head
 from interlace.server.http.bodies import ArenaBody, aligned
 from interlace.server.http.request_json import decode_request
+from interlace.shm import children
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
 from interlace.shm.frame_socket import (
@@ -149,9 +150,9 @@ class DecoderProcess:
         return FillDone()
 
 
-def main() -> None:
-    """Descriptor of the socket, the main process's id and the arena's number are the arguments."""
-    descriptor, owner_pid, number = map(int, sys.argv[1:4])
+def main(descriptor: int, owner_pid: int, number: int) -> None:
+    """Decode what comes over a socket; the arena is the owner's, of that number."""
+    yield_cores()  # models come first where both want a core
     bodies = DecoderProcess(Arena.adopt(owner_pid, number))
     decoder = msgspec.msgpack.Decoder(DecoderRequest)
     frames: BlockingFrameSocket[DecoderReply, DecoderRequest] = BlockingFrameSocket(
@@ -169,11 +170,7 @@ def main() -> None:
 WAITING_MAX: Final = 64
 #: How long the process is kept without work.
 IDLE_S: Final = 60.0
-#: Models come first where both want a core.
-_CHILD: Final = (
-    "from interlace.runtime.scheduling import yield_cores; yield_cores(); "
-    "from interlace.server.body_decoder import main; main()"
-)
+_CHILD: Final = f"{__name__}:main"
 
 
 class BodyDecoder:
@@ -257,12 +254,9 @@ class BodyDecoder:
     def _start(self) -> None:
         ours, theirs = frame_pair()
         try:
-            arguments = map(str, (theirs.fileno(), os.getpid(), self._arena.number))
-            self._child = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-            )
+            shared = theirs.fileno()
+            arguments = shared, os.getpid(), self._arena.number
+            self._child = children.start(_CHILD, *arguments, descriptors=[shared])
         except OSError as error:
             ours.close()
             text = f"the process that decodes large bodies cannot start: {error}"
@@ -283,8 +277,7 @@ class BodyDecoder:
         """It ended, or is to end: nothing that it was asked will be answered."""
         child, self._child, self._frames = self._child, None, None
         if child is not None:
-            child.kill()
-            child.wait()
+            children.end(child)
         if self._answer is not None and not self._answer.done():
             text = "the process that decodes large bodies died; send the request again"
             self._answer.set_exception(ServeError(Reason.BACKEND, text))

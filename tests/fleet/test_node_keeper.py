@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,28 +57,6 @@ def test_a_node_that_ends_is_started_again_and_ends_with_its_keeper(tmp_path: Pa
     keeper.end()
     assert keeper.node() is None and keeper.pid() == 0
     assert not pid or not psutil.pid_exists(pid)
-
-
-def test_a_bound_process_ends_when_the_one_it_is_bound_to_is_killed() -> None:
-    child = (
-        "import os, subprocess, sys, time;"
-        "print(subprocess.Popen([sys.executable, '-m', 'interlace.fleet.bound_process',"
-        " str(os.getpid()), '-c', 'import time; time.sleep(60)']).pid, flush=True);"
-        "time.sleep(60)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    bound = psutil.Process(int(parent.stdout.readline()))
-    wait_until(lambda: "time.sleep" in " ".join(bound.cmdline()) and "-m" not in bound.cmdline())
-    with parent:
-        parent.kill()
-    bound.wait(20)
-
-
-def test_a_process_bound_to_one_that_is_gone_does_not_begin() -> None:
-    argv = [sys.executable, "-m", "interlace.fleet.bound_process", "1", "-c", "print('began')"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stdout == "" and "has gone" in done.stderr
 
 
 def told(number: int, alive: bool = True, gpus: float | None = 1.0) -> dict[str, object]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from interlace.core.messages import Failure
 from interlace.device.cuda.process import GpuProcess, OnStarted
@@ -23,12 +19,10 @@ from interlace.device.process.link import ProcessSpawner
 from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.spawner import SpawnCallbacks
 from interlace.device.process.wire import ForgetArena
+from interlace.shm import children
 from interlace.shm.arena import Arena, ArenaMap
 
-_CODE: Final = (
-    "import json, sys; descriptor, owner, name, sys.path[:] = json.loads(sys.argv[1]); "
-    "from interlace.device.cuda.worker.worker import main; main(descriptor, owner, name)"
-)
+_WORKER: Final = "interlace.device.cuda.worker.worker:main"
 #: CUDA and torch read these once, when they start. More hardware queues keep lanes from waiting for
 #: each other's launches. Kernels are loaded at their first launch: all of torch's take seconds and
 #: a gigabyte in each process. A capture that meets a new kernel is tried again. The cuBLAS
@@ -52,15 +46,6 @@ class LaunchSpec(NamedTuple):
     environment: Mapping[str, str]
 
 
-class RunningProcess(Protocol):
-    """A process that runs, as ``subprocess`` has it."""
-
-    @property
-    def pid(self) -> int: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def kill(self) -> None: ...
-
-
 class ProcessLauncher:
     """Starts processes and reports their end.
 
@@ -69,7 +54,7 @@ class ProcessLauncher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._running: dict[int, tuple[RunningProcess, int, SpawnCallbacks]] = {}
+        self._running: dict[int, tuple[children.RunningProcess, int, SpawnCallbacks]] = {}
         self._leaving: set[int] = set()
         self._waiting: deque[LaunchSpec] = deque()
 
@@ -93,19 +78,15 @@ class ProcessLauncher:
         else:
             self._start(order)
 
-    def begin(self, order: LaunchSpec) -> RunningProcess:
+    def begin(self, order: LaunchSpec) -> children.RunningProcess:
         """Start a process now.
 
         Raises:
             OSError: no process or memory is left.
         """
-        argument = json.dumps([order.descriptor, os.getpid(), order.name, sys.path])
-        settings = [f"{key}={value}" for key, value in order.environment.items()]
-        return subprocess.Popen(
-            ["env", *settings, sys.executable, "-c", _CODE, argument],
-            pass_fds=[order.descriptor],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
+        arguments, shared = (order.descriptor, os.getpid(), order.name), [order.descriptor]
+        return children.start(
+            _WORKER, *arguments, environment=order.environment, descriptors=shared
         )
 
     def _start(self, order: LaunchSpec) -> None:
@@ -127,11 +108,7 @@ class ProcessLauncher:
         for process, watch, _ in self._running.values():
             self._loop.remove_reader(watch)
             os.close(watch)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_CLOSE_S)
-                continue
-            process.kill()
-            process.wait()
+            children.end(process, _CLOSE_S)
         self._running.clear()
 
     def _ended(self, pid: int) -> None:

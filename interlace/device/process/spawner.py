@@ -22,6 +22,7 @@ from interlace.device.process.wire import (
     ToForkServer,
 )
 from interlace.device.process.wire import decode_from_fork_server as decode
+from interlace.shm import children
 from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
 
 _CODE: Final = (
@@ -169,8 +170,4 @@ class ForkServerSpawner:
         if self._process is None:
             return
         process, self._process = self._process, None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-            return
-        process.kill()
-        process.wait()
+        children.end(process, patience_s)

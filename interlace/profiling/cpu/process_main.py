@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -72,7 +71,3 @@ def main(task_file: str, findings_file: str) -> None:
         return measure_layers(model, len(task.cores), task.weights_dir, task.takes)
 
     write_findings(findings_file, task.models, measure)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -200,7 +199,3 @@ def main(task_file: str, findings_file: str) -> None:
         )
         if not whole:
             steps.pop_all()  # nothing can be given back to a GPU that failed
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,7 +4,8 @@ import asyncio
 from typing import Final
 
 from bench.gpu.forking import PRELOAD, ForkLauncher
-from interlace.device.cuda.processes import LaunchSpec, RunningProcess
+from interlace.device.cuda.processes import LaunchSpec
+from interlace.shm.children import RunningProcess
 
 _PRELOAD: Final = (
     *PRELOAD,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from interlace.device.cuda.driver.api import CudaError, Driver, SmSplit
+from interlace.shm import children
 
 #: SMs of an atom on sm_90: the smallest group that keeps thread block clusters whole.
 ATOM_SMS: Final = 8
@@ -146,11 +146,6 @@ AskAtoms = Callable[[Sequence[str]], Sequence[Atoms]]
 
 #: Several GPUs whose driver was not loaded take some seconds each.
 _LIMIT_S: Final = 60.0
-_CODE: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from interlace.device.cuda.green_contexts.atoms import print_atoms; "
-    "print_atoms(int(sys.argv[2]))"
-)
 
 
 def ask_atoms(uuids: Sequence[str]) -> Sequence[Atoms]:
@@ -159,18 +154,11 @@ def ask_atoms(uuids: Sequence[str]) -> Sequence[Atoms]:
     Nothing is found if that process fails or takes a minute: whoever then uses the GPU fails as
     well, and can say why.
     """
-    command = [sys.executable, "-c", _CODE, json.dumps(sys.path), str(len(uuids))]
-    settings = [f"CUDA_VISIBLE_DEVICES={','.join(uuids)}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+    order = {"CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    entry = f"{__name__}:print_atoms"
     try:
-        done = subprocess.run(
-            ["env", *settings, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_LIMIT_S,
-            check=True,
-        )
-        return [Atoms(*numbers) for numbers in json.loads(done.stdout)]
+        asked = children.start(entry, len(uuids), environment=order, pipes=True)
+        return [Atoms(*n) for n in json.loads(children.finish(asked, _LIMIT_S).written)]
     except (OSError, subprocess.SubprocessError, ValueError):
         return ()
 
