@@ -18,7 +18,14 @@ import msgspec
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import FilesOrder, ModelFiles
-from interlace.repository.digest import BLOCK_BYTES, Digests, fetch, forget_all_but, models_in
+from interlace.repository.digest import (
+    BLOCK_BYTES,
+    Digests,
+    ReadBlock,
+    fetch,
+    forget_all_but,
+    models_in,
+)
 from interlace.server.tls import HTTP, TlsFiles
 
 _LOG: Final = logging.getLogger(__name__)
@@ -45,16 +52,42 @@ class ControllerCalls:
 
     def __init__(self, key: str, tls: TlsFiles) -> None:
         """Raises InputError where a file of ``tls`` cannot be used."""
-        self.key = key
+        self._key = key
         self._private = tls.ca is not None
         self._tls = tls.client(HTTP, by_name=False)
 
-    def connection(self, source: str) -> HTTPConnection:
-        """To a source: HOST:PORT, or https://HOST:PORT.
+    def get(self, source: str, path: str, most_bytes: int) -> bytes:
+        """The body of a GET from a source: HOST:PORT, or https://HOST:PORT.
+
+        It blocks, and has a connection of its own: calls are few and large.
 
         Raises:
-            HTTPException: that would be in clear text, and may not.
+            OSError, HTTPException: it did not answer in time, not with 200, or with more than
+                ``most_bytes``; or it would be called in clear text, and may not.
         """
+        connection = self._connection(source)
+        connection.connect()
+        end = threading.Timer(_CALL_S, _break_off, (connection.sock,))
+        end.daemon = True
+        end.start()
+        try:
+            connection.request("GET", path, headers={"X-API-Key": self._key} if self._key else {})
+            reply = connection.getresponse()
+            body = bytearray()
+            while piece := reply.read1(_PIECE_BYTES):
+                body += piece
+                if len(body) > most_bytes:
+                    raise HTTPException(f"it sends more than {most_bytes} bytes for {path}")
+            if reply.length:
+                raise HTTPException(f"it broke off {path} after {len(body)} bytes")
+        finally:
+            end.cancel()
+            connection.close()
+        if reply.status != 200:
+            raise HTTPException(f"{reply.status} {body[:200].decode('utf-8', 'replace')}")
+        return bytes(body)
+
+    def _connection(self, source: str) -> HTTPConnection:
         address = source.removeprefix(_HTTPS)
         if address != source:
             return HTTPSConnection(address, timeout=_TIMEOUT_S, context=self._tls.now())
@@ -79,7 +112,7 @@ class WantedModels:
         self._at_hand: dict[str, str] = {}  # digests of what ``changed`` was told of
         self._order: FilesOrder | None = None
         self._task: asyncio.Task[None] | None = None
-        self._source: _FilesSource | None = None
+        self._ended = threading.Event()  #: the order that is carried out is not to go on
         self.taken = ""  #: the digest of the order that was carried out
         self.failures: dict[str, str] = {}  #: models that are not at hand, and why
 
@@ -107,20 +140,19 @@ class WantedModels:
             return
         self.close()
         self._order = order
-        source = self._source = _FilesSource(order.source, self._calls)
-        self._task = asyncio.ensure_future(self._carry_out(order, source))
+        self._ended = threading.Event()
+        self._task = asyncio.ensure_future(self._carry_out(order, self._ended))
 
     def close(self) -> None:
         """Stop what is being carried out, with the next block at the latest."""
         if self._task is not None:
             self._task.cancel()
-        if self._source is not None:
-            self._source.ended = True
+        self._ended.set()
 
-    async def _carry_out(self, order: FilesOrder, source: _FilesSource) -> None:
+    async def _carry_out(self, order: FilesOrder, ended: threading.Event) -> None:
         while True:
             try:
-                self.failures = await self._take(order, source)
+                self.failures = await self._take(order, ended)
             except Exception as error:  # of a controller that says what nobody expects
                 self.failures = {_ALL: f"{_reached(order, error)}"}
             if _ALL not in self.failures:
@@ -131,16 +163,26 @@ class WantedModels:
                 _LOG.error("%s is not at hand: %s", model, why)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _take(self, order: FilesOrder, source: _FilesSource) -> dict[str, str]:
+    async def _take(self, order: FilesOrder, ended: threading.Event) -> dict[str, str]:
         """What of the order failed."""
+
+        def block(digest: str, number: int) -> bytes:
+            if ended.is_set():
+                raise HTTPException("another order came")
+            path = f"/v2/fleet/files/{digest}/{number}"
+            return self._calls.get(order.source, path, BLOCK_BYTES)
+
         try:
-            wanted = await asyncio.to_thread(source.models)
+            listed = await asyncio.to_thread(
+                self._calls.get, order.source, "/v2/fleet/models", _LIST_BYTES
+            )
+            wanted = _MODELS.decode(listed)
         except (OSError, HTTPException, msgspec.MsgspecError, RecursionError) as error:
             return {_ALL: f"which models are wanted could not be read: {_reached(order, error)}"}
         failures: dict[str, str] = {}
         for name, files in wanted.items():
             try:
-                await asyncio.to_thread(self._bring, name, files, source)
+                await asyncio.to_thread(self._bring, name, files, block)
             except RepositoryError as error:
                 failures[name] = str(error)
             except HTTPException as error:
@@ -160,7 +202,7 @@ class WantedModels:
         new = {name for name, digest in now.items() if before.get(name) != digest}
         await self._changed(new, before.keys() - now.keys())
 
-    def _bring(self, name: str, files: ModelFiles, source: _FilesSource) -> None:
+    def _bring(self, name: str, files: ModelFiles, block: ReadBlock) -> None:
         folder = self._root / name
         found = self._digests.of(folder) if folder.is_dir() else ""
         if found == files.digest:
@@ -173,7 +215,7 @@ class WantedModels:
                 "every node, or start this one without MODELS_DIR, which has it fetch them",
             )
         _LOG.info("fetching %s: %d bytes", name, sum(size for size, _ in files.files.values()))
-        fetch(self._root, name, files, source.block, self._digests)
+        fetch(self._root, name, files, block, self._digests)
 
     def _failure(self, order: FilesOrder, error: OSError) -> str:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -181,46 +223,6 @@ class WantedModels:
         if error.filename is not None:
             return f"its files could not be written: {error}"
         return f"its files could not be fetched: {_reached(order, error)}"
-
-
-class _FilesSource:
-    """Where files come from. Used in threads; a connection a call, as calls are few and large."""
-
-    def __init__(self, address: str, calls: ControllerCalls) -> None:
-        self._address, self._calls = address, calls
-        self._headers = {"X-API-Key": calls.key} if calls.key else {}
-        self.ended = False  #: from then on no further block is asked for
-
-    def models(self) -> dict[str, ModelFiles]:
-        return _MODELS.decode(self._get("/v2/fleet/models", _LIST_BYTES))
-
-    def block(self, digest: str, number: int) -> bytes:
-        if self.ended:
-            raise HTTPException("another order came")
-        return self._get(f"/v2/fleet/files/{digest}/{number}", BLOCK_BYTES)
-
-    def _get(self, path: str, most_bytes: int) -> bytes:
-        connection = self._calls.connection(self._address)
-        connection.connect()
-        end = threading.Timer(_CALL_S, _break_off, (connection.sock,))
-        end.daemon = True
-        end.start()
-        try:
-            connection.request("GET", path, headers=self._headers)
-            reply = connection.getresponse()
-            body = bytearray()
-            while piece := reply.read1(_PIECE_BYTES):
-                body += piece
-                if len(body) > most_bytes:
-                    raise HTTPException(f"it sends more than {most_bytes} bytes for {path}")
-            if reply.length:
-                raise HTTPException(f"it broke off {path} after {len(body)} bytes")
-        finally:
-            end.cancel()
-            connection.close()
-        if reply.status != 200:
-            raise HTTPException(f"{reply.status} {body[:200].decode('utf-8', 'replace')}")
-        return bytes(body)
 
 
 def _break_off(connection: socket.socket) -> None:

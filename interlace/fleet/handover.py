@@ -10,7 +10,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.fleet.fleet_gpus import models_of, own_models_of
-from interlace.perf.memory import holds
+from interlace.perf.memory import holds_partitions
 
 
 def keeping(
@@ -29,9 +29,8 @@ def keeping(
         if found is None:
             continue
         home = _home(*found, parts.values())
-        there = {**parts, home.id: home}.values()
-        held = [(p.share_pct, [s.model for s in p.slots]) for p in there if p.gpu == home.gpu]
-        if home.gpu in gpus and holds(gpus[home.gpu], held, profiles):
+        there = [p for p in {**parts, home.id: home}.values() if p.gpu == home.gpu]
+        if home.gpu in gpus and holds_partitions(gpus[home.gpu], there, profiles):
             parts[home.id] = home
     return replace(after, partitions=tuple(parts.values()))
 

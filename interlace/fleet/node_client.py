@@ -15,6 +15,7 @@ from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeMod
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
 from interlace.router.http.reads import NodeReader
+from interlace.server.errors import error_text
 from interlace.server.http.routes import HttpResponse
 
 _LOG: Final = logging.getLogger(__name__)
@@ -77,10 +78,7 @@ class NodeOrders:
 def _error(answer: HttpResponse) -> str:
     if answer.status == 401:
         return "it has another key: start it and this controller with the same --node-key-file"
-    try:
-        return str(msgspec.json.decode(answer.body)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return answer.body[:200].decode("utf-8", "replace")
+    return error_text(answer.body)
 
 
 _MODELS: Final = msgspec.msgpack.Decoder(dict[str, NodeModel])

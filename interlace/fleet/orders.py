@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
@@ -13,9 +13,8 @@ from interlace.core.user_errors import InputError
 from interlace.fleet.membership import ChangingNodes, parse_node
 from interlace.fleet.service import FleetService
 from interlace.server.api_keys import Access
+from interlace.server.http.admin_handler import read_order
 from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route
-
-Form = TypeVar("Form")
 
 
 class NodeOrder(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,7 +89,7 @@ def _order(name: str, respond: Respond, title: str, body: type | None = None) ->
 
 def _plan_of(service: Callable[[], FleetService]) -> Respond:
     async def respond(asked: AdminRequest) -> HttpResponse:
-        question = _read(asked, PlanQuestion)
+        question = read_order(asked.body, PlanQuestion)
         rates = {model: as_rows_per_s(rate) for model, rate in question.rates.items()}
         return HttpResponse(msgspec.json.encode(await service().plan(rates, question.without)))
 
@@ -99,16 +98,9 @@ def _plan_of(service: Callable[[], FleetService]) -> Respond:
 
 def _about_one(do: Callable[[str], Awaitable[str]]) -> Respond:
     async def respond(asked: AdminRequest) -> HttpResponse:
-        return _said(await do(_read(asked, NodeOrder).node))
+        return _said(await do(read_order(asked.body, NodeOrder).node))
 
     return respond
-
-
-def _read(asked: AdminRequest, form: type[Form]) -> Form:
-    try:
-        return msgspec.json.decode(asked.body, type=form)
-    except msgspec.MsgspecError as error:
-        raise bad_input(f"failed to parse the order: {error}") from error
 
 
 def _said(text: str) -> HttpResponse:

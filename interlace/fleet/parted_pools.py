@@ -15,7 +15,7 @@ from interlace.core.profile import Profiles
 from interlace.fleet.fleet_gpus import node_of
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.pools import hosts_together
-from interlace.perf.memory import holds
+from interlace.perf.memory import holds_partitions
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 
@@ -189,10 +189,8 @@ class _Rooms:
 
     def _fits(self, one: Partition) -> bool:
         gpu, there = self.gpus[one.gpu], [*self._on[one.gpu], one]
-        held = [(part.share_pct, [slot.model for slot in part.slots]) for part in there]
-        return gpu.legal([part.share_pct for part in there]) and holds(
-            gpu, held, self._profiles[gpu.kind]
-        )
+        legal = gpu.legal([part.share_pct for part in there])
+        return legal and holds_partitions(gpu, there, self._profiles[gpu.kind])
 
     def _name(self, gpu: str) -> str:
         return next(f"{gpu}:{i}" for i in count() if f"{gpu}:{i}" not in self._ids)

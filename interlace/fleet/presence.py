@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from math import inf
+from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a node may be silent until its models are planned for elsewhere, in ms.
-
-    Routers ask other nodes long before. The limit is ``factor`` times the longest silence that the
-    node survived within the last ``memory_ms``, between ``least_ms`` and ``most_ms``. So a node
-    that is often late does not change the plan each time. A silence for which it was declared lost
-    does not count: the next loss is answered as soon as the first.
-    """
-
-    least_ms: float = 800.0
-    most_ms: float = 8000.0
-    factor: float = 2.0
-    memory_ms: float = 60_000.0
+LEAST_MS: Final = 800.0
+MOST_MS: Final = 8000.0
+MEMORY_MS: Final = 60_000.0
+_FACTOR: Final = 2.0
 
 
 class Presence:
-    """Judges losses by when nodes were heard last. Times are the controller's own."""
+    """Judges losses by when nodes were heard last. Times are the controller's own.
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience or Patience()
+    A node may be silent for ``_FACTOR`` times the longest silence that it survived within the last
+    ``MEMORY_MS``, between ``LEAST_MS`` and ``MOST_MS``: then its models are planned for elsewhere.
+    Routers ask other nodes long before. So a node that is often late does not change the plan each
+    time. A silence for which it was declared lost does not count: the next loss is answered as soon
+    as the first.
+    """
+
+    def __init__(self) -> None:
         self._heard_ms: dict[str, float] = {}
         #: by node: silences that ended, and when; each is shorter than those before it
         self._survived: dict[str, deque[tuple[float, float]]] = {}
@@ -55,13 +50,13 @@ class Presence:
 
     def patience_ms(self, node: str) -> float:
         """For how long that node may be silent."""
-        limits, survived = self._patience, self._survived.get(node)
+        survived = self._survived.get(node)
         longest_ms = survived[0][1] if survived else 0.0
-        return min(max(limits.least_ms, limits.factor * longest_ms), limits.most_ms)
+        return min(max(LEAST_MS, _FACTOR * longest_ms), MOST_MS)
 
     def _note(self, node: str, at_ms: float, now_ms: float) -> None:
         survived = self._survived.setdefault(node, deque())
-        while survived and now_ms - survived[0][0] > self._patience.memory_ms:
+        while survived and now_ms - survived[0][0] > MEMORY_MS:
             survived.popleft()
         silence_ms = at_ms - self._heard_ms.get(node, inf)
         self._heard_ms[node] = at_ms

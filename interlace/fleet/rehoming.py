@@ -11,7 +11,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.packing.lending import room_ms
-from interlace.perf.memory import holds
+from interlace.perf.memory import holds_partitions
 from interlace.perf.tables import Tables
 
 #: So many places are looked at for a model: the rule is for the moment, and is to cost none.
@@ -79,8 +79,7 @@ class _Places:
         for after in (there, {name: _own(each) for name, each in there.items()}):
             others = tuple(s for s in after[part.id].slots if s.model != one.model)
             with_it = {**after, part.id: replace(part, slots=(*others, slot))}
-            held = [(p.share_pct, [s.model for s in p.slots]) for p in with_it.values()]
-            if holds(gpu, held, self._tables[gpu.kind].profiles):
+            if holds_partitions(gpu, with_it.values(), self._tables[gpu.kind].profiles):
                 self._on[gpu.id] = with_it
                 return True
         return False

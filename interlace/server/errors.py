@@ -8,6 +8,8 @@ from enum import IntEnum
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
+
 from interlace.core.errors import Reason, ServeError
 
 
@@ -52,6 +54,14 @@ HTTP_STATUS: Final = {reason: status for reason, status, _ in _STATUSES}
 GRPC_STATUS: Final = {reason: status for reason, _, status in _STATUSES}
 #: Of the status line. The first is nginx's.
 PHRASES: Final = {499: "Client Closed Request", **{each.value: each.phrase for each in HTTPStatus}}
+
+
+def error_text(body: bytes) -> str:
+    """The error that the body of a response tells, as JSON or as it is."""
+    try:
+        return str(msgspec.json.decode(body)["error"])
+    except (msgspec.DecodeError, KeyError, RecursionError, TypeError):
+        return body[:200].decode("utf-8", "replace").strip()
 
 
 class HttpError(Exception):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.fleet.presence import Patience, Presence
+from interlace.fleet.presence import LEAST_MS, MEMORY_MS, MOST_MS, Presence
 
 NOBODY: frozenset[str] = frozenset()
 
 
 def test_a_node_is_lost_after_its_patience_while_others_speak() -> None:
-    judge = Presence(Patience(least_ms=800.0))
+    judge = Presence()
     heard = {"a": 1000.0, "b": 1000.0}
     assert judge.lost(heard, NOBODY, 1000.0) == set()
     assert judge.lost({**heard, "b": 1790.0}, NOBODY, 1800.0) == set()
@@ -29,7 +29,7 @@ def test_nobody_is_lost_while_all_are_silent() -> None:
 
 
 def test_a_node_that_survived_silence_is_given_more_until_that_is_long_ago() -> None:
-    judge = Presence(Patience(least_ms=800.0, most_ms=8000.0, factor=2.0, memory_ms=60_000.0))
+    judge = Presence()
     for at_ms in (0.0, 700.0, 800.0):
         judge.lost({"a": at_ms}, NOBODY, at_ms)
     assert judge.patience_ms("a") == 1400.0
@@ -53,19 +53,18 @@ def test_a_process_that_began_anew_is_not_blamed_for_the_one_before() -> None:
 
 @given(st.lists(st.floats(1.0, 5000.0), min_size=1, max_size=50))
 def test_patience_is_that_of_the_longest_silence_within_memory(silences: list[float]) -> None:
-    limits = Patience()
-    judge, now_ms = Presence(limits), 0.0
+    judge, now_ms = Presence(), 0.0
     judge.lost({"a": 0.0}, NOBODY, 0.0)
     ended: list[tuple[float, float]] = []
     for silence_ms in silences:
         before_ms, now_ms = now_ms, now_ms + silence_ms
         judge.lost({"a": now_ms}, NOBODY, now_ms)
-        within = [ms for at, ms in ended if now_ms - at <= limits.memory_ms]
-        patience_ms = min(max(limits.least_ms, 2.0 * max(within, default=0.0)), limits.most_ms)
+        within = [ms for at, ms in ended if now_ms - at <= MEMORY_MS]
+        patience_ms = min(max(LEAST_MS, 2.0 * max(within, default=0.0)), MOST_MS)
         if silence_ms <= patience_ms:
             ended.append((now_ms, now_ms - before_ms))
-        longest = max((ms for at, ms in ended if now_ms - at <= limits.memory_ms), default=0.0)
-        expected = min(max(limits.least_ms, 2.0 * longest), limits.most_ms)
+        longest = max((ms for at, ms in ended if now_ms - at <= MEMORY_MS), default=0.0)
+        expected = min(max(LEAST_MS, 2.0 * longest), MOST_MS)
         assert judge.patience_ms("a") == expected
 
 

@@ -57,13 +57,13 @@ def node_routes(
         return HttpResponse(msgspec.json.encode(standing()))
 
     async def assigned(asked: AdminRequest) -> HttpResponse:
-        return _taken(await assign(_read(asked.body, Assignment)))
+        return _taken(await assign(read_order(asked.body, Assignment)))
 
     def drained(asked: AdminRequest) -> HttpResponse:
-        return _taken(drain(_read(asked.body, DrainOrder).revision))
+        return _taken(drain(read_order(asked.body, DrainOrder).revision))
 
     def files(asked: AdminRequest) -> HttpResponse:
-        have(_read(asked.body, FilesOrder))
+        have(read_order(asked.body, FilesOrder))
         return HttpResponse(b"{}")
 
     return [
@@ -85,7 +85,12 @@ def _order(name: str, respond: Mapping[str, Respond], title: str, body: type) ->
     return Route(f"/v2/node/{name}", kind, respond, Access.ORDER, title=title, body=body)
 
 
-def _read(body: bytes, kind: type[_Asked]) -> _Asked:
+def read_order(body: bytes, kind: type[_Asked]) -> _Asked:
+    """The order in a body.
+
+    Raises:
+        ServeError: BAD_INPUT, it is none.
+    """
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
