@@ -166,7 +166,6 @@ class _Link:
         self._ends = HeaderBlocks(_HEADER_BYTES, call_end)
         self._rest = b""
         self._next = 1
-        self._window = h2.DEFAULT_WINDOW  #: of a new stream, the node's
         self._uncredited = 0
         self._resets = TokenBucket(_RESETS_BURST, _RESETS_PER_S)
         self._flushing = self._blocked = False
@@ -193,7 +192,7 @@ class _Link:
 
     def _send(self, writer: FrameWriter, call: NodeCall, head: bytes, message: memoryview) -> None:
         call.id, self._next = self._next, self._next + 2
-        call.window = self._window
+        call.window = writer.first_window
         self.calls[call.id] = call
         if self._next >= _LAST_STREAM:
             self.open = False
@@ -412,14 +411,7 @@ class _Link:
         writer = self._writer
         if flags & h2.ACK or writer is None:
             return
-        for key, value in h2.read_settings(payload):
-            if key == h2.MAX_FRAME_SIZE:
-                writer.max_frame = value
-            elif key == h2.INITIAL_WINDOW_SIZE:
-                for call in self.calls.values():
-                    call.window += value - self._window
-                self._window = value
-        writer.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+        writer.follow(payload, self.calls.values())
         writer.opened()
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
 from interlace.router.http.passed_heads import ChunkedEnd, ReplyHead, ReplyHeads, RequestHeads
+from interlace.server.errors import HttpError
 from interlace.server.http.request_head import CHUNKED, loopback
 from interlace.server.limits import HeapBudget, HeapReservation
 from interlace.server.tls import FollowedContext
@@ -146,7 +147,7 @@ class NodeConnection(asyncio.Protocol):
         assert taker is not None
         try:
             last = chunks.feed(data)
-        except ValueError as error:
+        except (HttpError, ServeError) as error:
             self._break(f"it answered with {error}")
             return
         if last:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from interlace.server.errors import HttpError
+from interlace.server.http.bodies import ChunkedBody
 from interlace.server.http.request_head import CHUNKED
-from interlace.server.limits import GenerationalCache
+from interlace.server.limits import GenerationalCache, HeapBudget
 
 #: Heads remembered of requests to one node and of its replies, and the largest worth that.
 _SENT_KEPT: Final = 64
@@ -24,6 +26,8 @@ _NOT_PASSED: Final = frozenset(
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
 _LENGTH: Final = re.compile(rb"\d{1,15}")
+#: No bound of such a body: it is not held.
+_ENDLESS: Final = 1 << 62
 _WITHOUT_BODY: Final = frozenset((204, 205, 304))
 
 
@@ -147,42 +151,21 @@ def _passed(lines: Sequence[bytes]) -> list[bytes]:
     return [line for line in lines if _name(line) not in dropped]
 
 
-_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r?\n")
-_LINE_BYTES: Final = 16
-
-
-class ChunkedEnd:
-    """Finds the end of a body in chunks, which comes in pieces of any size."""
+class ChunkedEnd(ChunkedBody):
+    """Finds the end of a body in chunks, which comes in pieces of any size; it keeps none."""
 
     def __init__(self) -> None:
-        self._left = 0  #: bytes of the chunk that is read
-        self._line = b""
-        self._last = False
+        super().__init__(_ENDLESS, HeapBudget(0))
 
     def feed(self, data: bytes) -> bool:
         """Whether the body ends with this piece.
 
         Raises:
-            ValueError: it is malformed, or goes on behind its end.
+            HttpError: it is malformed, or goes on behind its end.
         """
-        at, size = 0, len(data)
-        while at < size:
-            if self._left:
-                step = min(self._left, size - at)
-                self._left, at = self._left - step, at + step
-                continue
-            end = data.find(b"\n", at) + 1
-            self._line += data[at : end or size]
-            if not end and len(self._line) <= _LINE_BYTES:
-                return False
-            line, self._line, at = self._line, b"", end
-            if self._last:
-                if line != b"\r\n" or at != size:
-                    raise ValueError("more than its last chunk")
-                return True
-            found = _CHUNK_LINE.fullmatch(line)
-            if found is None:
-                raise ValueError(f"a malformed chunk: {line[:_LINE_BYTES]!r}")
-            length = int(found[1], 16)
-            self._last, self._left = not length, length + 2 if length else 0
-        return False
+        if self.take(data, 0, len(data)) < len(data):
+            raise HttpError(400, "more than its last chunk")
+        return self.done
+
+    def _keep(self, piece: memoryview) -> None:
+        """It is passed on."""

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, Protocol
 
 from interlace.server.grpc.http2_frames import (
+    ACK,
     DATA,
     DEFAULT_FRAME,
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
+    FLOW_CONTROL_ERROR,
     HEAD,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_FRAME_SIZE,
+    MAX_WINDOW,
+    SETTINGS,
+    PeerError,
     frame,
+    read_settings,
 )
 
 Buffer = bytes | memoryview
@@ -40,7 +48,7 @@ class OutgoingStream(Protocol):
 
 
 class FrameWriter:
-    """The sending half of a connection. ``window`` and ``max_frame`` are the peer's.
+    """The sending half of a connection. Windows and ``max_frame`` are the peer's.
 
     ``wake`` is called when there is something to flush where there was nothing.
     """
@@ -50,6 +58,7 @@ class FrameWriter:
     ) -> None:
         self.window = DEFAULT_WINDOW
         self.max_frame = DEFAULT_FRAME
+        self.first_window = DEFAULT_WINDOW  #: of a new stream
         self.backlog_bytes = 0
         self.sent_bytes = 0
         self.data_frames = 0  #: made so far
@@ -75,6 +84,23 @@ class FrameWriter:
             self._wake()
         self._out.append(data)
         self.backlog_bytes += len(data)
+
+    def follow(self, settings: bytes, streams: Iterable[OutgoingStream]) -> None:
+        """Take up and acknowledge the peer's SETTINGS; ``streams`` are all that are open.
+
+        Raises:
+            PeerError: they are malformed, or a window is too large then.
+        """
+        for key, value in read_settings(settings):
+            if key == MAX_FRAME_SIZE:
+                self.max_frame = value
+            elif key == INITIAL_WINDOW_SIZE:
+                for stream in streams:
+                    stream.window += value - self.first_window
+                    if stream.window > MAX_WINDOW:
+                        raise PeerError(FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE")
+                self.first_window = value
+        self.put(frame(SETTINGS, ACK, 0))
 
     def offer(self, stream: OutgoingStream) -> None:
         """Send what the stream has queued, as far as the windows go; the rest when they open."""

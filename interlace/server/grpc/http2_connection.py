@@ -111,7 +111,6 @@ class Http2Connection:
         self._blocks = HeaderBlockReader(limits.max_header_bytes)
         self._last_stream = 0
         self._uncredited = 0
-        self._initial_window = h2.DEFAULT_WINDOW
         self._windows_grew = False
         self.configured = False  #: the client's first SETTINGS have come
         self.idle_ms = 0.0  #: without a call, when last looked
@@ -250,8 +249,8 @@ class Http2Connection:
                 self._open(number, head, ends)
 
     def _open(self, number: int, head: CallHead, ends: bool) -> None:
-        window, writer, limits = self._initial_window, self.writer, self.limits
-        stream = GrpcStream(number, head, window, writer, self.streams, limits)
+        writer, limits = self.writer, self.limits
+        stream = GrpcStream(number, head, writer.first_window, writer, self.streams, limits)
         self.streams[number] = stream
         self._budget.opened()
         if head.http_status != 200:
@@ -309,19 +308,7 @@ class Http2Connection:
             if payload:
                 raise PeerError(h2.FRAME_SIZE_ERROR, "SETTINGS acknowledged with a payload")
             return
-        for key, value in h2.read_settings(payload):
-            if key == h2.MAX_FRAME_SIZE:
-                self.writer.max_frame = value
-            elif key == h2.INITIAL_WINDOW_SIZE:
-                self._move_windows(value - self._initial_window)
-                self._initial_window = value
-        self.writer.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
-
-    def _move_windows(self, by: int) -> None:
-        for stream in self.streams.values():
-            stream.window += by
-            if stream.window > MAX_WINDOW:
-                raise PeerError(h2.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE")
+        self.writer.follow(payload, self.streams.values())
         self._windows_grew = True
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:

@@ -289,7 +289,7 @@ class ChunkedBody(HeapBody):
     def done(self) -> bool:
         return self._state is _State.DONE
 
-    def take(self, data: bytearray, start: int, end: int) -> int:
+    def take(self, data: bytearray | bytes, start: int, end: int) -> int:
         """Take bytes ``start`` to ``end``; the position after what belongs to this body.
 
         Raises:
@@ -308,7 +308,7 @@ class ChunkedBody(HeapBody):
                 start = self._take_line(data, start, end)
         return start
 
-    def _take_line(self, data: bytearray, start: int, end: int) -> int:
+    def _take_line(self, data: bytearray | bytes, start: int, end: int) -> int:
         found = data.find(b"\n", start, end)
         stop = end if found < 0 else found + 1
         self._line += memoryview(data)[start:stop]
