@@ -18,7 +18,7 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
-from interlace.core.request import Reply, Request
+from interlace.core.request import Callbacks, Reply, Request
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.physics import Physics
 from interlace.device.simulated.weights import WeightLinks
@@ -87,7 +87,7 @@ class World:
         """Submit one request now."""
         now_ms = self.clock.now_ms()
         request = Request(self.runtime.next_id(), model, now_ms, now_ms + slo_ms, rows, str(shape))
-        self.runtime.submit(request, self._answered)
+        self.runtime.submit(request, Callbacks(self._answered))
         return request
 
     def send_at(self, times_ms: Sequence[float], model: str, slo_ms: float) -> None:

@@ -17,7 +17,7 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.core.request import Outcome, Reply
+from interlace.core.request import Callbacks, Outcome, Reply
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import GiveUp, OnPlanned
@@ -68,7 +68,8 @@ class ChangingShare:
         """One request."""
         self.sent += 1
         number, now_ms = self._runtime.next_id(), self._stand.clock.now_ms()
-        self._runtime.submit(self._opened.request(number, now_ms, _PATIENT_MS), self._answered)
+        request = self._opened.request(number, now_ms, _PATIENT_MS)
+        self._runtime.submit(request, Callbacks(self._answered))
 
     async def end(self, traffic: asyncio.Task[None]) -> None:
         """Send no more, wait for the last answers, and give every partition back."""

@@ -19,7 +19,7 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
-from interlace.core.request import Reply
+from interlace.core.request import Callbacks, Reply
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.plan_solver import InlinePlanSolver
@@ -126,7 +126,7 @@ class _Live:
             # Since when it is due: what the generator is late by is no system's gain.
             request = opened.request(number, at_ms, slos_ms[names[which]])
             late_ms.append(clock.now_ms() - at_ms)
-            self._runtime.submit(request, self._answered)
+            self._runtime.submit(request, Callbacks(self._answered))
         self._stand.late_ms = float(np.percentile(late_ms, 99)) if late_ms else 0.0
         while self._runtime.unanswered:
             await asyncio.sleep(0.01)

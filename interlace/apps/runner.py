@@ -11,9 +11,17 @@ from interlace.apps.graph import App, ServedApp, Step, fitted_shape
 from interlace.apps.parts import Held, TensorMemory, Value, added, in_app, overlap, row_count
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
-from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
+from interlace.core.request import (
+    Callbacks,
+    Outcome,
+    Reply,
+    Request,
+    StageOf,
+    StageTiming,
+    Timing,
+)
 from interlace.core.tensor import Tensor
-from interlace.runtime.runtime import OnReply, OnResponse, OnTimeout, Runtime
+from interlace.runtime.runtime import Runtime
 
 _ANSWERED: Final = (Outcome.OK, Outcome.LATE)
 _EXPIRED: Final = ServeError(Reason.DEADLINE, "Request timeout expired")
@@ -82,23 +90,17 @@ class AppRuntime:
         steps = (self.find(step.model, step.version).key for step in served.app.steps)
         return {member for step in steps for member in self.members(step)}
 
-    def submit(
-        self,
-        request: Request,
-        answer: OnReply,
-        give_up: OnTimeout | None = None,
-        respond: OnResponse | None = None,
-    ) -> None:
+    def submit(self, request: Request, caller: Callbacks) -> None:
         """As ``Runtime.submit``, for requests of apps, too."""
         served = self.served.get(request.model)
         if served is None:
-            self.runtime.submit(request, answer, give_up, respond)
+            self.runtime.submit(request, caller)
         elif self.held_bytes > self._intermediate_bytes:
             detail = f"{self.held_bytes} bytes are held between the steps of ensembles"
             error = ServeError(Reason.OVERLOADED, detail, retry_after_ms=100.0)
-            answer(Reply(request, Outcome.REFUSED, error=error))
+            caller.on_reply(Reply(request, Outcome.REFUSED, error=error))
         else:
-            begun = self._open[request.id] = _AppRequest(self, served, request, answer, give_up)
+            begun = self._open[request.id] = _AppRequest(self, served, request, caller)
             begun.begin()
 
     def cancel(self, request: Request) -> None:
@@ -135,8 +137,7 @@ class _AppRequest:
     owner: AppRuntime
     served: ServedApp
     request: Request
-    answer: OnReply
-    give_up: OnTimeout | None
+    caller: Callbacks
     values: dict[str, Value] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
@@ -149,6 +150,7 @@ class _AppRequest:
     stages: list[StageTiming] = field(default_factory=list)
     deaths: int = 0
     reason: tuple[Outcome, ServeError | None] | None = None  #: why it fails
+    overdue: bool = False
     ended: bool = False
 
     def begin(self) -> None:
@@ -242,7 +244,7 @@ class _AppRequest:
             self.running[place, number] = request
             self.owner.on_asked(self.request, request)
             heard = partial(self._heard, place, number, model)
-            self.owner.submit(request, heard, self._too_long)
+            self.owner.submit(request, Callbacks(heard, self._too_long))
 
     def _part(self, step: Step) -> StageOf:
         whole = self.request
@@ -284,9 +286,9 @@ class _AppRequest:
         return read
 
     def _too_long(self, error: ServeError) -> None:
-        if self.give_up is not None:
-            self.give_up(in_app(self.served.app.name, error))
-            self.give_up = None
+        if self.caller.on_timeout is not None and not self.overdue:
+            self.overdue = True
+            self.caller.on_timeout(in_app(self.served.app.name, error))
 
     def _heard(self, place: int, number: int, model: Model, reply: Reply) -> None:
         request = self.running.pop((place, number))
@@ -413,12 +415,14 @@ class _AppRequest:
             failed, why = self.reason
             self.owner.forget(self.request)
             stages = tuple(self.stages)
-            self.answer(Reply(self.request, failed, (), why, deaths=self.deaths, stages=stages))
+            self.caller.on_reply(
+                Reply(self.request, failed, (), why, deaths=self.deaths, stages=stages)
+            )
             return
         late = self.owner.clock.now_ms() > self.request.deadline_ms
         outcome = Outcome.LATE if late else Outcome.OK
         timing, stages = added(self.timings), tuple(self.stages)
-        self.answer(Reply(self.request, outcome, outputs, None, timing, stages=stages))
+        self.caller.on_reply(Reply(self.request, outcome, outputs, None, timing, stages=stages))
 
     def _own_outputs(self) -> tuple[Tensor, ...]:
         """The outputs asked for; of all, those whose steps had their inputs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,23 +12,22 @@ import numpy as np
 from msgspec import structs
 
 from interlace.apps.parts import TensorMemory
-from interlace.apps.runner import AppRuntime
+from interlace.apps.runner import AppRuntime, FindModel, OnStep
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.messages import SequenceEnded
 from interlace.core.model import Format, Model
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.sequence import ControlInput, ControlKind, SequenceStep, StateTensor
 from interlace.core.tensor import BYTES, Tensor, TensorSpec, element_count
 from interlace.formats.arrays import NUMPY_TYPES, wire_bytes
-from interlace.runtime.runtime import OnReply, OnResponse, OnTimeout
+from interlace.runtime.runtime import Runtime
 from interlace.shm.blocks import ArenaBlocks
 
 _DONE: Final = (Outcome.OK, Outcome.LATE)
 _NOT_RUN: Final = (Outcome.REFUSED, Outcome.EXPIRED)
 #: Live sequences of a model that sets no limit.
 _MOST: Final = 65_536
-FindModel = Callable[[str, str], Model]
 
 
 @dataclass(slots=True)
@@ -38,9 +36,7 @@ class _Asked:
 
     request: Request
     step: SequenceStep
-    answer: OnReply
-    give_up: OnTimeout | None
-    respond: OnResponse | None
+    caller: Callbacks
 
 
 @dataclass(slots=True)
@@ -58,61 +54,45 @@ class _Sequence:
     blocks: ArenaBlocks | None = None  #: of its states
 
 
-class SequenceRuntime:
-    """As ``AppRuntime``, for requests with a ``sequence``, too.
+class SequenceRuntime(AppRuntime):
+    """An ``AppRuntime`` that takes requests with a ``sequence``, too.
 
     A sequence has one request under way at a time; the others wait behind it, and new sequences for
     a slot. States are kept here, in the server's arena, so their requests run anywhere. The state
     of code is in its worker: such requests keep their ``sequence``, and run there.
     """
 
-    def __init__(self, apps: AppRuntime, find: FindModel, memory: TensorMemory) -> None:
-        self.clock = apps.clock
-        self._apps = apps
-        self._find = find
-        self._memory = memory
+    def __init__(
+        self,
+        runtime: Runtime,
+        find: FindModel,
+        on_step: OnStep,
+        memory: TensorMemory,
+        intermediate_bytes: int,
+    ) -> None:
+        super().__init__(runtime, find, on_step, memory, intermediate_bytes)
         self._live: dict[tuple[str, int | str], _Sequence] = {}
         self._slots: dict[str, int] = {}  #: in use, by deployment key
         self._backlog: dict[str, deque[_Sequence]] = {}
 
-    @property
-    def changes(self) -> int:
-        return self._apps.changes
-
-    def next_id(self) -> int:
-        return self._apps.next_id()
-
-    def count_refused(self, model: str, rows: int) -> None:
-        self._apps.count_refused(model, rows)
-
-    def delivered(self, reply: Reply) -> None:
-        """As ``Runtime.delivered``."""
-        self._apps.delivered(reply)
-
-    def submit(
-        self,
-        request: Request,
-        answer: OnReply,
-        give_up: OnTimeout | None = None,
-        respond: OnResponse | None = None,
-    ) -> None:
+    def submit(self, request: Request, caller: Callbacks) -> None:
         """As ``Runtime.submit``."""
         step = request.sequence
         if step is None:
-            self._apps.submit(request, answer, give_up, respond)
+            super().submit(request, caller)
             return
         key = (request.model, step.id)
         sequence = self._live.get(key)
         if sequence is None and not step.start:
-            answer(Reply(request, Outcome.REFUSED, error=_no_start(request, step)))
+            caller.on_reply(Reply(request, Outcome.REFUSED, error=_no_start(request, step)))
             return
         if sequence is None:
             name = DeploymentKey.parse(request.model)
-            model = self._find(name.name, str(name.version))
+            model = self.find(name.name, str(name.version))
             sequence = self._live[key] = _Sequence(key, model, self.clock.now_ms())
             self._place(sequence)
             self._look_later(sequence)
-        asked = _Asked(request, step, answer, give_up, respond)
+        asked = _Asked(request, step, caller)
         sequence.waiting.append(asked)
         if sequence.placed:
             self._go_on(sequence)
@@ -127,9 +107,9 @@ class SequenceRuntime:
             if asked.request is request and sequence is not None:
                 sequence.waiting.remove(asked)
                 error = ServeError(Reason.CANCELLED, "the client went away")
-                asked.answer(Reply(request, Outcome.CANCELLED, error=error))
+                asked.caller.on_reply(Reply(request, Outcome.CANCELLED, error=error))
                 return
-        self._apps.cancel(request)
+        super().cancel(request)
 
     # --------------------------------------------------------------------------- slots and ends
 
@@ -154,7 +134,7 @@ class SequenceRuntime:
             f"no slot was free for sequence {asked.step.id} in time: {limit} sequences are live, "
             f"as many as max_candidate_sequences allows",
         )
-        asked.answer(Reply(asked.request, Outcome.EXPIRED, error=error))
+        asked.caller.on_reply(Reply(asked.request, Outcome.EXPIRED, error=error))
 
     def _look_later(self, sequence: _Sequence) -> None:
         terms = sequence.model.sequences
@@ -179,7 +159,7 @@ class SequenceRuntime:
         del self._live[sequence.key]
         self._drop_states(sequence)
         if sequence.model.format is Format.PYTHON:
-            self._apps.runtime.deliver(SequenceEnded(*sequence.key))
+            self.runtime.deliver(SequenceEnded(*sequence.key))
         backlog = self._backlog.get(key, deque())
         if not sequence.placed:
             backlog.remove(sequence)
@@ -208,17 +188,17 @@ class SequenceRuntime:
                 self._drop_states(sequence)
             if not sequence.begun:
                 error = _no_start(asked.request, asked.step)
-                asked.answer(Reply(asked.request, Outcome.REFUSED, error=error))
+                asked.caller.on_reply(Reply(asked.request, Outcome.REFUSED, error=error))
                 continue
             try:
                 request, blocks = self._request(sequence, asked)
             except ServeError as error:
                 sequence.begun = sequence.begun and not asked.step.start
-                asked.answer(Reply(asked.request, Outcome.REFUSED, error=error))
+                asked.caller.on_reply(Reply(asked.request, Outcome.REFUSED, error=error))
                 continue
             sequence.running = True
             heard = partial(self._heard, sequence, asked, blocks)
-            self._apps.submit(request, heard, asked.give_up, asked.respond)
+            super().submit(request, structs.replace(asked.caller, on_reply=heard))
         over = not (sequence.begun or sequence.running or sequence.waiting)
         if over and self._live.get(sequence.key) is sequence:
             self._remove(sequence)
@@ -232,7 +212,7 @@ class SequenceRuntime:
         model, given = sequence.model, asked.request
         terms, batched = model.sequences, model.signature.batched
         assert terms is not None, "only models with sequences have requests with one"
-        blocks = self._memory.blocks()
+        blocks = self.memory.blocks()
         try:
             added = [
                 self._tensor(blocks, one.spec, _ones(one.spec), batched, _control(one, asked.step))
@@ -266,7 +246,7 @@ class SequenceRuntime:
         data: bytes,
     ) -> Tensor:
         shape = (1, *dims) if batched else dims
-        return self._memory.write(blocks, spec.name, spec.datatype, shape, data)
+        return self.memory.write(blocks, spec.name, spec.datatype, shape, data)
 
     def _heard(self, sequence: _Sequence, asked: _Asked, blocks: ArenaBlocks, reply: Reply) -> None:
         sequence.running = False
@@ -277,12 +257,12 @@ class SequenceRuntime:
             try:
                 reply = self._keep_states(sequence, reply)
             except ServeError as error:
-                self._apps.delivered(reply)
+                self.delivered(reply)
                 reply = Reply(asked.request, Outcome.FAILED, error=error, timing=reply.timing)
         blocks.free()
         if (step.end and outcome not in _NOT_RUN) or (step.start and outcome not in _DONE):
             sequence.begun = False
-        asked.answer(reply)
+        asked.caller.on_reply(reply)
         self._go_on(sequence)
 
     def _keep_states(self, sequence: _Sequence, reply: Reply) -> Reply:
@@ -298,7 +278,7 @@ class SequenceRuntime:
         missing = [one.output for one in terms.states if one.output not in found]
         if missing:
             raise ServeError(Reason.BACKEND, f"the model gave no state '{missing[0]}'")
-        copies, blocks = self._memory.join([[found[one.output] for one in terms.states]])
+        copies, blocks = self.memory.join([[found[one.output] for one in terms.states]])
         self._drop_states(sequence)
         sequence.blocks = blocks
         sequence.states = tuple(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from interlace.apps.parts import TensorMemory
-from interlace.apps.runner import AppRuntime
 from interlace.apps.sequences import SequenceRuntime
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.page import live_page
@@ -205,14 +204,13 @@ class LiveServer:
     def _data_plane(self) -> None:
         """What takes requests: of sequences, of ensembles and of models."""
         memory = TensorMemory(self.arena, self.arenas)
-        self.apps = AppRuntime(
+        self.apps = SequenceRuntime(
             self.runtime, self._model, self._step_ended, memory, self.arena.size_bytes // 2
         )
         if self._spans is not None:
             self.apps.on_asked = self._spans.begin_step
-        sequences, waited_ms = SequenceRuntime(self.apps, self._model, memory), self._core_wait.ms
         self.plane = DataPlane(
-            sequences, self.table, self.arenas, waited_ms=waited_ms, spans=self._spans
+            self.apps, self.table, self.arenas, waited_ms=self._core_wait.ms, spans=self._spans
         )
         self.custom_metrics = CustomMetrics()
         calls = ModelCalls(self.plane, self.table, self.clock, self.apps.members)

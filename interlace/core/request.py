@@ -173,3 +173,17 @@ class PartialResponse:
     error: ServeError | None
     final: bool
     release: Callable[[], None]
+
+
+class Callbacks(Struct, frozen=True, eq=False):
+    """What the caller of a request is told.
+
+    ``on_reply`` gets its reply, exactly once. ``on_timeout`` is called before, at most once, when
+    the request runs far longer than was predicted: the caller can be answered, but its inputs are
+    still read. ``on_response`` gets each response of a request that streams, before the reply, and
+    releases it.
+    """
+
+    on_reply: Callable[[Reply], None]
+    on_timeout: Callable[[ServeError], None] | None = None
+    on_response: Callable[[PartialResponse], None] | None = None

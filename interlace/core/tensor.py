@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -119,3 +120,19 @@ def element_count(shape: tuple[int, ...]) -> int:
     for size in shape:
         count *= size
     return count
+
+
+def frame(elements: Iterable[bytes]) -> bytes:
+    """``BYTES`` elements in the v2 binary form: a 4-byte little-endian length before each."""
+    return b"".join([len(one).to_bytes(4, "little") + one for one in elements])
+
+
+def unframe(data: bytes | memoryview) -> list[bytes]:
+    """The elements of a ``BYTES`` tensor; the last is cut short where the data ends inside it."""
+    elements = []
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        elements.append(bytes(data[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return elements

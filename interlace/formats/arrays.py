@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from interlace.core.model import Model, SampleValue
-from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
+from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec, frame, unframe
 from interlace.formats.runner import Array
 
 #: BF16 has no numpy type: its bits travel as uint16.
@@ -122,7 +122,7 @@ def wire_bytes(array: Array) -> bytes:
     """An array in the v2 binary form; elements of ``BYTES`` have their length before them."""
     if array.dtype != np.object_:
         return array.tobytes()
-    return b"".join(len(one).to_bytes(4, "little") + one for one in array.ravel())
+    return frame(array.ravel())
 
 
 def hinted(
@@ -166,12 +166,8 @@ def _read_file(path: str, spec: TensorSpec) -> Array:
     data = Path(path).read_bytes()
     if spec.datatype != BYTES:
         return np.frombuffer(data, dtype)
-    elements, at = [], 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-        elements.append(data[at + 4 : end])
-        at = end
-    if at != len(data) or not data:  # no lengths: an image, a text
+    elements = unframe(data)
+    if frame(elements) != data or not data:  # no lengths: an image, a text
         elements = [data]
     return _objects(elements)
 

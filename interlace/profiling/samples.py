@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from interlace.core.model import Model
 from interlace.core.request import Batch, Request
-from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count
+from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count, frame
 from interlace.formats.arrays import (
     NUMPY_TYPES,
     WORD,
@@ -29,7 +29,7 @@ def content(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
     """
     count = element_count(shape)
     if spec.datatype == BYTES:
-        return (len(WORD).to_bytes(4, "little") + WORD) * count
+        return frame([WORD]) * count
     random = np.random.default_rng(seed)
     if spec.datatype == "BF16":  # the upper half of a float32
         values = random.random(count, dtype=np.float32)

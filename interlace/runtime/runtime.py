@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol
 
-from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     CancelFetch,
@@ -42,7 +41,7 @@ from interlace.core.messages import (
     Woke,
     WorkFinished,
 )
-from interlace.core.request import PartialResponse, Reply, Request
+from interlace.core.request import Callbacks, PartialResponse, Reply, Request
 from interlace.device.base import Device, DeviceEvent
 from interlace.runtime.clock import Alarm, Clock
 from interlace.runtime.plan_solver import GiveUp, PlanSolver
@@ -53,11 +52,6 @@ _WORK: Final = (Run, CopyInputs, Fetch, Evict, CreatePartition, ReleasePartition
 
 #: Sees every event and its commands from outside; one that raises is removed.
 Observer = Callable[[float, Event, Sequence[Command]], None]
-OnReply = Callable[[Reply], None]
-#: A response before the reply; it must be released.
-OnResponse = Callable[[PartialResponse], None]
-#: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
-OnTimeout = Callable[[ServeError], None]
 OnStatus = Callable[[ReportStatus | ReportSettled], None]
 
 
@@ -114,9 +108,7 @@ class Runtime:
         self._give_up: GiveUp = lambda: None
         self._scaling = scaling or FixedGpuProvider()
         self._observers = list(observers)
-        self._on_replies: dict[int, OnReply] = {}
-        self._on_timeouts: dict[int, OnTimeout] = {}
-        self._on_responses: dict[int, OnResponse] = {}
+        self._callers: dict[int, Callbacks] = {}  #: by request id
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
         self._turned_away: dict[str, RefusedUpstream] = {}
@@ -146,24 +138,9 @@ class Runtime:
         """Start the epochs, at whose ends rates are sampled."""
         self.clock.call_at(self.clock.now_ms() + self._epoch_ms, self._tick)
 
-    def submit(
-        self,
-        request: Request,
-        answer: OnReply,
-        give_up: OnTimeout | None = None,
-        respond: OnResponse | None = None,
-    ) -> None:
-        """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once.
-
-        ``give_up`` is called before, at most once, when the request runs far longer than was
-        predicted: whoever waits for it can be told, but its inputs are still read. ``respond`` is
-        called with each response of a request that streams, before ``answer``.
-        """
-        self._on_replies[request.id] = answer
-        if respond is not None:
-            self._on_responses[request.id] = respond
-        if give_up is not None:
-            self._on_timeouts[request.id] = give_up
+    def submit(self, request: Request, caller: Callbacks) -> None:
+        """Hand a request to the engine; it may be answered before this returns."""
+        self._callers[request.id] = caller
         self.deliver(RequestArrived(request))
 
     def count_refused(self, model: str, rows: int) -> None:
@@ -176,7 +153,7 @@ class Runtime:
 
     def cancel(self, request: Request) -> None:
         """The client went away; the reply still comes, when the device is done with the inputs."""
-        if request.id in self._on_replies:
+        if request.id in self._callers:
             self.deliver(RequestCancelled(request.model, request.id))
 
     def delivered(self, reply: Reply) -> None:
@@ -194,8 +171,10 @@ class Runtime:
         """Take what a device tells unasked; responses of streams do not concern the engine."""
         if not isinstance(event, PartialResponse):
             self.deliver(event)
-        elif (respond := self._on_responses.get(event.request_id)) is not None:
-            respond(event)
+            return
+        caller = self._callers.get(event.request_id)
+        if caller is not None and caller.on_response is not None:
+            caller.on_response(event)
         else:
             event.release()
 
@@ -221,12 +200,7 @@ class Runtime:
         for command in commands:
             if type(command) is SendReply:
                 reply = command.reply
-                request_id = reply.request.id
-                if request_id in self._on_timeouts:
-                    del self._on_timeouts[request_id]
-                if self._on_responses:
-                    self._on_responses.pop(request_id, None)
-                self._on_replies.pop(request_id)(reply)
+                self._callers.pop(reply.request.id).on_reply(reply)
             elif type(command) is WakeAt:
                 self._wake.at(command.at_ms)
             elif not isinstance(command, _WORK):
@@ -263,16 +237,16 @@ class Runtime:
     @property
     def unanswered(self) -> int:
         """The number of requests without a reply so far."""
-        return len(self._on_replies)
+        return len(self._callers)
 
     def _perform(self, command: RuntimeCommand) -> None:
         match command:
             case TimeoutAt(at_ms=at_ms):
                 self._timeout.at(at_ms)
             case ReportTimeout(request=request, error=error):
-                give_up = self._on_timeouts.pop(request.id, None)
-                if give_up is not None:
-                    give_up(error)
+                caller = self._callers.get(request.id)
+                if caller is not None and caller.on_timeout is not None:
+                    caller.on_timeout(error)
             case SolvePlan():
                 self._give_up()  # of two questions only the later is waited for
                 self._give_up = self._solver(command, self.deliver)

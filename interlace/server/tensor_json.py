@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
@@ -13,25 +12,12 @@ import msgspec
 import numpy as np
 
 from interlace.core.errors import bad_input
-from interlace.core.tensor import BYTES, element_count
+from interlace.core.tensor import BYTES, element_count, frame, unframe
+from interlace.formats.arrays import NUMPY_TYPES
 
 DEPTH_MAX: Final = 16
 #: The numbers of data from this size on are counted, by their commas, before they are decoded.
 COUNT_FIRST_BYTES: Final = 4096
-#: Datatypes that JSON can carry, as numpy's; FP16 and BF16 go only in binary.
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-}
 #: What decoding JSON from strangers raises; the last for arrays in arrays in arrays.
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BINARY_ONLY: Final = ("FP16", "BF16")
@@ -111,26 +97,10 @@ def to_json(name: str, datatype: str, view: memoryview) -> bytes:
         raise bad_input(f"output '{name}': {datatype} has no JSON form; ask for binary data")
     if datatype == BYTES:
         return _texts_to_json(name, unframe(view))
-    array = np.frombuffer(view, DTYPES[datatype])
+    array = np.frombuffer(view, NUMPY_TYPES[datatype])
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return json.dumps(array.tolist(), separators=(",", ":")).encode()
     return msgspec.json.encode(array.tolist())
-
-
-def frame(elements: Sequence[bytes]) -> bytes:
-    """BYTES elements in the v2 binary form: a 4-byte little-endian length before each."""
-    return b"".join(chain.from_iterable((len(e).to_bytes(4, "little"), e) for e in elements))
-
-
-def unframe(view: memoryview) -> list[bytes]:
-    """The elements of a BYTES tensor."""
-    elements = []
-    at = 0
-    while at < len(view):
-        size = int.from_bytes(view[at : at + 4], "little")
-        elements.append(bytes(view[at + 4 : at + 4 + size]))
-        at += 4 + size
-    return elements
 
 
 def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
@@ -165,7 +135,7 @@ def _values(name: str, datatype: str, data: bytes) -> list[Any]:
 def _packed(name: str, datatype: str, values: list[Any]) -> bytes:
     try:
         with np.errstate(over="raise"):
-            return np.array(values, DTYPES[datatype]).tobytes()
+            return np.array(values, NUMPY_TYPES[datatype]).tobytes()
     except (OverflowError, FloatingPointError) as error:
         raise bad_input(
             f"input '{name}': a value in 'data' does not fit {datatype}: {error}"

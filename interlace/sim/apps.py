@@ -13,9 +13,9 @@ from interlace.apps.graph import App, Step
 from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Reply, Request
+from interlace.core.request import Callbacks, Reply, Request
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
-from interlace.runtime.runtime import OnReply, OnResponse, OnTimeout, Runtime
+from interlace.runtime.runtime import Runtime
 from interlace.sim.record import AppServed
 
 _NOWHERE: Final = Span(0, 0, 0)
@@ -93,18 +93,12 @@ class SimulatedApps(AppRuntime):
         self._rows[request_id], self._sent[request_id] = rows, (name, 0)
         deadline_ms = now_ms + one.slo_ms
         request = Request(request_id, whole.key, now_ms, deadline_ms, inputs=inputs)
-        self.submit(request, self._answered)
+        self.submit(request, Callbacks(self._answered))
 
-    def submit(
-        self,
-        request: Request,
-        answer: OnReply,
-        give_up: OnTimeout | None = None,
-        respond: OnResponse | None = None,
-    ) -> None:
+    def submit(self, request: Request, caller: Callbacks) -> None:
         """As ``AppRuntime.submit``; replies to stages get outputs, which devices do not make."""
         if (part := request.part) is None:
-            super().submit(request, answer, give_up, respond)
+            super().submit(request, caller)
             return
         name, sent = self._sent[part.request]
         self._sent[part.request] = name, sent + request.rows
@@ -113,9 +107,9 @@ class SimulatedApps(AppRuntime):
 
         def answered(reply: Reply) -> None:
             outputs = tuple(_rows(each, rows.pop(each, 0)) for each in step.outputs)
-            answer(structs.replace(reply, outputs=outputs))
+            caller.on_reply(structs.replace(reply, outputs=outputs))
 
-        self.runtime.submit(request, answered, give_up)
+        self.runtime.submit(request, Callbacks(answered))
 
     def _answered(self, reply: Reply) -> None:
         request, now_ms = reply.request, self.clock.now_ms()

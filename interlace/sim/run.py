@@ -11,7 +11,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import Deployment, ModelsDeployed
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
-from interlace.core.request import Reply, Request
+from interlace.core.request import Callbacks, Request
 from interlace.device.base import Device
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.weights import WeightLinks
@@ -132,7 +132,7 @@ class _Source:
         self.apps = SimulatedApps(runtime, scenario.apps, max_batch)
         self._next = 0
         self._send_next: Callable[[], None] = self._send  # bound once
-        self._on_reply: Callable[[Reply], None] = runtime.delivered
+        self._caller = Callbacks(runtime.delivered)
 
     def start(self) -> None:
         if self._times_ms:
@@ -153,7 +153,7 @@ class _Source:
             self.apps.begin(model)
             return
         request = Request(self._runtime.next_id(), model, now_ms, now_ms + slo_ms)
-        self._runtime.submit(request, self._on_reply)
+        self._runtime.submit(request, self._caller)
 
 
 def _runtime(

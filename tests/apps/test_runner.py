@@ -1,10 +1,8 @@
 """Requests of apps: order, deadlines, memory, failures; each is answered exactly once."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Outcome, Reply, Request, StageOf, StageTiming, Timing
+from interlace.core.request import Callbacks, Outcome, Reply, Request, StageOf, StageTiming, Timing
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec, element_count
 from interlace.runtime.clock import SimClock
 from interlace.shm.arena import Arena
@@ -56,7 +54,7 @@ class Scripted:
     def __init__(self) -> None:
         self.clock = SimClock()
         self.changes = 0
-        self.asked: dict[str, list[tuple[Request, Callable[[Reply], None], Any]]] = {}
+        self.asked: dict[str, list[tuple[Request, Callbacks]]] = {}
         self.cancelled: list[str] = []
         self.delivered_of: Counter[str] = Counter()
         self.refuse: dict[str, ServeError] = {}
@@ -66,14 +64,12 @@ class Scripted:
     def next_id(self) -> int:
         return next(self._ids)
 
-    def submit(
-        self, request: Request, answer: Any, give_up: Any = None, respond: Any = None
-    ) -> None:
+    def submit(self, request: Request, caller: Callbacks) -> None:
         name = next(one for one in MEMBERS if request.model.startswith(one))
         if name in self.refuse:
-            answer(Reply(request, Outcome.REFUSED, error=self.refuse[name]))
+            caller.on_reply(Reply(request, Outcome.REFUSED, error=self.refuse[name]))
             return
-        self.asked.setdefault(name, []).append((request, answer, give_up))
+        self.asked.setdefault(name, []).append((request, caller))
 
     def cancel(self, request: Request) -> None:
         asked = ((name, one[0]) for name, every in self.asked.items() for one in every)
@@ -96,7 +92,7 @@ class Scripted:
         rows: int | None = None,
     ) -> Request:
         """Answer a model's first request that waits."""
-        request, answer, _ = self.asked[name].pop(0)
+        request, caller = self.asked[name].pop(0)
         if not self.asked[name]:
             del self.asked[name]
         self.clock.run(self.clock.now_ms() + took_ms)
@@ -110,7 +106,8 @@ class Scripted:
             outputs.append(Tensor(spec.name, spec.datatype, shape, at))
         ok = outcome in (Outcome.OK, Outcome.LATE)
         found = tuple(outputs) if ok else ()
-        answer(Reply(request, outcome, found, error, Timing(0.0, 0.1, 0.8, 0.1), 7 if ok else None))
+        timing = Timing(0.0, 0.1, 0.8, 0.1)
+        caller.on_reply(Reply(request, outcome, found, error, timing, 7 if ok else None))
         self.clock.run(self.clock.now_ms())
         return request
 
@@ -163,7 +160,7 @@ class Stand:
             (image,),
             outputs,
         )
-        self.runtime.submit(request, self.replies.append, self.gave_up.append)
+        self.runtime.submit(request, Callbacks(self.replies.append, self.gave_up.append))
         return request
 
     def settle(self) -> None:
@@ -329,8 +326,10 @@ def test_a_member_that_is_gone_fails_the_app() -> None:
 def test_a_step_that_runs_too_long_is_told_once() -> None:
     stand = Stand(FIRST, SECOND)
     stand.send()
-    give_up = stand.below.asked["first"][0][2]
-    give_up(ServeError(Reason.DEADLINE, "slow"))
+    too_long = stand.below.asked["first"][0][1].on_timeout
+    assert too_long is not None
+    for _ in range(2):
+        too_long(ServeError(Reason.DEADLINE, "slow"))
     assert [one.detail for one in stand.gave_up] == ["in ensemble 'app', slow"]
     stand.below.end("first", Outcome.EXPIRED)
     assert len(stand.replies) == 1
@@ -353,7 +352,7 @@ def test_intermediates_are_bounded() -> None:
 def test_requests_of_models_pass() -> None:
     stand = Stand(FIRST, SECOND)
     request = Request(9, MEMBERS["boxes"].key, 0.0, 50.0)
-    stand.runtime.submit(request, stand.replies.append)
+    stand.runtime.submit(request, Callbacks(stand.replies.append))
     stand.below.end("boxes")
     assert stand.replies[0].request is request
     stand.runtime.delivered(stand.replies[0])
@@ -371,7 +370,7 @@ def test_an_app_may_be_a_step_of_another() -> None:
     stand.runtime.add(outer, whole)
     image = Tensor("IMAGE", "FP32", (2, 8), Span(0, 0, 64))
     request = Request(stand.runtime.next_id(), whole.key, 0.0, 100.0, 2, (), 0, (image,))
-    stand.runtime.submit(request, stand.replies.append)
+    stand.runtime.submit(request, Callbacks(stand.replies.append))
     stand.below.end("first")
     stand.below.end("second")
     assert [one.name for one in stand.replies[0].outputs] == ["CLASS"]

@@ -10,7 +10,7 @@ from interlace.apps.parts import TensorMemory
 from interlace.apps.sequences import SequenceRuntime
 from interlace.core.messages import SequenceEnded
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.sequence import (
     ControlInput,
     ControlKind,
@@ -32,15 +32,12 @@ class Below:
 
     def __init__(self, memory: Memory) -> None:
         self.clock = SimClock()
-        self.runtime = self
         self.asked: list[tuple[Request, Any]] = []
         self.ended: list[SequenceEnded] = []
         self._memory = memory
 
-    def submit(
-        self, request: Request, answer: Any, give_up: Any = None, respond: Any = None
-    ) -> None:
-        self.asked.append((request, answer))
+    def submit(self, request: Request, caller: Callbacks) -> None:
+        self.asked.append((request, caller.on_reply))
 
     def deliver(self, event: SequenceEnded) -> None:
         self.ended.append(event)
@@ -73,7 +70,13 @@ class World:
             sequences=terms,
         )  # fmt: skip
         tensors = TensorMemory(self.memory.arena, self.memory.map)
-        self.sequences = SequenceRuntime(self.below, lambda *name: self.model, tensors)  # type: ignore[arg-type]
+        self.sequences = SequenceRuntime(
+            self.below,  # type: ignore[arg-type]  # what it needs of a runtime
+            lambda *name: self.model,
+            lambda *step: None,
+            tensors,
+            1,
+        )
         self.replies: dict[int, Reply] = {}
         self._ids = 0
 
@@ -81,7 +84,8 @@ class World:
         self._ids += 1
         now_ms, step = self.below.clock.now_ms(), SequenceStep(id, start, end)
         request = Request(self._ids, "m/1#0", now_ms, now_ms + SLO_MS, sequence=step)
-        self.sequences.submit(request, lambda reply: self.replies.update({request.id: reply}))
+        answer = Callbacks(lambda reply: self.replies.update({request.id: reply}))
+        self.sequences.submit(request, answer)
         return request
 
     def run(self, for_ms: float) -> None:

@@ -21,11 +21,12 @@ from interlace.assembly.page import _overriding
 from interlace.core.errors import ServeError
 from interlace.core.messages import RefusedUpstream, RequestArrived
 from interlace.core.plan import Demand
-from interlace.core.request import Request
+from interlace.core.request import Callbacks, Request
 from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
-from interlace.runtime.log import LogHeader, LogWriter, open_log
 from interlace.runtime.log.codec import glance
+from interlace.runtime.log.read import LogHeader, open_log
+from interlace.runtime.log.write import LogWriter
 from interlace.server.page.frames import PageTally
 from interlace.server.page.routes import Questions, page_html
 from interlace.sim.arrivals import merge_arrivals
@@ -89,11 +90,11 @@ def test_a_tally_that_begins_late_drops_what_is_gone() -> None:
     runtime, clock, engine = warmed(scenario, [])
     tally = PageTally()
     end = runtime.observe(tally)
-    now_ms = clock.now_ms()
-    runtime.submit(Request(runtime.next_id(), "a", now_ms, now_ms + 30.0), runtime.delivered)
+    now_ms, answer = clock.now_ms(), Callbacks(runtime.delivered)
+    runtime.submit(Request(runtime.next_id(), "a", now_ms, now_ms + 30.0), answer)
     clock.run(now_ms + 29.0)
     end()
-    runtime.submit(Request(runtime.next_id(), "a", clock.now_ms(), 1e9), runtime.delivered)
+    runtime.submit(Request(runtime.next_id(), "a", clock.now_ms(), 1e9), answer)
     (a, b) = tally.frame(engine.snapshot(), clock.now_ms()).models
     assert (a.arrived, a.in_time, b.arrived) == (1, 1, 0)  # the second was not observed
     tally(0.0, RefusedUpstream("gone", 3, 3), [])
@@ -140,7 +141,7 @@ def test_a_file_that_follows_another_says_whose_profiles_it_needs(tmp_path: Path
     for number in range(600):
         now_ms = clock.now_ms()
         runtime.submit(Request(runtime.next_id(), "ab"[number % 2], now_ms, now_ms + 30.0),
-                       runtime.delivered)  # fmt: skip
+                       Callbacks(runtime.delivered))  # fmt: skip
         clock.run(now_ms + 2.0)
     end()
     writer.close()

@@ -16,7 +16,7 @@ from interlace.core.messages import (
     Work,
     WorkFinished,
 )
-from interlace.core.request import CallContext, Outcome, Request
+from interlace.core.request import Callbacks, CallContext, Outcome, Request
 from interlace.device.base import Done
 from tests.builders import OVERLAP, World, line_profile, machine
 
@@ -55,7 +55,7 @@ def _stream(world: World, slo_ms: float = 1_000.0) -> Request:
     now_ms = world.clock.now_ms()
     request = Request(world.runtime.next_id(), "a", now_ms, now_ms + slo_ms, streams=True)
     request = replace(request, context=CallContext())
-    world.runtime.submit(request, lambda reply: world.replies.append((0.0, reply)))
+    world.runtime.submit(request, Callbacks(lambda reply: world.replies.append((0.0, reply))))
     return request
 
 

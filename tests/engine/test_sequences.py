@@ -3,7 +3,7 @@
 import pytest
 
 from interlace.core.messages import Run, SequenceEnded
-from interlace.core.request import Outcome, Request
+from interlace.core.request import Callbacks, Outcome, Request
 from interlace.core.sequence import SequenceStep
 from tests.builders import World, line_profile, machine
 
@@ -24,7 +24,7 @@ def _send(world: World, id: int, start: bool = False, end: bool = False) -> Requ
     now_ms, step = world.clock.now_ms(), SequenceStep(id, start, end)
     number = world.runtime.next_id()
     request = Request(number, "a", now_ms, now_ms + SLO_MS, sequence=step)
-    world.runtime.submit(request, world._answered)
+    world.runtime.submit(request, Callbacks(world._answered))
     return request
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from interlace.core.messages import Run
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.request import Outcome
+from interlace.core.request import Callbacks, Outcome
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve as row
 from interlace.sim.arrivals import merge_arrivals
@@ -95,7 +95,7 @@ def test_a_stated_priority_goes_before_any_deadline() -> None:
     soon = world.send("quick", 200.0)
     request = replace(soon, id=world.runtime.next_id(), model="other", priority=1)
     request = replace(request, deadline_ms=request.deadline_ms + 500.0)
-    world.runtime.submit(request, world._answered)
+    world.runtime.submit(request, Callbacks(world._answered))
     world.run(100)
     assert world.reply_of(request).timing.queue_ms < world.reply_of(soon).timing.queue_ms
 

@@ -15,7 +15,7 @@ from interlace.core.messages import (
     WakeAt,
 )
 from interlace.core.plan import Plan
-from interlace.core.request import Batch, Outcome, Reply, Request
+from interlace.core.request import Batch, Callbacks, Outcome, Reply, Request
 from interlace.device.base import Done
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.runtime.clock import SimClock
@@ -66,7 +66,7 @@ def test_devices_are_told_before_replies_are_given_and_each_in_order() -> None:
     runtime = Runtime(Ended(), clock, {gpu.id: device}, lambda question, done: lambda: None)
     for request in REQUESTS:
         name = f"reply {request.id}"
-        runtime.submit(request, lambda reply, name=name: device.done.append(name))  # type: ignore[misc]
+        runtime.submit(request, Callbacks(lambda reply, name=name: device.done.append(name)))  # type: ignore[misc]
     runtime.deliver(EpochEnded())
     assert device.done == ["run 2", "run 3", "reply 1", "reply 3"]
 

@@ -17,7 +17,7 @@ from interlace.core.messages import (
     SolvePlan,
 )
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.engine.engine import Engine
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve
@@ -63,7 +63,7 @@ class _Traffic:
             self._runtime.next_id(), key, now_ms, now_ms + 20_000.0, inputs=self._tensor
         )
         self.sent.append(request)
-        self._runtime.submit(request, self._answered)
+        self._runtime.submit(request, Callbacks(self._answered))
         self._runtime.clock.call_at(now_ms + 4.0, self.send)
 
     def _answered(self, reply: Reply) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from interlace.core.errors import ServeError
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Outcome, Reply, Request, Timing
+from interlace.core.request import Callbacks, Outcome, Reply, Request, Timing
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
 from interlace.runtime.clock import WallClock
 from interlace.server.administration.api import IndexEntry
@@ -46,19 +46,13 @@ class FakeRuntime:
         self._ids += 1
         return self._ids
 
-    def submit(
-        self,
-        request: Request,
-        answer: Answer,
-        give_up: Callable[[ServeError], None] | None = None,
-        respond: object = None,
-    ) -> None:
+    def submit(self, request: Request, caller: Callbacks) -> None:
         self.requests += 1
         if self.hold:
-            self.give_ups[request.id] = give_up
-            self.held.append((request, answer))
+            self.give_ups[request.id] = caller.on_timeout
+            self.held.append((request, caller.on_reply))
         else:
-            self._call_soon(self._answer, request, answer)
+            self._call_soon(self._answer, request, caller.on_reply)
 
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request)

@@ -15,7 +15,7 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.plan import Demand
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
 from interlace.proto.messages import ModelInferRequest
@@ -65,7 +65,7 @@ class Traced:
             self.replies.append(reply)
 
         self.spans.begin(request, traceparent)
-        self.runtime.submit(request, answer)
+        self.runtime.submit(request, Callbacks(answer))
 
     def named(self) -> dict[str, Any]:
         return {span.name: span for span in self.memory.get_finished_spans()}
@@ -120,7 +120,8 @@ def test_steps_of_an_ensemble_are_below_it() -> None:
     whole, step = Request(7_000, "pair/1#0", 0.0, 50.0), traced.request()
     traced.spans.begin(whole, PARENT)
     traced.spans.begin_step(whole, step)
-    traced.runtime.submit(step, lambda reply: traced.spans.end(reply, traced.clock.now_ms()))
+    answer = Callbacks(lambda reply: traced.spans.end(reply, traced.clock.now_ms()))
+    traced.runtime.submit(step, answer)
     traced.clock.run(traced.clock.now_ms() + 30.0)
     traced.spans.end(Reply(whole, Outcome.OK), traced.clock.now_ms())
     inner, outer = (one for one in traced.memory.get_finished_spans() if one.name == "InferRequest")

@@ -32,6 +32,7 @@ from interlace.core.tensor import (
     Tensor,
     TensorSpec,
     element_count,
+    frame,
 )
 from interlace.device.base import Done
 from interlace.device.simulated.device import SimulatedDevice
@@ -71,7 +72,7 @@ def filled(digest: bytes, datatype: str, count: int) -> bytes:
     """
     if datatype == BYTES:
         text = digest.hex().encode()
-        return (len(text).to_bytes(4, "little") + text) * count
+        return frame([text]) * count
     pattern = _pattern(digest, datatype)
     size_bytes = count * ITEM_BYTES[datatype]
     return (pattern * (size_bytes // len(pattern) + 1))[:size_bytes]

@@ -20,7 +20,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.node import Assignment, NodeDescription, NodeModel, Revision
 from interlace.core.plan import Demand, as_rate_rps
 from interlace.core.profile import Profile
-from interlace.core.request import Reply, Request
+from interlace.core.request import Callbacks, Reply, Request
 from interlace.core.tensor import Signature
 from interlace.engine.engine import Engine
 from interlace.fleet.simulation.process import SimProcess
@@ -201,7 +201,7 @@ class NodeServer:
             self._runtime.delivered(reply)
             answer(_ANSWER if reply.error is None else error_response(reply.error))
 
-        self._runtime.submit(request, replied)
+        self._runtime.submit(request, Callbacks(replied))
 
 
 def _routes(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
-from interlace.core.request import PartialResponse, Reply
 from interlace.core.sequence import SequenceStep
-from interlace.core.tensor import BYTES, Tensor
+from interlace.core.tensor import BYTES, Tensor, frame
+from interlace.formats.arrays import NUMPY_TYPES
 from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
 from interlace.server.model_table import ServedModel
-from interlace.server.tensor_json import DTYPES, frame
-
-_HALF: Final = np.dtype("<f2")
 
 
 def classified(
@@ -58,12 +55,10 @@ def top_classes(
 
 
 def _numbers(tensor: Tensor, view: memoryview) -> np.ndarray[Any, np.dtype[Any]]:
-    if tensor.datatype in DTYPES and tensor.datatype != "BOOL":
-        return np.frombuffer(view, DTYPES[tensor.datatype])
-    if tensor.datatype == "FP16":
-        return np.frombuffer(view, _HALF)
     if tensor.datatype == "BF16":  # the upper half of an FP32
         return (np.frombuffer(view, "<u2").astype("<u4") << 16).view("<f4")
+    if tensor.datatype not in ("BOOL", BYTES):
+        return np.frombuffer(view, NUMPY_TYPES[tensor.datatype])
     kinds = "numbers, not text" if tensor.datatype == BYTES else "numbers"
     raise ServeError(
         Reason.BAD_INPUT,
@@ -195,11 +190,3 @@ class InferenceCall:
     traceparent: str = ""
     accepted: bool = False
     endpoint: str = "HTTP end point"
-
-
-#: Called once per accepted call, when the device is done with the inputs.
-OnReply = Callable[[Reply], None]
-#: Called instead of ``OnReply`` when the call is refused before it reaches the engine.
-OnError = Callable[[ServeError], None]
-#: Called with each response before the reply; it must be released.
-OnResponse = Callable[[PartialResponse], None]

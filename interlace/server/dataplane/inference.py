@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from interlace.core.errors import ServeError
-from interlace.core.request import PartialResponse, Reply, Request, StageTiming
+from interlace.core.request import Callbacks, PartialResponse, Reply, Request, StageTiming
 from interlace.core.tensor import Span, Tensor
 from interlace.server.body_decoder import BodyDecoder
+from interlace.server.dataplane.call import InferenceCall
 from interlace.server.dataplane.plane import DataPlane, failure
 from interlace.server.dataplane.tensor_places import InputSource
 from interlace.server.errors import InternalErrors
@@ -90,6 +91,11 @@ class Inference:
     def fail(self, error: ServeError) -> None:
         """Answer with an error."""
         raise NotImplementedError
+
+    def ask(self, call: InferenceCall, streams: bool) -> None:
+        """Call the data plane; ``streams`` if a reply in several responses can be answered."""
+        caller = Callbacks(self.reply, self.give_up, self.respond if streams else None)
+        self._request = self._context.plane.infer(call, caller, self.refuse)
 
     def reply(self, reply: Reply) -> None:
         """Answer with a reply. Never raises: the runtime has other requests to answer."""

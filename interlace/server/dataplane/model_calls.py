@@ -8,7 +8,7 @@ import msgspec
 
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
-from interlace.core.request import BlsCall, Reply, Request
+from interlace.core.request import BlsCall, Callbacks, Reply, Request
 from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall
 from interlace.server.dataplane.plane import DataPlane, failure
@@ -68,7 +68,7 @@ class ModelCalls:
                 self._plane.delivered(reply)
             answer(error or reply)
 
-        return self._plane.infer(made, replied, answer)
+        return self._plane.infer(made, Callbacks(replied), answer)
 
     def cancel(self, request: Request) -> None:
         """As ``device.base.Callees``."""

@@ -15,17 +15,10 @@ from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, Event, Run, WorkFinished
 from interlace.core.model import Format
-from interlace.core.request import CallContext, Outcome, PartialResponse, Reply, Request
+from interlace.core.request import Callbacks, CallContext, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
-from interlace.server.dataplane.call import (
-    CheckedCall,
-    DecodedRequest,
-    InferenceCall,
-    OnError,
-    OnReply,
-    OnResponse,
-)
+from interlace.server.dataplane.call import CheckedCall, DecodedRequest, InferenceCall
 from interlace.server.dataplane.response_times import ResponseTimes
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check, check_contents
@@ -80,6 +73,8 @@ KEPT: Final = 256
 _END_BYTES: Final = 1 << 19
 
 View = Callable[[Span], memoryview]
+#: Called in place of a reply, for a call that is refused before it reaches the engine.
+OnError = Callable[[ServeError], None]
 
 
 class Quarantine:
@@ -158,13 +153,7 @@ class InferenceRuntime(Protocol):
     @property
     def clock(self) -> Clock: ...
     def next_id(self) -> int: ...
-    def submit(
-        self,
-        request: Request,
-        answer: Callable[[Reply], None],
-        give_up: Callable[[ServeError], None] | None = None,
-        respond: Callable[[PartialResponse], None] | None = None,
-    ) -> None: ...
+    def submit(self, request: Request, caller: Callbacks) -> None: ...
     def cancel(self, request: Request) -> None: ...
     def delivered(self, reply: Reply) -> None: ...
     @property
@@ -203,23 +192,13 @@ class DataPlane:
         self._refusing_until_ms = _NEVER  # the latest time that known_refusal may answer
         self._empty: asyncio.Event | None = None  # made when ``drained`` waits
 
-    def infer(
-        self,
-        call: InferenceCall,
-        on_reply: OnReply,
-        on_error: OnError,
-        on_give_up: OnError | None = None,
-        on_response: OnResponse | None = None,
-    ) -> Request | None:
+    def infer(self, call: InferenceCall, caller: Callbacks, on_error: OnError) -> Request | None:
         """Take a call in.
 
         ``on_error`` is called at once for a call that is wrong, or that cannot be taken now;
-        otherwise ``on_reply`` is called exactly once, perhaps before this returns. The caller
-        keeps the input bytes in place until then, and reports ``delivered(reply)`` when the bytes
-        of the reply's outputs are no longer needed. ``on_give_up`` is called before, at most once,
-        if the request runs far longer than was predicted: the client is to get that error then,
-        while the inputs stay where they are until the reply. Models that are decoupled need
-        ``on_response``, which is called with each response before the reply.
+        otherwise ``caller`` gets a reply, perhaps before this returns. Whoever calls keeps the
+        input bytes in place until then, and reports ``delivered(reply)`` when the bytes of the
+        reply's outputs are no longer needed. Models that are decoupled need ``on_response``.
 
         Returns:
             The request, for ``cancel``; ``None`` if it was refused through ``on_error``.
@@ -236,7 +215,7 @@ class DataPlane:
                 return None
         try:
             checked = self._checked(served, call)
-            if served.model.signature.decoupled and on_response is None:
+            if served.model.signature.decoupled and caller.on_response is None:
                 what = "doesn't support models with decoupled transaction policy"
                 raise ServeError(Reason.UNSUPPORTED, f"{call.endpoint} {what}")
             request = self._request(checked, call)
@@ -246,7 +225,7 @@ class DataPlane:
             return None
         if self._spans is not None:
             self._spans.begin(request, call.traceparent)
-        self._submit(request, checked, on_reply, on_give_up, on_response)
+        self._submit(request, checked, caller)
         return request
 
     def _refuse(self, call: InferenceCall, error: ServeError, on_error: OnError) -> None:
@@ -255,7 +234,7 @@ class DataPlane:
         on_error(error)
 
     def cancel(self, request: Request) -> None:
-        """The client went away; ``on_reply`` is still called, when the inputs are not in use."""
+        """The client went away; the reply still comes, when the inputs are not in use."""
         self._runtime.cancel(request)
 
     def delivered(self, reply: Reply) -> None:
@@ -340,14 +319,7 @@ class DataPlane:
             checked.sequence,
         )
 
-    def _submit(
-        self,
-        request: Request,
-        checked: CheckedCall,
-        on_reply: OnReply,
-        on_give_up: OnError | None,
-        on_response: OnResponse | None,
-    ) -> None:
+    def _submit(self, request: Request, checked: CheckedCall, caller: Callbacks) -> None:
         statistics = checked.served.statistics
         statistics.pending += 1
         self.in_flight += 1
@@ -365,14 +337,13 @@ class DataPlane:
                 self._empty.set()
             if reply.outcome is Outcome.REFUSED and reply.error is not None:
                 self._keep(checked, request, reply.error)
-            on_reply(reply)
+            caller.on_reply(reply)
 
-        if not request.streams or on_response is None:
-            self._runtime.submit(request, answer, on_give_up)
-            return
-        terms, now_ms = checked.served.model.terms, self._now_ms
-        times = ResponseTimes(statistics.streams, terms, request.arrived_ms, now_ms, on_response)
-        self._runtime.submit(request, answer, on_give_up, times)
+        heard = caller.on_response
+        if request.streams and heard is not None:
+            terms, now_ms = checked.served.model.terms, self._now_ms
+            heard = ResponseTimes(statistics.streams, terms, request.arrived_ms, now_ms, heard)
+        self._runtime.submit(request, Callbacks(answer, caller.on_timeout, heard))
 
     def _keep(self, checked: CheckedCall, request: Request, error: ServeError) -> None:
         """Remember a refusal for as long as it holds.

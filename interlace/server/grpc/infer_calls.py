@@ -328,10 +328,7 @@ class LocalRequest(Inference):
             head.traceparent,
             endpoint=self._call.endpoint,
         )
-        respond = self.respond if self._call.streaming else None
-        self._request = self._context.plane.infer(
-            call, self.reply, self.refuse, self.give_up, respond
-        )
+        self.ask(call, self._call.streaming)
 
     def cancel(self) -> None:
         self.abandon()

@@ -10,6 +10,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from interlace.core.errors import ServeError, bad_input
+from interlace.core.tensor import frame
 from interlace.proto.messages import ModelInferRequest
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import (
@@ -57,7 +58,7 @@ def typed_bytes(name: str, datatype: str, contents: Any) -> bytes:
         )
     elements = getattr(contents, field)
     if datatype == "BYTES":
-        return b"".join(len(each).to_bytes(4, "little") + each for each in elements)
+        return frame(elements)
     return _packed(name, datatype, elements, code)
 
 

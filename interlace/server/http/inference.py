@@ -174,8 +174,7 @@ class HttpInference(Inference):
             self._head.elapsed_ms,
             self._head.traceparent,
         )
-        respond = self.respond if self._head.route.kind is RouteKind.GENERATE else None
-        self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up, respond)
+        self.ask(call, self._head.route.kind is RouteKind.GENERATE)
 
     def _copied(self, body: bytes) -> ArenaBody:
         copy = ArenaBody(self._context.arena, len(body), self._head.json_length)

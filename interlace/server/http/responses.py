@@ -17,7 +17,7 @@ from interlace.server.dataplane.plane import output_order
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.errors import HTTP_STATUS, PHRASES, HttpError
 from interlace.server.shared_memory import Regions
-from interlace.server.tensor_json import DTYPES, to_json
+from interlace.server.tensor_json import BINARY_ONLY, to_json
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
@@ -105,7 +105,7 @@ def large_texts(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> list[Tens
         tensor
         for tensor in outputs
         if tensor.span.nbytes > TEXT_BYTES
-        and tensor.datatype in DTYPES
+        and tensor.datatype not in (BYTES, *BINARY_ONLY)
         and decoded.as_json(targets.get(tensor.name, OutputTarget(tensor.name, None)))
     ]
 

@@ -20,7 +20,7 @@ from interlace.core.messages import (
     SolvePlan,
 )
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.device.cuda.device import CudaDevice
 from interlace.engine.engine import Engine
 from interlace.policy.admission import admit_all
@@ -110,7 +110,7 @@ async def _traffic(
             sent.append(
                 Request(runtime.next_id(), DOUBLE.key, now_ms, now_ms + SLO_MS, inputs=inputs)
             )
-            runtime.submit(sent[-1], answered)
+            runtime.submit(sent[-1], Callbacks(answered))
             await asyncio.sleep(0.003)
 
     await send(50)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
 from interlace.core.model import ServiceTerms
-from interlace.core.request import Batch, Outcome, PartialResponse, Reply, Timing
+from interlace.core.request import Batch, Callbacks, Outcome, PartialResponse, Reply, Timing
 from interlace.core.sequence import SequenceStep, SequenceTerms
 from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall
@@ -65,7 +65,7 @@ class Plane:
         return InferenceCall(name, more.pop("version", ""), "", (tensor,), decoded, **more)
 
     def infer(self, call: InferenceCall) -> Any:
-        return self.plane.infer(call, self.replies.append, self.errors.append)
+        return self.plane.infer(call, Callbacks(self.replies.append), self.errors.append)
 
 
 def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -350,7 +350,9 @@ def test_the_wait_counts_from_the_deadline_up_to_a_part_of_it() -> None:
             tensor = memory.put("INPUT0", "FP32", (1, 1), bytes(4))
             now_ms = runtime.clock.now_ms()
             request = plane.infer(
-                InferenceCall("m", "", "", (tensor,), asked()), lambda _: None, lambda _: None
+                InferenceCall("m", "", "", (tensor,), asked()),
+                Callbacks(lambda _: None),
+                lambda _: None,
             )
             assert request is not None
             assert request.deadline_ms - request.arrived_ms == 1000.0
@@ -416,9 +418,8 @@ async def test_the_first_response_of_a_stream_sets_its_deadline(plane: Plane) ->
     for rest_ms in (0.0, 200.0):
         plane.table.resolve("words").statistics.streams.rest_ms = rest_ms
         call = plane.call(name="words")
-        request = plane.plane.infer(
-            call, plane.replies.append, plane.errors.append, None, heard.append
-        )
+        caller = Callbacks(plane.replies.append, None, heard.append)
+        request = plane.plane.infer(call, caller, plane.errors.append)
         assert request is not None and request.streams
         assert request.deadline_ms - request.arrived_ms == pytest.approx(50.0 + rest_ms)
     plane.runtime.release()

@@ -12,14 +12,15 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import WallClock
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.body_decoder import BodyDecoder
-from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
+from interlace.server.dataplane.call import InferenceCall
 from interlace.server.dataplane.inference import InferenceContext
+from interlace.server.dataplane.plane import OnError
 from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.server import GrpcServer
 from interlace.server.limits import GrpcLimits
@@ -61,14 +62,7 @@ class EchoPlane:
         """Calls without an answer, and answers not delivered."""
         return [*self._waiting, *self.undelivered]
 
-    def infer(
-        self,
-        call: InferenceCall,
-        on_reply: OnReply,
-        on_error: OnError,
-        on_give_up: OnError | None = None,
-        on_response: object = None,
-    ) -> Request | None:
+    def infer(self, call: InferenceCall, caller: Callbacks, on_error: OnError) -> Request | None:
         self.calls.append(call)
         if call.model.startswith(("refuse-", "final-")):
             reason = Reason(call.model.partition("-")[2])
@@ -87,7 +81,7 @@ class EchoPlane:
             if call.model == "apart":
                 outputs = self._moved(request.id, outputs)
             renamed = tuple(Tensor(t.name.replace("INPUT", "OUTPUT"), *t[1:]) for t in outputs)
-            on_reply(Reply(request, outcome, renamed, batch=request.id))
+            caller.on_reply(Reply(request, outcome, renamed, batch=request.id))
 
         self._waiting[request.id] = answer
         if call.model.startswith("slow-"):
@@ -95,8 +89,8 @@ class EchoPlane:
             asyncio.get_running_loop().call_later(delay_s, answer)
         elif call.model == "hang":
             loop = asyncio.get_running_loop()
-            assert on_give_up is not None
-            loop.call_soon(on_give_up, ServeError(Reason.DEADLINE, "it hangs"))
+            assert caller.on_timeout is not None
+            loop.call_soon(caller.on_timeout, ServeError(Reason.DEADLINE, "it hangs"))
             loop.call_later(0.1, answer)
         elif call.model == "fail":
             answer(Outcome.FAILED)

@@ -11,10 +11,11 @@ from typing import Any
 
 import hpack
 
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
-from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
+from interlace.server.dataplane.call import InferenceCall
 from interlace.server.dataplane.inference import InferenceContext
+from interlace.server.dataplane.plane import OnError
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.http2_connection import Http2Connection
 from interlace.server.grpc.infer_calls import LocalInference
@@ -44,27 +45,20 @@ class EchoPlane:
         self.hold = False
         self.cancelled: list[int] = []
         self.delivered_ids: list[int] = []
-        self._waiting: dict[int, tuple[Request, OnReply]] = {}
+        self._waiting: dict[int, tuple[Request, Callbacks]] = {}
         self._next = 0
 
-    def infer(
-        self,
-        call: InferenceCall,
-        on_reply: OnReply,
-        on_error: OnError,
-        on_give_up: OnError | None = None,
-        on_response: object = None,
-    ) -> Request:
+    def infer(self, call: InferenceCall, caller: Callbacks, on_error: OnError) -> Request:
         self._next += 1
         request = Request(self._next, f"{call.model}/1#1", 0.0, 1e9, inputs=call.inputs)
-        self._waiting[request.id] = (request, on_reply)
+        self._waiting[request.id] = (request, caller)
         return request
 
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request.id)
         waiting = self._waiting.pop(request.id, None)
         if waiting is not None:
-            waiting[1](Reply(request, Outcome.CANCELLED))
+            waiting[1].on_reply(Reply(request, Outcome.CANCELLED))
 
     def delivered(self, reply: Reply) -> None:
         self.delivered_ids.append(reply.request.id)
@@ -74,8 +68,8 @@ class EchoPlane:
         if self.hold:
             return
         waiting, self._waiting = self._waiting, {}
-        for request, on_reply in waiting.values():
-            on_reply(Reply(request, Outcome.OK, request.inputs))
+        for request, caller in waiting.values():
+            caller.on_reply(Reply(request, Outcome.OK, request.inputs))
 
 
 class ReadyApi:
