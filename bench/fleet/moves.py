@@ -23,7 +23,8 @@ from interlace.core.hardware import Fleet
 from interlace.core.node import NodeDescription
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile, Profiles
-from interlace.fleet.simulation import FleetRecord, FleetSimulation, RateChange, simulate_fleet
+from interlace.fleet.simulation.run import FleetRecord, simulate_fleet
+from interlace.fleet.simulation.scenario import FleetSimulation, RateChange
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Arrivals, merge_arrivals

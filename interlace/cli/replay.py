@@ -22,7 +22,7 @@ from interlace.core.json_text import json_text
 from interlace.core.request import Reply
 from interlace.core.tables import counted
 from interlace.core.user_errors import InputError, UserError
-from interlace.runtime.log import Replay
+from interlace.runtime.log.replay import Replay
 from interlace.sim.report import report
 
 _Log = Annotated[

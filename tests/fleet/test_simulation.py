@@ -18,17 +18,16 @@ from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
 from interlace.core.user_errors import InputError
 from interlace.engine.engine import Engine
-from interlace.fleet.simulation import (
+from interlace.fleet.simulation.report import fleet_report
+from interlace.fleet.simulation.run import FleetRecord, simulate_fleet
+from interlace.fleet.simulation.scenario import (
     Delays,
-    FleetRecord,
     FleetSimulation,
     Loss,
     LossKind,
     RateChange,
-    fleet_report,
-    simulate_fleet,
+    parse_loss,
 )
-from interlace.fleet.simulation.scenario import parse_loss
 from interlace.policy.catalog import resolve
 from interlace.routing.routes import RoutingLimits
 from interlace.sim.arrivals import merge_arrivals

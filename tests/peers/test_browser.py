@@ -16,7 +16,8 @@ import pytest
 
 from interlace.core.plan import Demand
 from interlace.policy.catalog import CATALOG
-from interlace.runtime.log import LogHeader, LogWriter
+from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.write import LogWriter
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

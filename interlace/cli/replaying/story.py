@@ -18,7 +18,7 @@ from interlace.core.messages import (
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import PartitionSnapshot
-from interlace.runtime.log import Replay, ReplayStep
+from interlace.runtime.log.replay import Replay, ReplayStep
 
 
 def story(replay: Replay, request_id: int) -> Iterator[str]:

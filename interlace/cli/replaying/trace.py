@@ -26,7 +26,7 @@ from interlace.core.messages import (
 )
 from interlace.core.request import Batch, Reply
 from interlace.core.user_errors import UserError
-from interlace.runtime.log import Replay, ReplayStep
+from interlace.runtime.log.replay import Replay, ReplayStep
 
 #: The process that stands for requests; accelerators follow.
 _REQUESTS: Final = 1

@@ -16,11 +16,11 @@ from interlace.core.request import Outcome
 from interlace.fleet.simulation.node import SimulatedNode
 from interlace.fleet.simulation.process import SimProcess
 from interlace.fleet.simulation.processes import NUMBER_BYTES, ControllerProcess, RouterProcess
-from interlace.fleet.simulation.scenario import FleetSimulation, Loss, OnProgress, RateChange
+from interlace.fleet.simulation.scenario import FleetSimulation, Loss, RateChange
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import Observer
 from interlace.server.errors import HttpError
-from interlace.sim.run import gc_paused
+from interlace.sim.run import OnProgress, gc_paused
 
 #: Without a handler of the caller's, warnings of the simulated processes are no output.
 logging.getLogger("interlace").addHandler(logging.NullHandler())

@@ -117,10 +117,6 @@ class FleetSimulation:
                 raise ValueError(f"no node '{loss.node}' can be lost: there are {', '.join(names)}")
 
 
-#: Told now and then how far a run has come: the part of it, from 0 to 1.
-OnProgress = Callable[[float], None]
-
-
 _LOSS: Final = re.compile(
     r"(?P<node>[^@]+)@(?P<at>[\d.]+)(:(?P<kind>[a-z]+))?(\+(?P<back>[\d.]+))?"
 )

@@ -4,18 +4,3 @@ A file is a magic line, then frames: a length of 4 bytes, little-endian, and so 
 MessagePack. The first frame is the ``LogHeader``, each other an event with its time and a digest
 of the commands it was answered with. Commands are not kept: equal events give equal commands.
 """
-
-from interlace.runtime.log.read import LogError, LogFile, LogHeader, open_log
-from interlace.runtime.log.replay import Replay, ReplayStep
-from interlace.runtime.log.write import LogWriter, previous_file
-
-__all__ = [
-    "LogError",
-    "LogFile",
-    "LogHeader",
-    "LogWriter",
-    "Replay",
-    "ReplayStep",
-    "open_log",
-    "previous_file",
-]
