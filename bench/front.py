@@ -14,12 +14,11 @@ from typing import Annotated, Any, Final
 
 from bench.harness import Report, Table, main, processes
 from bench.harness.closed_loop import closed_loop
+from bench.harness.load import figures
 from bench.peers import models, wire
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Outcome, Reply, Request
+from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.load.call import pack
-from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.runtime.scheduling import settle_memory
 from interlace.server.body_decoder import BodyDecoder
@@ -59,7 +58,7 @@ def front(
                 call = replace(CALLS[protocol](name, models.sample(name)), port=ports[protocol])
                 for count in connections:
                     before_s = processes.cpu_s([server.pid])
-                    run = figures(closed_loop(pack(call), count, seconds, 0.0))
+                    run = figures(closed_loop(call.encoded(), count, seconds, 0.0))
                     spent_us = (processes.cpu_s([server.pid]) - before_s) * 1e6 / max(1, run["ok"])
                     head = {"protocol": protocol, "tensor": name, "connections": count}
                     found.append({**head, **run, "cpu_us": round(spent_us, 1)})
@@ -122,8 +121,8 @@ class EchoRuntime:
         self._ids += 1
         return self._ids
 
-    def submit(self, request: Request, answer: Callable[[Reply], None], *ignored: object) -> None:
-        self._soon(self._answer, request, answer)
+    def submit(self, request: Request, caller: Callbacks) -> None:
+        self._soon(self._answer, request, caller.on_reply)
 
     def cancel(self, request: Request) -> None:
         """Nothing is ever cancelled: every answer comes at once."""

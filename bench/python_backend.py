@@ -22,12 +22,11 @@ from typing import Final
 import numpy as np
 
 from bench.harness.closed_loop import closed_loop
+from bench.harness.load import figures
 from bench.harness.spread import spread
 from bench.peers.once import get
 from bench.peers.table import PEERS_HOME, Peer, environment, ours, peers, prepare
 from bench.peers.wire import HTTP_PORT, v2_http
-from interlace.load.call import pack
-from interlace.load.result import figures
 
 _CODE: Final = """
 import sys
@@ -90,7 +89,7 @@ def main(rounds: int) -> None:
 
 def _measure(model: str, connections: int) -> dict[str, float]:
     x = np.ones(_MODELS[model][1], np.float32)
-    return figures(closed_loop(pack(v2_http(model, x)), connections, _SECONDS))
+    return figures(closed_loop(v2_http(model, x).encoded(), connections, _SECONDS))
 
 
 def _show(

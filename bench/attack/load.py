@@ -8,9 +8,10 @@ from bench.attack.calls import body
 from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
 from bench.harness.closed_loop import closed_loop
-from interlace.load.call import Call, pack
-from interlace.load.open_loop import OpenLoop, poisson
-from interlace.load.result import LoadRun, figures, goodput_rps, ms, percentile
+from bench.harness.load import figures, goodput_rps, ms, poisson
+from interlace.load.connections import Call
+from interlace.load.open_loop import OpenLoop
+from interlace.load.result import LoadRun, percentile
 
 _SLO_MS = 100.0
 _CONNECTIONS = 300
@@ -19,8 +20,8 @@ _CONNECTIONS = 300
 def overload(ground: Ground, stand: Stand) -> Result:
     """Goodput keeps most of the peak; refusals are quick; the first good answer comes at once."""
     data = body([1.0, 2.0, 3.0, 4.0])
-    wire = Call("http", stand.http_port, f"/v2/models/{SLOW.model}/infer", data)
-    call = pack(wire)
+    wire = Call(stand.http_port, f"/v2/models/{SLOW.model}/infer", data)
+    call = wire.encoded()
     peak_rps = float(figures(closed_loop(call, 8, ground.scale * 5.0, 1.0))["rps"])
     result = Result(0, figures={"peak_rps": peak_rps})
     before = stand.held()

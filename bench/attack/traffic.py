@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bench.attack.calls import BAD, GrpcCaller, HttpCaller, row
-from interlace.load.result import ms, percentile
+from bench.harness.load import ms
+from interlace.load.result import percentile
 
 
 class Target(NamedTuple):

@@ -18,10 +18,11 @@ from typing import Annotated, Final
 
 from bench.fleet.stands import haproxy, node, ray_serve, ray_workers, router, running
 from bench.harness import Report, Table, main, percentile, spread
+from bench.harness.load import GrpcCall
 from bench.harness.processes import cpu_s
 from interlace.core.tensor import ITEM_BYTES
 from interlace.core.user_errors import UserError
-from interlace.load.call import Call, EncodedCall, pack
+from interlace.load.connections import EncodedCall
 from interlace.load.open_loop import ArrivalProcess, OpenLoop, merged, send_times
 from interlace.load.v2_client import V2Client, make_call
 from interlace.proto.messages import ModelInferRequest
@@ -72,7 +73,7 @@ def _grpc(port: int, model: str) -> EncodedCall:
         shape = [max(1, dim) for dim in one["shape"]]
         message.inputs.add(name=one["name"], datatype=one["datatype"], shape=shape)
         message.raw_input_contents.append(bytes(prod(shape) * ITEM_BYTES[one["datatype"]]))
-    return pack(Call("grpc", port + 1, MODEL_INFER, message.SerializeToString()))
+    return GrpcCall(port + 1, MODEL_INFER, message.SerializeToString()).encoded()
 
 
 _CALLS: Final[Mapping[str, Callable[[int, str], EncodedCall]]] = {"http": _http, "grpc": _grpc}

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 
-from interlace.load.call import EncodedCall
-from interlace.load.connections import ConnectionPool, no_collection
+from interlace.load.connections import ConnectionPool, EncodedCall, no_collection
 from interlace.load.result import CallSample, LoadRun
 
 

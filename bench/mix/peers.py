@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.mix import models
 from bench.peers.table import SERVERS, Peer, ours
 from bench.peers.wire import HTTP_PORT, OCTETS
-from interlace.load.call import Call
+from interlace.load.connections import Call
 
 HERE = Path(__file__).resolve().parent
 KINDS = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
@@ -142,7 +142,7 @@ def request(name: str, sort: models.Sort) -> Call:
     arrays = models.sample(sort)
     raw = b"".join(array.tobytes() for array in arrays)
     if name.startswith("mosec"):
-        return Call("http", HTTP_PORT, f"/{sort.name}", raw, OCTETS)
+        return Call(HTTP_PORT, f"/{sort.name}", raw, OCTETS)
     inputs = [
         {"name": t.name, "datatype": t.datatype, "shape": list(a.shape),
          "parameters": {"binary_data_size": a.nbytes}}
@@ -150,4 +150,4 @@ def request(name: str, sort: models.Sort) -> Call:
     ]  # fmt: skip
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
-    return Call("http", HTTP_PORT, f"/v2/models/{sort.name}/infer", head + raw, headers)
+    return Call(HTTP_PORT, f"/v2/models/{sort.name}/infer", head + raw, headers)

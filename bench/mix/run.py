@@ -18,12 +18,12 @@ from typing import Annotated, Any, Final
 from matplotlib.figure import Figure
 
 from bench.harness import Picture, Report, Table, main, processes, spread
+from bench.harness.load import ms, poisson
 from bench.mix import models, peers
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, installed, prepare
-from interlace.load.call import pack
-from interlace.load.open_loop import OpenLoop, poisson
-from interlace.load.result import UNANSWERED, LoadRun, ms, percentile
+from interlace.load.open_loop import OpenLoop
+from interlace.load.result import UNANSWERED, LoadRun, percentile
 
 Row = dict[str, Any]
 LOADS = (0.4, 0.7, 1.0, 1.4)
@@ -124,7 +124,7 @@ def one_load(
 ) -> Row:
     """One load on a running server."""
     rates = rates_rps(costs, load)
-    calls = [pack(peers.request(server.name, sort)) for sort in models.SORTS]
+    calls = [peers.request(server.name, sort).encoded() for sort in models.SORTS]
     loop = OpenLoop(
         calls, poisson(rates, WARM_S + seconds, seed * 100 + int(load * 10)), CONNECTIONS
     )

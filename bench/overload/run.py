@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 
 from bench.harness import Picture, Report, main, processes
 from bench.harness.closed_loop import closed_loop
+from bench.harness.load import figures, goodput_rps, ms, poisson
 from bench.peers import once, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, Peer, installed, peers, prepare
-from interlace.load.call import EncodedCall, pack
-from interlace.load.connections import ConnectionPool
-from interlace.load.open_loop import OpenLoop, poisson
-from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
+from interlace.load.connections import ConnectionPool, EncodedCall
+from interlace.load.open_loop import OpenLoop
+from interlace.load.result import UNANSWERED, LoadRun, percentile
 
 Row = dict[str, Any]
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)
@@ -209,7 +209,7 @@ def one(
 ) -> Row:
     """One repetition of one server; ``known_rps`` is its capacity, or 0 to measure it."""
     proto = peer.protocols["cnn"][0]
-    packed = pack(wire.request(name, "cnn", proto))
+    packed = wire.request(name, "cnn", proto).encoded()
     checks = [wire.request(name, model, spoken[0]) for model, spoken in peer.protocols.items()]
     row: Row = {"peer": name}
     try:

@@ -2,7 +2,8 @@
 
 import http.client
 
-from interlace.load.call import Call
+from bench.harness.load import GrpcCall
+from interlace.load.connections import Call
 
 
 def ask(wire: Call, timeout_s: float = 30.0) -> tuple[int, bytes]:
@@ -11,7 +12,7 @@ def ask(wire: Call, timeout_s: float = 30.0) -> tuple[int, bytes]:
     Raises:
         OSError: nobody answers.
     """
-    return _http(wire, timeout_s) if wire.proto == "http" else _grpc(wire, timeout_s)
+    return (_grpc if isinstance(wire, GrpcCall) else _http)(wire, timeout_s)
 
 
 def get(port: int, path: str) -> tuple[int, bytes]:

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Final
 
 from bench.harness import Report, main, processes
 from bench.harness.closed_loop import closed_loop
+from bench.harness.load import figures, lagged, open_loop
 from bench.peers import models, once, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.summarise import FILE, summarise
 from bench.peers.table import PEERS_HOME, Peer, installed, prepare
 from bench.peers.table import peers as all_peers
-from interlace.load.call import Call, pack
-from interlace.load.open_loop import open_loop
-from interlace.load.result import figures, lagged
+from interlace.load.connections import Call
 
 #: Runs at half of the rate until the generator is not the one that is late.
 _TRIES: Final = 3
@@ -89,7 +88,7 @@ def verify(model: str, call: Call) -> str:
 
 def measure(server: Server, call: Call, model: str, seconds: float, seed: int) -> Row:
     """One model over one protocol."""
-    packed = pack(call)
+    packed = call.encoded()
     closed_loop(packed, 4, 0.5, 0.0)
     alone = figures(closed_loop(packed, 1, seconds * 2 / 3, 0.1))
     watch = Watch(server)

@@ -16,7 +16,7 @@ from typing import Any
 from bench.harness import processes
 from bench.peers import once, wire
 from bench.peers.table import Peer, environment
-from interlace.load.call import Call
+from interlace.load.connections import Call
 
 PORTS = (wire.HTTP_PORT, wire.GRPC_PORT, wire.METRICS_PORT)
 

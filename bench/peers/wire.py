@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.harness.load import GrpcCall
 from bench.peers import models
-from interlace.load.call import Call
+from interlace.load.connections import Call
 from interlace.proto.messages import ModelInferRequest
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
@@ -29,7 +30,7 @@ def v2_http(
     wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
     head = json.dumps({"inputs": [tensor], "outputs": wanted}, separators=(",", ":")).encode()
     headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
-    return Call("http", HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
+    return Call(HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
 
 
 def v2_grpc(model: str, x: Input) -> Call:
@@ -38,7 +39,7 @@ def v2_grpc(model: str, x: Input) -> Call:
     message.inputs.add(name="INPUT", datatype="FP32", shape=(1, *x.shape))
     message.outputs.add(name="OUTPUT")
     message.raw_input_contents.append(x.tobytes())
-    return Call("grpc", GRPC_PORT, INFER, message.SerializeToString())
+    return GrpcCall(GRPC_PORT, INFER, message.SerializeToString())
 
 
 def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
@@ -52,5 +53,5 @@ def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
     if kind in V2:
         return {"http": v2_http, "grpc": v2_grpc}[proto](model, x)
     if kind == "mosec" and proto == "http":
-        return Call("http", HTTP_PORT, f"/{model}", x.tobytes(), OCTETS)
+        return Call(HTTP_PORT, f"/{model}", x.tobytes(), OCTETS)
     raise ValueError(f"{peer} does not speak {proto}")

@@ -1,4 +1,4 @@
-"""Calls of the load generator over kept connections: HTTP/1.1, and unary gRPC over HTTP/2."""
+"""Calls of the load generator, ready for the socket, and the connections that are kept for them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ import json
 import select
 import socket
 import ssl
-import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final
-
-from interlace.load.call import EncodedCall
-from interlace.server.grpc import http2_frames as h2
 
 _CONNECT_TIMEOUT_S = 5.0
 #: A connection's answer when the other side closed it under a call.
 BROKEN = -1
+#: Time for servers' greetings to arrive before calls are timed.
+_SETTLE_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCall:
+    """A call as it goes out over connections of its kind; some send a ``head`` before."""
+
+    kind: type[ClientConnection]
+    port: int
+    payload: bytes
+    head: bytes = b""
+    host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def address(self) -> Address:
+        """Whose connections it takes."""
+        return self.kind, self.host, self.port
 
 
 class ClientConnection(ABC):
@@ -73,6 +88,16 @@ class ClientConnection(ABC):
             self.epoll.unregister(self.sock.fileno())
             self.sock.close()
 
+    @property
+    def address(self) -> Address:
+        """Whose calls it takes."""
+        return type(self), self.host, self.port
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the server has said what it says before any call."""
+        return True
+
     @abstractmethod
     def greet(self) -> None:
         """What a fresh connection must send first, and its starting state."""
@@ -107,10 +132,12 @@ class ClientConnection(ABC):
             self.epoll.modify(self.sock.fileno(), mask)
 
 
+#: Kind of connection, host, port.
+Address = tuple[type[ClientConnection], str, int]
 CHUNK = 1 << 20
 _ERROR_BYTES_MAX = 4096
 #: Where all connections receive. ``recv`` would map and unmap a mebibyte of memory for each reply.
-_RECEIVED: Final = memoryview(bytearray(CHUNK))
+RECEIVED: Final = memoryview(bytearray(CHUNK))
 
 
 class Http1(ClientConnection):
@@ -130,7 +157,7 @@ class Http1(ClientConnection):
     def readable(self) -> int | None:
         while True:
             try:
-                count = self.sock.recv_into(_RECEIVED)
+                count = self.sock.recv_into(RECEIVED)
             except BlockingIOError:
                 return None
             except OSError as error:
@@ -142,7 +169,7 @@ class Http1(ClientConnection):
                 complete = self.left <= 0
             else:
                 try:
-                    complete = self._take(bytes(_RECEIVED[:count]))
+                    complete = self._take(bytes(RECEIVED[:count]))
                 except ValueError:
                     return self._broken("not HTTP")
             if complete:
@@ -204,141 +231,25 @@ def _reason(status: int, body: bytes) -> str:
         return f"HTTP {status}"
 
 
-#: Statuses of a call without a message: refused or failed, and a stream that was reset.
-FAILED, RESET = 500, 503
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: an HTTP/1.1 POST."""
 
+    port: int
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
 
-class Http2(ClientConnection):
-    """One stream at a time; a reply with a message counts as 200."""
-
-    __slots__ = ("got", "input", "left", "max_frame", "pending", "received", "stream", "window",
-                 "window_first", "window_stream")  # fmt: skip
-
-    def greet(self) -> None:
-        self.stream, self.window = -1, h2.DEFAULT_WINDOW
-        self.window_first, self.window_stream = h2.DEFAULT_WINDOW, 0
-        self.max_frame = h2.DEFAULT_FRAME
-        self.input, self.left, self.got, self.received = b"", 0, 0, 0
-        self.pending: memoryview | None = None
-        # The server may send as much as it likes; the grant is renewed long before it is used up.
-        pairs = h2.INITIAL_WINDOW_SIZE, h2.MAX_WINDOW, h2.MAX_FRAME_SIZE, 1 << 22
-        settings = h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HIHI", *pairs))
-        grant = h2.window_update(0, h2.MAX_WINDOW - h2.DEFAULT_WINDOW)
-        self.sock.sendall(h2.PREFACE + settings + grant)
-
-    def start(self, call: EncodedCall) -> None:
-        self.stream += 2
-        self.busy, self.got = True, 0
-        self.window_stream = self.window_first
-        self.pending = memoryview(call.payload)
-        opening = h2.frame(h2.HEADERS, h2.END_HEADERS, self.stream, call.head)
-        self.write(opening + self._data())
-
-    def _data(self) -> bytes:
-        """As many DATA frames as both windows allow."""
-        out: list[bytes | memoryview] = []
-        left = self.pending
-        while left is not None:
-            size = min(len(left), self.max_frame, self.window, self.window_stream)
-            if size <= 0:
-                break
-            last = size == len(left)
-            flags = h2.END_STREAM if last else 0
-            head = h2.HEAD.pack(size >> 8, size & 0xFF, h2.DATA, flags, self.stream)
-            out += [head, left[:size]]
-            self.window -= size
-            self.window_stream -= size
-            left = None if last else left[size:]
-        self.pending = left
-        return b"".join(out)
-
-    def readable(self) -> int | None:
-        try:
-            count = self.sock.recv_into(_RECEIVED)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return BROKEN
-        if not count:
-            return BROKEN
-        buffer, at = self.input + bytes(_RECEIVED[self._data_in(count) : count]), 0
-        status: int | None = None
-        while len(buffer) - at >= 9:
-            high, low, kind, flags, stream = h2.HEAD.unpack_from(buffer, at)
-            size = high << 8 | low
-            at += 9
-            if kind == h2.DATA:
-                self.left = size
-                at += self._data_in(len(buffer) - at)
-            elif len(buffer) - at < size:
-                at -= 9
-                break
-            else:
-                ended = self._frame(kind, flags, stream & h2.MAX_WINDOW, buffer[at : at + size])
-                status = status if ended is None else ended
-                at += size
-        self.input = buffer[at:]
-        return self._settle(status)
-
-    def _data_in(self, count: int) -> int:
-        """How many of the next bytes belong to the DATA frame that is being read."""
-        count = min(self.left, count)
-        self.left -= count
-        self.got += count
-        self.received += count
-        return count
-
-    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> int | None:
-        """Handle a frame without data; the status if it ends the call."""
-        if kind == h2.HEADERS and flags & h2.END_STREAM and stream == self.stream:
-            return 200 if self.got else FAILED
-        elif kind == h2.SETTINGS and not flags & h2.ACK:
-            self._settings(payload)
-        elif kind == h2.PING and not flags & h2.ACK:
-            self.write(h2.frame(h2.PING, h2.ACK, 0, payload))
-        elif kind == h2.WINDOW_UPDATE:
-            self._window(stream, h2.word(payload, "WINDOW_UPDATE") & h2.MAX_WINDOW)
-        elif kind == h2.RST_STREAM and stream == self.stream:
-            return RESET
-        elif kind == h2.GOAWAY:
-            return BROKEN
-        return None
-
-    def _settings(self, payload: bytes) -> None:
-        for key, value in h2.read_settings(payload):
-            if key == h2.INITIAL_WINDOW_SIZE:
-                self.window_stream += value - self.window_first
-                self.window_first = value
-            elif key == h2.MAX_FRAME_SIZE:
-                self.max_frame = min(value, CHUNK)
-        self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
-
-    def _window(self, stream: int, size: int) -> None:
-        if stream == 0:
-            self.window += size
-        elif stream == self.stream:
-            self.window_stream += size
-
-    def _settle(self, status: int | None) -> int | None:
-        if self.received > 1 << 29:
-            self.write(h2.window_update(0, self.received))
-            self.received = 0
-        if status is not None:
-            self.busy = False
-        elif self.pending is not None:
-            more = self._data()
-            if more:
-                self.write(more)
-        return status
-
-
-KINDS: Final[Mapping[str, type[ClientConnection]]] = MappingProxyType(
-    {"http": Http1, "grpc": Http2}
-)
-#: Protocol, host, port.
-Address = tuple[str, str, int]
-#: Time for a server's first SETTINGS to arrive before calls are timed.
-_SETTLE_S: Final = 0.05
+    def encoded(self) -> EncodedCall:
+        """The call as bytes."""
+        lines = "".join(f"{key}: {value}\r\n" for key, value in self.headers.items())
+        head = (
+            f"POST {self.path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n{lines}"
+            f"Content-Length: {len(self.body)}\r\n\r\n"
+        )
+        return EncodedCall(Http1, self.port, head.encode() + self.body, b"", self.host, self.tls)
 
 
 @contextmanager
@@ -353,7 +264,7 @@ def no_collection() -> Iterator[None]:
 
 
 class ConnectionPool:
-    """Idle and busy connections; at most ``limit`` an address and protocol."""
+    """Idle and busy connections; at most ``limit`` an address."""
 
     def __init__(self, limit: int) -> None:
         self.epoll = select.epoll()
@@ -364,14 +275,12 @@ class ConnectionPool:
 
     def prepare(self, call: EncodedCall, count: int) -> None:
         """Open ``count`` connections ahead of the first call."""
-        for _ in range(min(count, self.limit)):
-            connection = self._connect(call)
-            self._idle[_address(call)].append(connection)
-        if call.proto == "grpc":
-            end = time.perf_counter() + _SETTLE_S
-            while time.perf_counter() < end:
-                for fd, _ in self.epoll.poll(0.01):
-                    self._by_fd[fd].readable()
+        made = [self._connect(call) for _ in range(min(count, self.limit))]
+        self._idle[call.address] += made
+        end = time.perf_counter() + _SETTLE_S
+        while not all(one.greeted for one in made) and time.perf_counter() < end:
+            for fd, _ in self.epoll.poll(0.01):
+                self._by_fd[fd].readable()
 
     def take(self, call: EncodedCall) -> ClientConnection | None:
         """An idle connection for a call, a new one, or None when the limit is reached.
@@ -379,15 +288,15 @@ class ConnectionPool:
         Raises:
             OSError: nobody listens.
         """
-        key = _address(call)
+        key = call.address
         idle = self._idle.setdefault(key, [])
         if idle:
             return idle.pop()
         return self._connect(call) if self._open.get(key, 0) < self.limit else None
 
     def _connect(self, call: EncodedCall) -> ClientConnection:
-        key = _address(call)
-        connection = KINDS[call.proto](self.epoll, call.host, call.port, call.tls)
+        key = call.address
+        connection = call.kind(self.epoll, call.host, call.port, call.tls)
         self._idle.setdefault(key, [])
         self._open[key] = self._open.get(key, 0) + 1
         self._by_fd[connection.sock.fileno()] = connection
@@ -410,8 +319,7 @@ class ConnectionPool:
                         yield connection, status
 
     def _settle(self, fd: int, connection: ClientConnection, status: int) -> None:
-        kind = "http" if isinstance(connection, Http1) else "grpc"
-        key = kind, connection.host, connection.port
+        key = connection.address
         del self._by_fd[fd]
         if status == BROKEN or not connection.alive:
             connection.close()
@@ -427,7 +335,3 @@ class ConnectionPool:
         for connection in self._by_fd.values():
             connection.close()
         self.epoll.close()
-
-
-def _address(call: EncodedCall) -> Address:
-    return call.proto, call.host, call.port

@@ -14,8 +14,12 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from interlace.core.user_errors import UserError
-from interlace.load.call import EncodedCall
-from interlace.load.connections import ClientConnection, ConnectionPool, no_collection
+from interlace.load.connections import (
+    ClientConnection,
+    ConnectionPool,
+    EncodedCall,
+    no_collection,
+)
 from interlace.load.result import UNANSWERED, CallSample, LoadRun, ModelLoadReport, report
 from interlace.load.v2_client import LoadCall
 
@@ -52,13 +56,6 @@ def merged(times_s: Sequence[Sequence[float]]) -> Iterator[Arrival]:
     """Ascending sequences of send times as one; the tag is the position of the sequence."""
     tagged = (zip(times, repeat(tag)) for tag, times in enumerate(times_s))
     return (Arrival(*one) for one in heapq.merge(*tagged))
-
-
-def poisson(rates_rps: Sequence[float], seconds: float, seed: int) -> list[Arrival]:
-    """Independent Poisson streams merged, one a rate; the tag is the rate's position."""
-    process = ArrivalProcess.POISSON
-    streams = enumerate(rates_rps)
-    return list(merged([send_times(process, r, seconds, seed * 1009 + tag) for tag, r in streams]))
 
 
 _PR_SET_TIMERSLACK: Final = 29
@@ -113,7 +110,7 @@ class OpenLoop:
         self._end_with_server = end_with_server
         self._pool = ConnectionPool(limit)
         try:
-            for call in {(c.proto, c.host, c.port): c for c in calls}.values():
+            for call in {call.address: call for call in calls}.values():
                 self._pool.prepare(call, ahead)
         except OSError:
             self._pool.close()
@@ -200,22 +197,6 @@ class OpenLoop:
         self._samples.append(
             CallSample(tag, due_s, latency_s, status, sent.sent_s, sent.crowded, reason)
         )
-
-
-def open_loop(call: EncodedCall, rate_rps: float, seconds: float, seed: int = 1) -> LoadRun:
-    """Poisson arrivals of one call for so many seconds; up to 2 s more for answers.
-
-    All connections are open before, and what is sent in the first 0.3 s is left out: a generator
-    that still opens some is late by itself.
-    """
-    arrivals = poisson([rate_rps], _WARM_S + seconds, seed)
-    run = OpenLoop([call], arrivals, _CONNECTIONS, _CONNECTIONS).run(2.0)
-    samples = [one for one in run.samples if one.due_s >= _WARM_S]
-    return LoadRun(samples, run.seconds - _WARM_S, run.busy)
-
-
-_WARM_S: Final = 0.3
-_CONNECTIONS: Final = 256
 
 
 #: How long answers are waited for after the last send.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.quantile import quantile
 
@@ -13,8 +13,6 @@ from interlace.core.quantile import quantile
 UNANSWERED: Final = -2
 #: Lateness of the generator itself above this part of the SLO makes its figures doubtful.
 LAG_OF_SLO_MAX: Final = 0.1
-#: The same of a measured 99th percentile.
-LAG_OF_P99_MAX: Final = 0.25
 
 
 class CallSample(NamedTuple):
@@ -47,45 +45,9 @@ def percentile(values: Sequence[float], pct: float) -> float | None:
     return quantile(sorted(values), pct / 100) if values else None
 
 
-def ms(value_s: float | None) -> float | None:
-    return None if value_s is None else round(value_s * 1e3, 3)
-
-
-def figures(run: LoadRun, keep: Callable[[CallSample], bool] = lambda _: True) -> dict[str, Any]:
-    """Counts by status, answered requests per second, latency of the good ones in ms.
-
-    ``lag_p99_ms`` is the generator's own lateness; ``None`` in a closed loop, where nothing is due.
-    """
-    kept = [sample for sample in run.samples if keep(sample)]
-    good = [sample.latency_s for sample in kept if sample.status == 200]
-    return {
-        "calls": len(kept),
-        "ok": len(good),
-        "statuses": {str(k): v for k, v in sorted(Counter(s.status for s in kept).items())},
-        "seconds": round(run.seconds, 3),
-        "rps": round(len(good) / run.seconds, 1),
-        "p50_ms": ms(percentile(good, 50)),
-        "p99_ms": ms(percentile(good, 99)),
-        "max_ms": ms(max(good, default=None)),
-        "lag_p99_ms": ms(percentile(_lags_s(kept), 99)),
-        "client_busy": round(run.busy, 3),
-    }
-
-
-def _lags_s(samples: Sequence[CallSample]) -> list[float]:
+def lags_s(samples: Sequence[CallSample]) -> list[float]:
     """How late the generator sent each call for which it had a connection."""
     return [one.sent_s - one.due_s for one in samples if one.sent_s >= 0 and not one.crowded]
-
-
-def lagged(found: Mapping[str, Any]) -> bool:
-    """Whether the 99th percentile in such ``figures`` is in good part the generator's own lag."""
-    lag_ms, p99_ms = found["lag_p99_ms"], found["p99_ms"]
-    return lag_ms is not None and p99_ms is not None and lag_ms > LAG_OF_P99_MAX * p99_ms
-
-
-def goodput_rps(samples: Sequence[CallSample], slo_ms: float, seconds: float) -> float:
-    """Replies within the SLO, counted from when each call was due, per second offered."""
-    return sum(s.status == 200 and s.latency_s * 1e3 <= slo_ms for s in samples) / seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +108,5 @@ def report(
         refusal_p99_ms=percentile(refused_after_ms, 99),
         unanswered=len(samples) - len(well_ms) - len(refused),
         crowded=sum(s.crowded for s in samples),
-        lag_p99_ms=percentile([lag_s * 1e3 for lag_s in _lags_s(samples)], 99),
+        lag_p99_ms=percentile([lag_s * 1e3 for lag_s in lags_s(samples)], 99),
     )

@@ -16,9 +16,10 @@ from interlace.core.model import SampleValue
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.core.user_errors import InputError, UserError
 from interlace.formats.arrays import given_array, sample_shape, wire_bytes
-from interlace.load.call import Call, EncodedCall, pack
+from interlace.load.connections import Call, EncodedCall
 from interlace.profiling.samples import content
 from interlace.server.api_keys import shown_key
+from interlace.server.errors import error_text
 from interlace.server.tls import HTTP, TlsFiles
 
 _TIMEOUT_S = 5.0
@@ -85,7 +86,7 @@ class V2Client:
         try:
             connection.request(method, path, sent, headers=self.headers)
             reply = connection.getresponse()
-            body = reply.read(_BODY_BYTES_MAX).decode("utf-8", "replace")
+            body = reply.read(_BODY_BYTES_MAX)
         except (OSError, HTTPException) as error:
             unknown = isinstance(error, SSLCertVerificationError)
             command = "interlace fleet serve" if path.startswith(_FLEET) else "interlace serve"
@@ -107,8 +108,8 @@ class V2Client:
                 "address of `interlace fleet serve`, or see `interlace top`"
             )
         if reply.status != 200:
-            raise UserError(f"{self.url}{path}: {reply.status} {_error_text(body)}")
-        return body
+            raise UserError(f"{self.url}{path}: {reply.status} {error_text(body)}")
+        return body.decode("utf-8", "replace")
 
     def json(self, path: str) -> Any:
         """The JSON of a GET; raises as ``text`` does."""
@@ -123,13 +124,6 @@ class V2Client:
 
     def config(self, model: str) -> Any:
         return self.json(f"/v2/models/{quote(model, safe='')}/config")
-
-
-def _error_text(body: str) -> str:
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return body.strip()[:200]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +179,7 @@ def make_call(
         )
     judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
     call = _call(server, model, inputs, b"".join(bodies), slo_ms)
-    return LoadCall(model, pack(call), judged_ms, tuple(notes))
+    return LoadCall(model, call.encoded(), judged_ms, tuple(notes))
 
 
 def _call(
@@ -196,7 +190,6 @@ def _call(
         parameters["slo_ms"] = slo_ms
     header = json.dumps({"parameters": parameters, "inputs": inputs}, separators=(",", ":"))
     return Call(
-        "http",
         server.port,
         f"/v2/models/{quote(model, safe='')}/infer",
         header.encode() + bodies,

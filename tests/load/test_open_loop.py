@@ -10,24 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.harness.closed_loop import closed_loop
-from interlace.load.call import Call, EncodedCall, pack
-from interlace.load.open_loop import (
-    Arrival,
-    ArrivalProcess,
-    OpenLoop,
-    open_loop,
-    poisson,
-    send_times,
-)
-from interlace.load.result import (
-    UNANSWERED,
-    CallSample,
-    LoadRun,
-    figures,
-    goodput_rps,
-    lagged,
-    percentile,
-)
+from bench.harness.load import figures, goodput_rps, lagged, open_loop, poisson
+from interlace.load.connections import Call, EncodedCall
+from interlace.load.open_loop import Arrival, ArrivalProcess, OpenLoop, send_times
+from interlace.load.result import UNANSWERED, CallSample, LoadRun, percentile
 from tests.cli.fakeserver import Behaviour, FakeServer
 
 
@@ -35,7 +21,7 @@ from tests.cli.fakeserver import Behaviour, FakeServer
 def server(status: int = 200, delay_s: float = 0.0, chunked: bool = False) -> Iterator[EncodedCall]:
     """A server that answers every POST alike; yields a call to it."""
     with FakeServer(lambda call: Behaviour(delay_s, status, b"abc", chunked)) as made:
-        yield pack(Call("http", made.port, "/infer", b"body"))
+        yield Call(made.port, "/infer", b"body").encoded()
 
 
 def test_arrivals_are_poisson_and_repeat() -> None:
@@ -80,7 +66,7 @@ def test_refusals_and_silence_are_told_apart() -> None:
 
 
 def test_nobody_listens() -> None:
-    call = pack(Call("http", 1, "/", b""))
+    call = Call(1, "/", b"").encoded()
     with pytest.raises(OSError):
         OpenLoop([call], [Arrival(0.0, 0)], 1)
 
