@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from math import isnan
-from statistics import median
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from interlace.core.hardware import Fleet
 from interlace.core.messages import ModelsDeployed, RefusedUpstream, RequestArrived
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
-from interlace.core.request import Request
 from interlace.core.user_errors import InputError
 from interlace.packing.bounds import most_in_time
 from interlace.planning.parallel import in_parallel, usable_cores
@@ -25,8 +23,8 @@ from interlace.policy.catalog import system_of
 from interlace.runtime.log.codec import glance
 from interlace.runtime.log.read import LogFile
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.report import report
-from interlace.sim.run import simulate
+from interlace.sim.observers import AnswerTimes
+from interlace.sim.run import play
 from interlace.sim.scenario import Simulation
 
 _FORMS: Final = "system=NAME, rates=X, slos=X, gpus=N or gpus=-1"
@@ -53,12 +51,19 @@ class WhatIfRow(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LoggedTraffic:
-    """The requests of a log, and the models and accelerators that served them."""
+    """The requests of a log, and the models and accelerators that served them.
+
+    Each request has a number in ``which``, that of its model, and a place in the other arrays.
+    """
 
     system: System
     fleet: Fleet
     profiles: Mapping[str, Profile]
-    requests: Sequence[Request]
+    models: tuple[str, ...]
+    which: NDArray[np.int32]
+    times_ms: NDArray[np.float64]  #: after the first request
+    slos_ms: NDArray[np.float64]
+    rows: NDArray[np.float64]
     seconds: float
 
 
@@ -68,30 +73,43 @@ def logged_traffic(log: LogFile, system: System, last_s: float) -> LoggedTraffic
     Raises:
         InputError: the log is damaged, or no request came.
     """
-    requests: list[Request] = []
-    last: dict[str, Request] = {}
+    number: dict[str, int] = {}
+    found: list[tuple[int, float, float, int]] = []
+    last: dict[str, tuple[float, int]] = {}
     profiles, now_ms = dict(log.header.profiles), 0.0
     try:
         for now_ms, event in map(glance, log.entries()):
             if isinstance(event, RequestArrived):
-                last[event.request.model] = event.request
-                requests.append(event.request)
+                one = event.request
+                like = last[one.model] = one.deadline_ms - one.arrived_ms, one.rows
+                found.append((number.setdefault(one.model, len(number)), one.arrived_ms, *like))
             elif isinstance(event, ModelsDeployed):
-                profiles |= {one.demand.model: one.profile for one in event.deployments}
+                profiles |= {new.demand.model: new.profile for new in event.deployments}
             elif isinstance(event, RefusedUpstream) and event.model in last:
                 # Refused like the request before them, without a record of their own.
-                like = last[event.model]
-                due_ms = now_ms + like.deadline_ms - like.arrived_ms
-                same = Request(0, like.model, now_ms, due_ms, like.rows)
-                requests += [same] * event.requests
+                found += [(number[event.model], now_ms, *last[event.model])] * event.requests
     except ValueError as error:
         raise InputError(f"{log.path}: {error}") from None
-    begins_ms = now_ms - last_s * 1000.0
-    requests = [one for one in requests if one.arrived_ms >= begins_ms and one.model in profiles]
-    if not requests:
+    which, times_ms, slos_ms, rows = np.array(found, dtype=float).reshape(-1, 4).T
+    kept = (times_ms >= now_ms - last_s * 1000.0) & np.isin(
+        which, [at for name, at in number.items() if name in profiles]
+    )
+    if not kept.any():
         raise InputError(f"{log.path}: no request came in the last {last_s:g} s of the log")
-    seconds = max((now_ms - requests[0].arrived_ms) / 1000.0, 0.1)
-    return LoggedTraffic(system, log.header.fleet, profiles, requests, seconds)
+    names = list(number)
+    known, which = np.unique(which[kept], return_inverse=True)
+    begins_ms = times_ms[kept][0]
+    return LoggedTraffic(
+        system,
+        log.header.fleet,
+        profiles,
+        tuple(names[int(at)] for at in known),
+        which.astype(np.int32),
+        times_ms[kept] - begins_ms,
+        slos_ms[kept],
+        rows[kept],
+        max((now_ms - float(begins_ms)) / 1000.0, 0.1),
+    )
 
 
 def what_if(traffic: LoggedTraffic, changes: Sequence[str]) -> list[WhatIfRow]:
@@ -127,29 +145,32 @@ def _changed(traffic: LoggedTraffic, changes: str) -> Simulation:
 
 def _row(asked: tuple[str, Simulation]) -> WhatIfRow:
     name, scenario = asked
-    found = report(simulate(scenario))
-    models = found.models
-    worst = min(models, key=lambda one: models[one].attainment, default="")
+    found, seconds = AnswerTimes(), scenario.arrivals.seconds
+    play(scenario, [found])
+    in_time = {one: found.in_time[one] / len(taken) for one, taken in found.taken_ms.items()}
+    worst = min(sorted(in_time), key=in_time.__getitem__)
+    goodput_rps = sum(found.in_time.values()) / seconds
+    taken_ms = np.concatenate([np.array(one) for one in found.taken_ms.values()])
+    answered = taken_ms[np.isfinite(taken_ms)]
     bound_rps = _bound_rps(scenario)
-    regret = None if not bound_rps else max(0.0, 1.0 - found.goodput_rps / bound_rps)
     return WhatIfRow(
         name,
         len(scenario.fleet.gpus),
         found.requests,
-        found.goodput_rps,
-        found.attainment,
+        goodput_rps,
+        goodput_rps * seconds / found.requests,
         worst,
-        models[worst].attainment if worst else 1.0,
-        None if isnan(found.latency.p99_ms) else found.latency.p99_ms,
+        in_time[worst],
+        float(np.percentile(answered, 99)) if len(answered) else None,
         bound_rps,
-        regret,
+        None if not bound_rps else max(0.0, 1.0 - goodput_rps / bound_rps),
     )
 
 
 def _bound_rps(scenario: Simulation) -> float | None:
     """What no scheduler exceeds; requests of the end may be answered within an SLO after it."""
     gpus, arrivals = scenario.fleet.gpus, scenario.arrivals
-    if any(replace(gpu, id=gpus[0].id) != gpus[0] for gpu in gpus):
+    if not scenario.fleet.alike:
         return None
     counts = np.bincount(arrivals.which, minlength=len(arrivals.models)) / arrivals.seconds
     rates = dict(zip(arrivals.models, counts.tolist(), strict=True))
@@ -160,20 +181,15 @@ def _bound_rps(scenario: Simulation) -> float | None:
 
 
 def _scenario(traffic: LoggedTraffic, rates: float, slos: float) -> Simulation:
-    models = tuple(dict.fromkeys(one.model for one in traffic.requests))
-    number = {name: index for index, name in enumerate(models)}
-    first_ms = traffic.requests[0].arrived_ms
-    times_ms = np.array([one.arrived_ms - first_ms for one in traffic.requests]) / rates
-    which = np.array([number[one.model] for one in traffic.requests], dtype=np.int32)
     seconds = traffic.seconds / rates
     demand = []
-    for name in models:
-        own = [one for one in traffic.requests if one.model == name]
-        slo_ms = median(one.deadline_ms - one.arrived_ms for one in own) * slos
+    for number, name in enumerate(traffic.models):
+        own = traffic.which == number
+        slo_ms = float(np.median(traffic.slos_ms[own])) * slos
         most = max(rows for rows, _ in traffic.profiles[name].points)
-        demand.append(Demand(name, sum(one.rows for one in own) / seconds, slo_ms, most))
-    profiles = {name: traffic.profiles[name] for name in models}
-    arrivals = Arrivals(models, times_ms, which, seconds)
+        demand.append(Demand(name, float(traffic.rows[own].sum()) / seconds, slo_ms, most))
+    profiles = {name: traffic.profiles[name] for name in traffic.models}
+    arrivals = Arrivals(traffic.models, traffic.times_ms / rates, traffic.which, seconds)
     return Simulation(traffic.system, traffic.fleet, tuple(demand), profiles, profiles, arrivals)
 
 

@@ -21,6 +21,7 @@ from interlace.core.messages import (
     Run,
     SendReply,
     SolvePlan,
+    Woke,
     WorkFinished,
 )
 from interlace.core.request import Timing
@@ -64,6 +65,13 @@ ENCODE: Final = msgspec.msgpack.Encoder(enc_hook=_encode_other).encode
 _DECODE: Final = msgspec.msgpack.Decoder(
     tuple[float, int, Event | WorkEnded], dec_hook=_decode_other
 ).decode
+_OUTER: Final = msgspec.msgpack.Decoder(tuple[float, int, msgspec.Raw]).decode
+_EVENT: Final = msgspec.msgpack.Decoder(Event, dec_hook=_decode_other).decode
+#: How events begin that ``glance`` passes over, after the byte of their list: a short string.
+_PASSED: Final = tuple(
+    bytes([0xA0 + len(kind.__name__)]) + kind.__name__.encode() for kind in (WorkEnded, Woke)
+)
+_NAME_BYTES: Final = 10
 
 
 def key_of(work: KeyedWork) -> WorkKey:
@@ -116,18 +124,19 @@ def decode(entry: bytes, begun: Mapping[WorkKey, KeyedWork]) -> tuple[float, int
 
 
 def glance(entry: bytes) -> tuple[float, Event | None]:
-    """Decode an entry to its time and event; ``None`` for the end of work begun before it.
+    """Decode an entry to its time and event; ``None`` for ends of work and for wakes.
 
-    For readers of the traffic alone, who replay nothing.
+    For readers of the traffic alone, who replay nothing: most of a log they pass over, unread.
 
     Raises:
         ValueError: it is no entry.
     """
     try:
-        now_ms, _, event = _DECODE(entry)
+        now_ms, _, event = _OUTER(entry)
+        passed = bytes(memoryview(event)[1 : 1 + _NAME_BYTES]).startswith(_PASSED)
+        return now_ms, None if passed else _EVENT(event)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"no entry of an event log: {error}") from None
-    return now_ms, None if isinstance(event, WorkEnded) else event
 
 
 def digest(commands: Sequence[Command]) -> int:
