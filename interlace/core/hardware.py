@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil
 
@@ -97,6 +97,11 @@ class Fleet:
     """Every accelerator under one engine."""
 
     gpus: tuple[Gpu, ...]
+
+    @property
+    def alike(self) -> bool:
+        """Whether accelerators differ in their ids alone."""
+        return all(replace(gpu, id=self.gpus[0].id) == self.gpus[0] for gpu in self.gpus)
 
     def gpu(self, gpu_id: str) -> Gpu:
         """The accelerator of that id.

@@ -101,6 +101,8 @@ class Plan:
     overlapping: bool = False
     elastic: Mapping[str, ElasticBatching] = field(default_factory=dict)  #: by model
     notes: tuple[str, ...] = ()  #: what the planner says of its own answer: gap, limits, moves
+    #: accelerators that one more row/s of a model adds to the lower bound, where a server planned
+    prices: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def underserved(self) -> set[str]:

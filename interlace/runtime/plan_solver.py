@@ -9,11 +9,15 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from interlace.core.messages import PlanSolved, SolvePlan
 from interlace.core.plan import Plan
+from interlace.packing.bounds import lower_bound
 from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 from interlace.runtime.clock import Clock
@@ -52,6 +56,18 @@ def _answer(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolve
         return PlanSolved(question.ticket, Plan(unserved_rows_per_s=missing), ample=ample)
     plan = packer(demand, question.fleet, profiles, current)
     return PlanSolved(question.ticket, plan, ample=ample)
+
+
+def _priced(question: SolvePlan, solved: PlanSolved) -> PlanSolved:
+    """The answer with prices, if the fleet is fixed and its accelerators are alike."""
+    if question.largest is not None or not question.fleet.alike:
+        return solved
+    try:
+        gpu = question.fleet.gpus[0]
+        prices = lower_bound(question.demand, gpu, question.profiles).best.price
+    except Exception:  # they are shown: serving does not depend on them
+        return solved
+    return structs.replace(solved, plan=replace(solved.plan, prices=dict(prices)))
 
 
 def unsendable(system: System) -> str | None:
@@ -182,7 +198,7 @@ def main(yields: bool) -> None:
     pickle.load(sys.stdin.buffer)  # what it takes to plan is imported by now
     planner, packer, question = pickle.load(sys.stdin.buffer)
     with answers:
-        pickle.dump(_solved(planner, packer, question), answers)
+        pickle.dump(_priced(question, _solved(planner, packer, question)), answers)
 
 
 OnPlanned = Callable[[PlanSolved], None]

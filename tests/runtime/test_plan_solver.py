@@ -9,6 +9,7 @@ from threading import Event
 from time import sleep
 
 import pytest
+from msgspec import structs
 
 from bench.harness.processes import descendants
 from interlace.core.hardware import Fleet
@@ -72,8 +73,10 @@ def test_both_solvers_give_the_planners_answer() -> None:
     InlinePlanSolver(row, clock)(QUESTION, answers.append)
     assert not answers, "the answer must come later"
     clock.run()
-    assert answers == [_in_executor(row)]
-    assert answers[0].ticket == 7 and answers[0].plan.partitions
+    (inline,), other = answers, _in_executor(row)
+    assert 0.0 < other.plan.prices["a"] < 1.0, "prices are for people who watch a server"
+    assert inline == structs.replace(other, plan=replace(other.plan, prices={}))
+    assert inline.ticket == 7 and inline.plan.partitions
 
 
 def test_a_planner_that_raises_is_an_answer_that_says_so() -> None:
@@ -83,7 +86,7 @@ def test_a_planner_that_raises_is_an_answer_that_says_so() -> None:
 
 def test_what_a_planner_prints_is_no_part_of_its_answer() -> None:
     answer = _in_executor(replace(resolve("gpulet"), planner=talkative))
-    assert answer == PlanSolved(7, Plan())
+    assert answer == PlanSolved(7, Plan(prices=answer.plan.prices))
 
 
 def test_an_executor_that_is_shut_down_is_an_answer_too() -> None:

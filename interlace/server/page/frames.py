@@ -37,12 +37,15 @@ class BatchFrame(Struct, frozen=True):
 
 
 class PartitionFrame(Struct, frozen=True):
-    """A tile. ``busy_ms`` grows with the time in which a batch ran; ``slots`` are its turns."""
+    """A tile. ``busy_ms`` grows with the time in which a batch ran.
+
+    ``slots`` are its turns: model, rows of a batch, and rows/s that are planned.
+    """
 
     id: str
     share_pct: int
     state: str
-    slots: list[tuple[str, int]]
+    slots: list[tuple[str, int, float]]
     batches: list[BatchFrame]
     busy_ms: float
 
@@ -59,7 +62,8 @@ class ModelFrame(Struct, array_like=True, frozen=True):
     """A model. Counts grow from when the watching began; latencies are those of the last second.
 
     ``due_ms`` are deadlines of waiting requests. ``weights`` is their state, empty where they
-    stay. ``why`` says what a model is kept out for.
+    stay. ``why`` says what a model is kept out for. ``price`` is the part of an accelerator that
+    one more row/s takes, ``None`` if unknown.
     """
 
     name: str
@@ -76,6 +80,7 @@ class ModelFrame(Struct, array_like=True, frozen=True):
     slo_ms: float
     reasons: dict[str, int]
     why: str
+    price: float | None
 
 
 class PageFrame(Struct, frozen=True):
@@ -191,7 +196,7 @@ class PageTally:
             live.id,
             live.share_pct,
             live.state.name.lower(),
-            [(slot.model, slot.batch) for slot in live.slots],
+            [(slot.model, slot.batch, slot.rows_per_s) for slot in live.slots],
             [
                 BatchFrame(b.run.batch.model, b.run.batch.rows, b.started_ms, b.expected_end_ms)
                 for b in live.batches
@@ -219,6 +224,7 @@ class PageTally:
             seen.slo_ms,
             dict(seen.reasons),
             known.quarantine_reason or "",
+            engine.target.prices.get(name),
         )
 
     def _forget(self, engine: EngineSnapshot) -> None:
