@@ -12,6 +12,8 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Final
 
+import msgspec
+
 from interlace.assembly.page import fleet_page
 from interlace.assembly.router import OnReady, Router, RouterSettings, routed
 from interlace.core.node import Assignment, Node, NodeDescription
@@ -104,7 +106,8 @@ class _FleetParts:
         changes = KeptNodeChanges(asked.lease)
         nodes = ChangingNodes(asked.router.nodes, changes)
         orders_to = fleet_routes(self._commanding, nodes, self._end)
-        pages = [*fleet_page(), *orders_to, *files.routes()]
+        page = fleet_page(lambda: msgspec.json.encode(self._commanding().status()))
+        pages = [*page, *orders_to, *files.routes()]
         router = Router(replace(asked.router, nodes=nodes), pages)
         keys, scheme = asked.router.keys, "https://" if asked.router.tls.cert else ""
         orders = NodeReader(router.directory, keys.order, secret=True)

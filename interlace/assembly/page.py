@@ -62,10 +62,10 @@ def live_page(
     return page_routes(about, frames.latest, Questions(log, planned if store else None))
 
 
-def fleet_page() -> list[Route]:
-    """The page of a controller, which draws what ``/v2/fleet`` says."""
+def fleet_page(status: Callable[[], bytes]) -> list[Route]:
+    """The page of a controller; ``status`` is what ``/v2/fleet`` says."""
     about = _about("Interlace: fleet", live=False, log=False, plan=False)
-    return page_routes({**about, "fleet": True}, None, Questions(None, None))
+    return page_routes({**about, "fleet": True}, status, Questions(None, None), every_s=1.0)
 
 
 def show_page(target: Path, port: int, on_ready: Callable[[str], None]) -> None:

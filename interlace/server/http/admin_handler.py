@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from interlace.core.errors import ServeError, bad_input
+from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.node import Assignment, FilesOrder, NodeDescription, NodeModel, Revision
 from interlace.server.administration.methods import METHODS, AdminAnswers, AdminMethod, AnswerTasks
 from interlace.server.api_keys import Access
@@ -18,8 +19,22 @@ from interlace.server.compression import pack, unpack_within
 from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.request_head import RequestHead
-from interlace.server.http.responses import METRICS_MEDIA, OCTETS, head_of
-from interlace.server.http.routes import AdminRequest, HttpResponse, Respond, Route, is_field
+from interlace.server.http.responses import (
+    EVENTS_END,
+    EVENTS_HEAD,
+    METRICS_MEDIA,
+    OCTETS,
+    event,
+    head_of,
+)
+from interlace.server.http.routes import (
+    AdminRequest,
+    EventSource,
+    HttpResponse,
+    Respond,
+    Route,
+    is_field,
+)
 from interlace.server.limits import HttpLimits, RouteKind
 from interlace.server.tensor_json import MALFORMED
 
@@ -166,6 +181,8 @@ def _object_in(body: bytes) -> Mapping[str, Any]:
 
 
 PACK_BYTES: Final = 1024
+#: Streams of events that are open at a time.
+_STREAMS: Final = 64
 
 
 class AdminHandler:
@@ -174,15 +191,21 @@ class AdminHandler:
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._tasks = AnswerTasks()
+        self._streams: set[EventStream] = set()
 
     def begin(
         self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> AdminExchange:
         assert isinstance(body, bytearray), "only bodies of inferences are placed in the arena"
-        exchange = AdminExchange(writer, head)
+        exchange = AdminExchange(writer, head, self._streams)
         asked = partial(self._answer, head, body)
         self._tasks.run(head.route.pattern, asked, exchange.respond, exchange.fail)
         return exchange
+
+    def end_streams(self) -> None:
+        """End every stream of events: they have no end of their own."""
+        for stream in tuple(self._streams):
+            stream.end()
 
     def _answer(self, head: RequestHead, body: bytearray) -> HttpResponse | Awaitable[HttpResponse]:
         plain = bytes(body)
@@ -196,17 +219,30 @@ class AdminHandler:
 class AdminExchange:
     """One administrative request."""
 
-    def __init__(self, writer: ResponseWriter, head: RequestHead) -> None:
+    def __init__(
+        self, writer: ResponseWriter, head: RequestHead, streams: set[EventStream]
+    ) -> None:
         self._writer = writer
         self._head = head
         self._gone = False
+        self._streams = streams
+        self._stream: EventStream | None = None
 
     def abandon(self) -> None:
         self._gone = True
+        if self._stream is not None:
+            self._stream.close()
 
     def respond(self, answer: HttpResponse) -> None:
-        """Respond, packed if the client takes that."""
+        """Respond, packed if the client takes that; or begin a stream of events.
+
+        Raises:
+            ServeError: OVERLOADED, there are as many streams as there may be.
+        """
         head, body, headers = self._head, answer.body, answer.headers
+        if answer.events is not None and head.method != "HEAD":
+            self._stream = EventStream(self._writer, answer.events, self._streams)
+            return
         # tritonclient.http.aio names several codings in every request and unpacks only inference.
         wanted = head.accept_asked or answer.media == METRICS_MEDIA
         if head.accept and wanted and len(body) >= PACK_BYTES:
@@ -220,3 +256,52 @@ class AdminExchange:
         """Respond with a refusal."""
         if not self._gone:
             self._writer.fail(error)
+
+
+class EventStream:
+    """Events to one client. The next one is made when the last is taken and its time has come."""
+
+    def __init__(
+        self, writer: ResponseWriter, source: EventSource, streams: set[EventStream]
+    ) -> None:
+        """Send the first event, and be one of ``streams``.
+
+        Raises:
+            ServeError: OVERLOADED, there are as many as there may be.
+        """
+        if len(streams) >= _STREAMS:
+            text = f"{_STREAMS} streams of events are open: close one"
+            raise ServeError(Reason.OVERLOADED, text, retry_after_ms=1000.0)
+        self._writer = writer
+        self._source = source
+        self._streams = streams
+        self._timer: asyncio.TimerHandle | None = None
+        first = event(source.latest())
+        streams.add(self)
+        writer.stream(EVENTS_HEAD + first, self._taken)
+
+    def end(self) -> None:
+        """End the response."""
+        if self.close():
+            self._writer.respond(EVENTS_END)
+
+    def close(self) -> bool:
+        """Make no more events; false if that was so already."""
+        if self._timer is not None:
+            self._timer.cancel()
+        was = self in self._streams
+        self._streams.discard(self)
+        return was
+
+    def _taken(self) -> None:
+        if self in self._streams:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._source.every_s, self._next)
+
+    def _next(self) -> None:
+        try:
+            data = event(self._source.latest())
+        except Exception:
+            self.end()
+            raise
+        self._writer.stream(data, self._taken)

@@ -20,11 +20,17 @@ from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.inference import HttpContext, HttpInference
 from interlace.server.http.request_head import RequestHead
-from interlace.server.http.responses import EVENTS_END, EVENTS_HEAD, ReplyBody, event, response
+from interlace.server.http.responses import (
+    EVENTS,
+    EVENTS_END,
+    EVENTS_HEAD,
+    ReplyBody,
+    event,
+    response,
+)
 from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, decoded, to_bytes, to_json
 from interlace.shm.blocks import ArenaBlocks
 
-EVENTS: Final = "text/event-stream; charset=utf-8"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _parameters: Final = msgspec.json.Decoder(dict[str, Parameter])
 _parameter: Final = msgspec.json.Decoder(Parameter)

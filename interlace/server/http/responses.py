@@ -33,10 +33,10 @@ def head_of(status: int, media: str, length: int, headers: str = "") -> bytes:
     ).encode("latin-1")
 
 
+EVENTS: Final = "text/event-stream; charset=utf-8"
 #: The start of a response in chunks, and its end.
 EVENTS_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % EVENTS.encode()
 )
 EVENTS_END: Final = b"0\r\n\r\n"
 

@@ -21,13 +21,22 @@ class AdminRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class EventSource:
+    """Server-sent events without an end: ``latest`` makes one, at most every ``every_s``."""
+
+    latest: Callable[[], bytes]
+    every_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """Body and headers of a response that is not an inference."""
+    """Body and headers of a response that is not an inference, or ``events`` for a body."""
 
     body: bytes = b""
     status: int = 200
     media: str = JSON
     headers: str = ""
+    events: EventSource | None = None
 
 
 #: Answers at once, or later; raises ``ServeError``.

@@ -42,7 +42,7 @@ class HttpServer:
     ) -> None:
         """``trims`` gives unused pages of the arena back to the system; no driver locks them."""
         self._limits = limits or HttpLimits()
-        admin = AdminHandler(self._limits)
+        self._admin = admin = AdminHandler(self._limits)
         orders = RouteKind.ADMIN, RouteKind.LOAD, RouteKind.PLAN
         handlers: dict[RouteKind, RequestHandler] = dict.fromkeys(orders, admin)
         if inference is not None:
@@ -93,6 +93,7 @@ class HttpServer:
         """
         state = self._state
         self.drain()
+        self._admin.end_streams()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

@@ -18,22 +18,41 @@ const state = { about: null, tab: "now", frame: null, before: null, recent: [], 
   at: 0, playing: false, sort: ["offered", -1], answers: [], plan: {} };
 
 // -- talking to the server -------------------------------------------------------------------------
-async function call(path, body) {
+async function reach(path, body, signal) {
   const headers = {};
   const key = sessionStorage.getItem("interlace-key");
   if (key) headers.Authorization = "Bearer " + key;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, { method: body === undefined ? "GET" : "POST", headers,
-    body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+    body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", signal });
   if (answer.status === 401) {
     const given = prompt("This server asks for an API key:");
     if (given === null) throw new Error("an API key is needed: reload to enter it");
     sessionStorage.setItem("interlace-key", given);
-    return call(path, body);
+    return reach(path, body, signal);
   }
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error || answer.statusText);
-  return told;
+  if (!answer.ok) throw new Error((await answer.json()).error || answer.statusText);
+  return answer;
+}
+const call = async (path, body) => (await reach(path, body)).json();
+// Draws the server's events, and connects again after its restart. An EventSource could send no key.
+async function watch(take, draw) {
+  for (;;) {
+    const stop = new AbortController();
+    document.onvisibilitychange = () => document.hidden && stop.abort();
+    try {
+      if (document.hidden) await new Promise((seen) => document.addEventListener("visibilitychange", seen, { once: true }));
+      const reader = (await reach("/page/events", undefined, stop.signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let text = "", part; !(part = await reader.read()).done; ) {
+        const events = (text + part.value).split("\n\n");
+        text = events.pop();
+        events.forEach((event) => take(JSON.parse(event.slice("data: ".length))));
+        if (events.length) draw();
+      }
+      throw new Error("the connection ended");
+    } catch (error) { if (!stop.signal.aborted) say("no answer: " + (error.message || error), true); }
+    await new Promise((go) => setTimeout(go, 1000));
+  }
 }
 async function ask(question, button) {
   if (button) button.disabled = true;
@@ -54,7 +73,7 @@ function say(text, bad = false) {
 // -- frames ----------------------------------------------------------------------------------------
 // A model of a frame is an array, as interlace/server/page/frames.py has it.
 const M = { name: 0, arrived: 1, inTime: 2, late: 3, refused: 4, failed: 5, p50: 6, p99: 7, waiting: 8, due: 9,
-  weights: 10, slo: 11, reasons: 12, why: 13 };
+  weights: 10, slo: 11, reasons: 12, why: 13, price: 14 };
 function take(frame) {
   if (!frame.models.length && state.frame) frame.models = state.frame.models, frame.modelsAt = state.frame.modelsAt;
   else frame.modelsAt = frame.now_ms;
@@ -82,18 +101,21 @@ function addTotals(totals, before, frame) {
 function rowsOf(frame, before) {
   const then = new Map(before.models.map((one) => [one[M.name], one]));
   const seconds = Math.max((frame.modelsAt - before.modelsAt) / 1000, 1e-3);
-  const none = [];
+  const none = [], planned = new Map();
+  for (const slot of frame.gpus.flatMap((gpu) => gpu.partitions).flatMap((one) => one.slots)) planned.set(slot[0], (planned.get(slot[0]) || 0) + slot[2]);
   return frame.models.map((one) => {
     const old = then.get(one[M.name]) || none;
     const grown = (index) => Math.max(0, one[index] - (old[index] || 0));
     const inTime = grown(M.inTime), missed = grown(M.late) + grown(M.refused) + grown(M.failed);
     return { model: one, missed: missed / seconds, name: plainName(one[M.name]), slo: one[M.slo], offered: grown(M.arrived) / seconds, good: inTime / seconds,
       part: inTime + missed ? inTime / (inTime + missed) : null, p50: one[M.p50], p99: one[M.p99], queue: one[M.waiting],
-      refused: grown(M.refused) / seconds, state: one[M.why] ? "kept out" : one[M.weights] || "resident" };
+      refused: grown(M.refused) / seconds, capacity: frame.headroom === null ? null : planned.get(one[M.name]) || 0,
+      price: one[M.price] === null ? null : 100 * one[M.price], state: one[M.why] ? "kept out" : one[M.weights] || "resident" };
   });
 }
+const PRICE = "GPUs for 100/s more";
 const COLUMNS = [["name", "model"], ["slo", "SLO ms"], ["offered", "requests/s"], ["good", "good/s"], ["part", "in SLO %"],
-  ["p50", "p50 ms"], ["p99", "p99 ms"], ["queue", "queue"], ["refused", "refused/s"], ["state", "state"]];
+  ["p50", "p50 ms"], ["p99", "p99 ms"], ["queue", "queue"], ["refused", "refused/s"], ["capacity", "planned rows/s"], ["price", PRICE], ["state", "state"]];
 const SHOWN = 150;
 function drawNow() {
   const { frame, before } = state;
@@ -177,6 +199,7 @@ function drawModels(rows, frame) {
       h("td", { class: row.part !== null && row.part < 0.99 ? "bad" : "" }, row.part === null ? "-" : (100 * row.part).toFixed(1)),
       h("td", {}, fixed(row.p50)), h("td", { class: row.p99 !== null && row.slo && row.p99 > row.slo ? "bad" : "" }, fixed(row.p99)),
       h("td", {}, dots(row, frame), " " + row.queue), h("td", { title: reasons }, fixed(row.refused)),
+      h("td", {}, fixed(row.capacity)), h("td", {}, fixed(row.price, 3)),
       h("td", { class: row.state === "resident" ? "soft" : "", title: row.model[M.why] }, row.state));
   }));
 }
@@ -346,7 +369,7 @@ function showPlan(told) {
   $("plansaid").textContent = "$ " + told.command + "\n" + told.error + (found ? "" : told.out) + (told.scenario ? "\n# scenario.toml\n" + told.scenario : "");
   drawPlanned(found);
 }
-const PROMISED = [["model", "model"], ["p99", "p99 ms"], ["attainment", "in SLO %"], ["price", "GPUs for 100 requests/s more"]];
+const PROMISED = [["model", "model"], ["p99", "p99 ms"], ["attainment", "in SLO %"], ["price", PRICE]];
 function drawPlanned(found) {
   const parts = found ? found.partitions : [];
   const gpus = [...new Set(parts.map((one) => one.gpu))];
@@ -401,14 +424,13 @@ function drawFleet(now, before, seconds) {
     });
   }).slice(0, 500));
 }
-async function watchFleet() {
+function watchFleet() {
   let before = null, then = 0;
-  await watched(1000, async () => {
-    const now = await call("/v2/fleet"), at = performance.now();
+  watch((now) => {
+    const at = performance.now();
     drawFleet(now, before, Math.max(0.1, (at - then) / 1000));
     [before, then] = [now, at];
-    say("live");
-  });
+  }, () => say("live"));
 }
 
 // -- tabs and the loop -----------------------------------------------------------------------------
@@ -440,21 +462,7 @@ async function reread() {
     drawMissed(state.missed);
   } catch (error) { $("story").textContent = String(error.message || error); say("", false); }
 }
-async function watched(every, look) {
-  for (;;) {
-    const began = performance.now();
-    if (!document.hidden) {
-      try { await look(); } catch (error) {
-        say("no answer: " + (error.message || error), true);
-        await new Promise((go) => setTimeout(go, 1000));
-      }
-    }
-    await new Promise((go) => setTimeout(go, Math.max(50, every - (performance.now() - began))));
-  }
-}
-const watch = () => watched(250, async () => {
-  const frame = await call("/page/now");
-  if (!state.history) take(frame);
+const watchServer = () => watch((frame) => state.history || take(frame), () => {
   say(state.history ? "looking back" : "live");
   if (state.tab === "now" && !state.history) drawNow();
 });
@@ -478,7 +486,7 @@ async function begin() {
   if (!state.about.live && state.about.log) await lookBack();
   say("");
   await open(state.tab);
-  if (state.about.live) watch();
+  if (state.about.live) watchServer();
   if (state.about.fleet) watchFleet();
 }
 begin().catch((error) => say(String(error.message || error), true));

@@ -24,7 +24,8 @@ from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.runtime.runtime import Observer
 from interlace.server.api_keys import Access
-from interlace.server.http.routes import AdminRequest, HttpResponse, Route
+from interlace.server.http.responses import EVENTS
+from interlace.server.http.routes import AdminRequest, EventSource, HttpResponse, Route
 from interlace.server.page.frames import PageTally
 
 #: How long an answer may take, what it may hold, and how many questions may wait for it.
@@ -228,7 +229,7 @@ def _niced() -> None:
     os.nice(_NICE)
 
 
-#: Nobody has asked for a frame for so long: nobody watches any more.
+#: No frame was wanted for so long: nobody watches any more.
 _UNWATCHED_MS: Final = 10_000.0
 #: Viewers share a frame that is not older; of many models theirs are renewed less often.
 _FRAME_MS: Final = 200.0
@@ -243,7 +244,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 class LiveFrames:
-    """Frames of a running engine. Its events are counted only while somebody asks for frames."""
+    """Frames of a running engine. Its events are counted only while somebody watches."""
 
     def __init__(
         self,
@@ -288,9 +289,12 @@ class LiveFrames:
 
 
 def page_routes(
-    about: Mapping[str, Any], latest: Callable[[], bytes] | None, ask: Ask
+    about: Mapping[str, Any], latest: Callable[[], bytes] | None, ask: Ask, every_s: float = 0.25
 ) -> list[Route]:
-    """The page at ``/``. ``about`` says what it is of; ``latest`` gives frames, of what is live."""
+    """The page at ``/``. ``about`` says what it is of.
+
+    ``latest`` gives what it draws now, as JSON, if it is live; each open page gets it ``every_s``.
+    """
 
     def page(asked: AdminRequest) -> HttpResponse:
         return HttpResponse(page_html(), media="text/html; charset=utf-8", headers=_HEADERS)
@@ -298,8 +302,9 @@ def page_routes(
     def told(asked: AdminRequest) -> HttpResponse:
         return HttpResponse(_ENCODE(about))
 
-    def frame(asked: AdminRequest) -> HttpResponse:
-        return HttpResponse(latest() if latest is not None else b"null")
+    def frames(asked: AdminRequest) -> HttpResponse:
+        assert latest is not None
+        return HttpResponse(media=EVENTS, events=EventSource(latest, every_s))
 
     async def answer(asked: AdminRequest) -> HttpResponse:
         try:
@@ -308,12 +313,13 @@ def page_routes(
             raise bad_input(f"failed to parse the question: {error}") from error
         return HttpResponse(await ask(question))
 
-    return [
+    routes = [
         Route("/", respond={"GET": page}, access=Access.PROBE, title="The page"),
         Route("/page/about", respond={"GET": told}, title="What the page is of"),
-        Route("/page/now", respond={"GET": frame}, title="What it draws now"),
         Route("/page/ask", respond={"POST": answer}, title="Answer a question by a command"),
     ]
+    live = Route("/page/events", respond={"GET": frames}, title="What it draws now, as events")
+    return [*routes, live] if latest is not None else routes
 
 
 #: Nothing from elsewhere is loaded, and no other page may hold this one in a frame.

@@ -19,7 +19,7 @@ NOBODY = cast(Any, None)
 MAIN = [*all_routes(NOBODY, NOBODY), *node_routes(*[NOBODY] * 6), *fleet_routes(*[NOBODY] * 3)]
 
 
-@pytest.mark.parametrize("routes", [MAIN, page_routes({}, None, NOBODY)], ids=["main", "page"])
+@pytest.mark.parametrize("routes", [MAIN, page_routes({}, bytes, NOBODY)], ids=["main", "page"])
 def test_every_route_is_described_and_every_description_has_a_route(routes: list[Route]) -> None:
     every = with_description(routes)
     told = described(every)
