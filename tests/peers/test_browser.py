@@ -37,22 +37,36 @@ DRAWN = "#models tbody tr"
 pytestmark = [pytest.mark.peer, pytest.mark.process]
 
 
-@pytest.fixture(autouse=True)
-def _browser() -> None:
+class Browser:
+    """One Chromium for all tests; each visit has a page of its own."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).parent / "browse.py"
+        self._driver = subprocess.Popen(
+            [str(PYTHON), str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, url: str, *steps: list[str], width: int = 1300) -> list[Any]:
+        """What was seen; the page may not have had an error."""
+        assert self._driver.stdin is not None and self._driver.stdout is not None
+        self._driver.stdin.write(json.dumps([url, width, steps]) + "\n")
+        self._driver.stdin.flush()
+        found = json.loads(self._driver.stdout.readline())
+        assert found["errors"] == []
+        seen: list[Any] = found["seen"]
+        return seen
+
+    def close(self) -> None:
+        self._driver.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def browse() -> Iterator[Browser]:
     if not PYTHON.exists() or shutil.which("chromium") is None:
         pytest.skip(f"no Chromium, or no playwright in {programs.HOME}: {programs.HOW}")
-
-
-def _browse(url: str, *steps: list[str], width: int = 1300) -> list[Any]:
-    """What was seen; the page may not have had an error."""
-    script = Path(__file__).parent / "browse.py"
-    words = [str(PYTHON), str(script), url, str(width), json.dumps(steps)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["errors"] == []
-    seen: list[Any] = found["seen"]
-    return seen
+    browser = Browser()
+    yield browser
+    browser.close()
 
 
 @contextmanager
@@ -82,10 +96,12 @@ def _log(path: Path, models: list[str], rate_rps: float, seconds: float) -> Path
     return path
 
 
-def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(tmp_path: Path) -> None:
+def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(
+    browse: Browser, tmp_path: Path
+) -> None:
     log = _log(tmp_path / "events.log", [HOSTILE, "b"], 2_500.0, 0.5)
     with _shown(str(log)) as url:
-        names, when, missed, story = _browse(
+        names, when, missed, story = browse(
             url,
             ["until", DRAWN],
             ["text", "#models"],
@@ -107,27 +123,33 @@ def test_a_log_of_hostile_names_is_scrubbed_and_asked_why_in_two_clicks(tmp_path
     assert "interlace replay" in story and "arrives; to be answered by" in story
 
 
-def test_a_thousand_models_on_a_phone(tmp_path: Path) -> None:
+def test_a_thousand_models_on_a_phone(browse: Browser, tmp_path: Path) -> None:
+    wider = "document.documentElement.scrollWidth - window.innerWidth"
     log = _log(tmp_path / "events.log", [f"model_{n:04}" for n in range(1_000)], 0.5, 2.0)
     with _shown(str(log)) as url:
-        shown, wide, filtered = _browse(
+        shown, now, filtered, why, what_if = browse(
             url,
             ["until", DRAWN],
             ["text", "#shown"],
-            ["value", "document.documentElement.scrollWidth - window.innerWidth"],
+            ["value", wider],
             ["fill", "#filter", "0777"],
             ["text", "#shown"],
+            *[
+                step
+                for tab in ("why", "whatif")
+                for step in (["click", f"#tab-{tab}"], ["value", wider])
+            ],
             width=390,
         )
     assert shown == "first 150 of 1000 models"
-    assert wide <= 0
     assert filtered == "1 models"
+    assert max(now, why, what_if) <= 0
 
 
-def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
+def test_a_scenario_is_planned_for(browse: Browser, tmp_path: Path) -> None:
     nine = EXAMPLES / "planning" / "nine.toml"
     with _shown(str(nine)) as url:
-        fewest, drawn, goo, kinds = _browse(
+        fewest, drawn, goo, kinds = browse(
             url,
             ["fill", "#asked tbody tr:nth-child(2) input", "500"],
             ["click", "#planform button"],
@@ -147,7 +169,9 @@ def test_a_scenario_is_planned_for(tmp_path: Path) -> None:
     assert 0 < float(gpus_for_more) < 1  # of a GPU for 100 requests/s
 
 
-def test_a_server_is_watched_under_load_and_again_after_its_restart(tmp_path: Path) -> None:
+def test_a_server_is_watched_under_load_and_again_after_its_restart(
+    browse: Browser, tmp_path: Path
+) -> None:
     port = free_ports(3)
     down = tmp_path / "down"
 
@@ -159,9 +183,10 @@ def test_a_server_is_watched_under_load_and_again_after_its_restart(tmp_path: Pa
         )  # fmt: skip
 
     def seen() -> tuple[str, str]:
-        names, state = _browse(
+        names, state = browse(
             f"http://127.0.0.1:{port + 2}/",
             ["until", '#figures span:first-child b:text-matches("[1-9]")'],  # requests/s
+            ["until", '#models td:nth-child(11):text-matches("[0-9]")'],  # prices
             ["text", "#models"],
             ["touch", str(down)],
             ["until", "#state.bad"],
@@ -188,11 +213,11 @@ def test_a_server_is_watched_under_load_and_again_after_its_restart(tmp_path: Pa
     assert "tagger" in names and state == "live"
 
 
-def test_a_fleets_nodes_are_shown(tmp_path: Path) -> None:
+def test_a_fleets_nodes_are_shown(browse: Browser, tmp_path: Path) -> None:
     fleet = FleetStand(tmp_path, EXAMPLES / "fleet", {"left": "h100", "right": "h100"})
     try:
         until(lambda: fleet.serving() == {"left", "right"})
-        said, nodes, models = _browse(
+        said, nodes, models = browse(
             f"http://127.0.0.1:{fleet.port}/",
             ["until", '#placed td:nth-child(3):text-matches("[0-9]")'],  # rates, at the second look
             ["text", "#fleetsaid"],
