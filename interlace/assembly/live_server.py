@@ -70,7 +70,7 @@ from interlace.server.limits import GrpcLimits, HttpLimits
 from interlace.server.loop_delay import LoopDelay
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
-from interlace.server.spans import exported_spans
+from interlace.server.spans import RequestSpans, span_exporter
 from interlace.server.statistics import Metrics
 from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import Arena, ArenaMap
@@ -163,7 +163,9 @@ class LiveServer:
         loop = asyncio.get_running_loop()
         self.clock = WallClock(loop)
         otlp = choices.options.otlp  # checked before anything is taken
-        self._spans = exported_spans(otlp, self.clock.now_ms) if otlp else None
+        self._spans = (
+            RequestSpans(span_exporter(otlp, "interlace"), self.clock.now_ms) if otlp else None
+        )
         self.arena = Arena.create(int(choices.options.request_memory_mb * (1 << 20)))
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)

@@ -18,6 +18,7 @@ from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller, OnHeard
+from interlace.router.spans import RouterSpans
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
 from interlace.runtime.event_loop import run_loop
@@ -28,6 +29,7 @@ from interlace.server.http.request_head import loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.limits import GrpcLimits, HeapBudget, HttpLimits
+from interlace.server.spans import span_exporter
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 from interlace.shm.arena import Arena
 
@@ -40,7 +42,8 @@ _LOG: Final = logging.getLogger(__name__)
 class RouterSettings:
     """What the operator chose. ``keys`` are asked of callers, ``api`` is shown to nodes.
 
-    Callers speak TLS if ``tls`` has a certificate, and nodes if it has an authority.
+    Callers speak TLS if ``tls`` has a certificate, and nodes if it has an authority. Spans are sent
+    to the collector at the URL ``otlp``, if there is one.
     """
 
     nodes: Membership
@@ -51,13 +54,21 @@ class RouterSettings:
     arena_bytes: int = 1 << 30
     exit_timeout_s: float = 30.0
     tls: TlsFiles = NO_TLS
+    otlp: str = ""
 
 
 class Router:
     """A router on the running asyncio loop, its parts wired."""
 
     def __init__(self, settings: RouterSettings, pages: Sequence[Route] = ()) -> None:
-        """``pages`` are answered beside, or instead of, what a router answers."""
+        """``pages`` are answered beside, or instead of, what a router answers.
+
+        Raises:
+            InputError: ``otlp`` is no URL.
+            ModuleNotFoundError: the extra ``otel`` is not installed.
+        """
+        otlp = settings.otlp  # checked before anything is taken
+        self._spans = RouterSpans(span_exporter(otlp, "interlace-router")) if otlp else None
         loop = asyncio.get_running_loop()
         http = HttpLimits(connections=8192)
         budget = HeapBudget(http.heap_bytes)
@@ -66,7 +77,12 @@ class Router:
         self.port = settings.http_port  #: where HTTP is spoken
         self._arena = Arena.create(settings.arena_bytes)
         self.directory = NodeDirectory(
-            beliefs, WallClock(loop), budget, shown_key(settings.keys.api), settings.tls
+            beliefs,
+            WallClock(loop),
+            budget,
+            shown_key(settings.keys.api),
+            settings.tls,
+            self._spans,
         )
         reader = NodeReader(self.directory, shown_key(settings.keys.api))
         self.on_heard: OnHeard = lambda node, state: None
@@ -108,6 +124,8 @@ class Router:
         self._following.cancel()
         self._poller.close()
         self._arena.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     def _heard(self, node: str, state: NodeState) -> None:
         self.directory.heard(node, state)

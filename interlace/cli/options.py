@@ -57,6 +57,13 @@ Price = Annotated[
     typer.Option(metavar="KIND=USD", help="Price of one accelerator of a kind per hour."),
 ]
 
+Otlp = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Send spans of requests to this OpenTelemetry collector (OTLP over HTTP).",
+    ),
+]
 KeyFile = Annotated[Path | None, typer.Option(help="File with the API key to send.")]
 TlsCert = Annotated[
     Path | None,

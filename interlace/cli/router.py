@@ -11,6 +11,7 @@ from interlace.cli.options import (
     Http,
     Level,
     NodeCa,
+    Otlp,
     Requests,
     TlsCert,
     TlsKey,
@@ -34,6 +35,7 @@ def router(
     ca: NodeCa = None,
     request_memory_mb: Requests = 1024.0,
     exit_timeout_s: Grace = 30.0,
+    otlp: Otlp = "",
     log_level: Level = LogLevel.INFO,
 ) -> None:
     """One address for many nodes: a request goes to the one that can answer first.
@@ -55,7 +57,7 @@ def router(
     settings = RouterSettings(
         found, host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
-        tls=TlsFiles(tls_cert, tls_key, ca),
+        tls=TlsFiles(tls_cert, tls_key, ca), otlp=otlp,
     )  # fmt: skip
     run_router(
         settings, lambda http, grpc: out.print(f"{found}: HTTP {host}:{http}, gRPC {host}:{grpc}")

@@ -22,6 +22,7 @@ from interlace.cli.options import (
     Http,
     Level,
     NodeKeyFile,
+    Otlp,
     Profiles,
     Requests,
     SystemName,
@@ -181,13 +182,6 @@ _Log = Annotated[Path | None, typer.Option(help="Write every event, for interlac
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Size limit of --log and its predecessor together.")
 ]
-_Otlp = Annotated[
-    str,
-    typer.Option(
-        metavar="URL",
-        help="Send spans of requests to this OpenTelemetry collector (OTLP over HTTP).",
-    ),
-]
 _Delay = Annotated[float, typer.Option(help="Seconds to serve after SIGTERM while not ready.")]
 
 
@@ -225,7 +219,7 @@ def serve(
     allow_host: _Hosts = None, allow_client_shm: _Shm = False,
     trust_models: TrustModels = "", allow_missing: _Missing = None,
     exit_on_error: _Exit = False, request_memory_mb: Requests = 2048.0,
-    drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0, otlp: _Otlp = "",
+    drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0, otlp: Otlp = "",
     log: _Log = None, log_limit_mb: _LogLimit = 1000.0, log_level: Level = LogLevel.INFO,
 ) -> None:  # fmt: skip
     """Profile what is new, plan, and serve a folder of models.

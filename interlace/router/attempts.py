@@ -7,6 +7,7 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.router.directory import NodeDirectory, NodeLinks
+from interlace.server.spans import TraceFields
 
 #: A request ends so long after its SLO, and later by the time that its body takes at this pace.
 _MARGIN_MS: Final = 1_000.0
@@ -20,11 +21,13 @@ class Forwarded:
     """
 
     __slots__ = ("_directory", "_end_ms", "_spared", "_started_ms", "_timer", "_tried", "links",
-                 "model", "refused_before", "sequence")  # fmt: skip
+                 "model", "refused_before", "sequence", "span", "trace")  # fmt: skip
 
-    def __init__(self, directory: NodeDirectory, nbytes: int) -> None:
-        """The request has a body of ``nbytes``."""
+    def __init__(self, directory: NodeDirectory, nbytes: int, trace: TraceFields) -> None:
+        """The request has a body of ``nbytes``; ``trace`` names its caller's span."""
         self._directory = directory
+        self.span = None if directory.spans is None else directory.spans.begin(trace)
+        self.trace = trace if self.span is None else self.span.fields  #: what nodes get
         self._end_ms = nbytes / _BYTES_PER_MS  #: after its first try
         self._timer: asyncio.TimerHandle | None = None  #: from the first try on
         self._started_ms = directory.now_ms()
@@ -71,10 +74,16 @@ class Forwarded:
             detail = f"{why}; {error.detail}" if why else error.detail
             self.fail(ServeError(error.reason, detail, retry_after_ms=error.retry_after_ms))
 
-    def end(self) -> None:
-        """The request has its answer, or wants none."""
+    def unbounded(self) -> None:
+        """It may take as long as it does from now on."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def end(self, error: str = "") -> None:
+        """The request has its answer, or wants none; why there is an ``error``, if there is."""
+        self.unbounded()
+        if self.span is not None:
+            self.span.end(error)
 
     def waits(self) -> bool:
         """Whether it is left to its node, which is silent: none other is left, and time is."""
@@ -102,6 +111,8 @@ class Forwarded:
         self._tried += (links.node,)
         self.links = links
         links.sent += 1
+        if self.span is not None:
+            self.span.asked(self.model, links.node)
         routes = self._directory.routes
         routes.sent(links.node, self.model)
         if self._timer is None:

@@ -10,6 +10,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node, NodeState
 from interlace.router.grpc.node_channel import NodeChannel
 from interlace.router.http.node_connections import NodeConnections
+from interlace.router.spans import RouterSpans
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.limits import HeapBudget
@@ -82,9 +83,14 @@ class NodeDirectory:
         budget: HeapBudget,
         key: str = "",
         tls: TlsFiles = NO_TLS,
+        spans: RouterSpans | None = None,
     ) -> None:
-        """``key`` is the API key that nodes ask for; they speak TLS if ``tls`` has an authority."""
+        """``key`` is the API key that nodes ask for; they speak TLS if ``tls`` has an authority.
+
+        ``spans`` makes a span of each request, if there are any to be made.
+        """
         self._key, self._tls = key, tls
+        self.spans = spans
         self.routes = routes
         self.now_ms = clock.now_ms
         self._budget = budget

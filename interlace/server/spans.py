@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,6 +14,19 @@ from interlace.core.messages import Command, Event, Run, SendReply
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
+
+#: Header fields that name the span above a request's (W3C Trace Context); none if there is none.
+TraceFields = tuple[tuple[str, str], ...]
+_FIELDS: Final = ("traceparent", "tracestate")
+
+
+def trace_fields(fields: Mapping[bytes, bytes]) -> TraceFields:
+    """The fields that name the caller's span; ``tracestate`` means nothing without the other."""
+    if b"traceparent" not in fields:
+        return ()
+    given = [(name, fields.get(name.encode())) for name in _FIELDS]
+    return tuple([(name, value.decode("latin-1")) for name, value in given if value is not None])
+
 
 #: As Triton calls the span of a request.
 _REQUEST: Final = "InferRequest"
@@ -36,8 +49,8 @@ class _OpenRequest:
 class RequestSpans:
     """Makes spans of what the data plane begins and a runtime's engine decides.
 
-    Callers' ``traceparent`` (W3C Trace Context) names the parent, and with the SDK's usual sampler
-    says whether a request is sampled. Steps of an ensemble are spans below that of the ensemble.
+    The caller's span is the parent, and with the SDK's usual sampler says whether a request is
+    sampled. Steps of an ensemble are spans below that of the ensemble.
     """
 
     def __init__(self, provider: Any, now_ms: Callable[[], float]) -> None:
@@ -52,11 +65,11 @@ class RequestSpans:
         self._extract = TraceContextTextMapPropagator().extract
         self._open: dict[int, _OpenRequest] = {}
 
-    def begin(self, request: Request, traceparent: str) -> None:
+    def begin(self, request: Request, trace: TraceFields) -> None:
         """The data plane takes a request; ``end`` follows."""
         zero_ns = time.time_ns() - int(self._now_ms() * _NS_PER_MS)
         key = DeploymentKey.parse(request.model)
-        span = self._server(key.name, str(key.version), traceparent, zero_ns, request.arrived_ms)
+        span = self._server(key.name, str(key.version), trace, zero_ns, request.arrived_ms)
         if span.is_recording():
             span.set_attribute("interlace.rows", request.rows)
             span.set_attribute("interlace.slo_ms", request.deadline_ms - request.arrived_ms)
@@ -70,10 +83,10 @@ class RequestSpans:
             span = self._child(parent, _REQUEST, step.arrived_ms, _named(key.name, key.version))
             self._open[step.id] = _OpenRequest(span, parent.zero_ns)
 
-    def refused(self, model: str, version: str, traceparent: str, error: ServeError) -> None:
+    def refused(self, model: str, version: str, trace: TraceFields, error: ServeError) -> None:
         """The data plane refuses a call itself."""
         now_ns = time.time_ns()
-        span = self._server(model, version, traceparent, now_ns, 0.0)
+        span = self._server(model, version, trace, now_ns, 0.0)
         self._fail(span, error)
         span.end(now_ns)
 
@@ -129,12 +142,11 @@ class RequestSpans:
         span.end(entry.at_ns(now_ms))
 
     def _server(
-        self, model: str, version: str, traceparent: str, zero_ns: int, began_ms: float
+        self, model: str, version: str, trace: TraceFields, zero_ns: int, began_ms: float
     ) -> Any:
-        carrier = {"traceparent": traceparent} if traceparent else {}
         return self._tracer.start_span(
             _REQUEST,
-            self._extract(carrier),
+            self._extract(dict(trace)),
             kind=self._trace.SpanKind.SERVER,
             attributes=_named(model, version),
             start_time=zero_ns + int(began_ms * _NS_PER_MS),
@@ -155,11 +167,12 @@ def _named(model: str, version: object) -> dict[str, str]:
     return {"triton.model_name": model, "triton.model_version": str(version)}
 
 
-def exported_spans(endpoint: str, now_ms: Callable[[], float]) -> RequestSpans:
-    """Spans that are sent to a collector by OTLP over HTTP; variables ``OTEL_...`` set the rest.
+def span_exporter(endpoint: str, service: str) -> Any:
+    """A TracerProvider whose spans a collector gets by OTLP over HTTP.
 
-    ``endpoint`` is a URL such as ``http://127.0.0.1:4318/v1/traces``. Spans wait in a bounded queue
-    for a thread that sends them; what does not fit is dropped.
+    ``endpoint`` is a URL such as ``http://127.0.0.1:4318/v1/traces``; variables ``OTEL_...`` set
+    the rest. Spans wait in a bounded queue for a thread that sends them; what does not fit is
+    dropped.
 
     Raises:
         InputError: that is no URL of HTTP.
@@ -175,8 +188,8 @@ def exported_spans(endpoint: str, now_ms: Callable[[], float]) -> RequestSpans:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     # What the environment says of the service goes before.
-    own = {"service.name": "interlace", "service.version": __version__}
+    own = {"service.name": service, "service.version": __version__}
     resource = Resource(own).merge(Resource.create())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
-    return RequestSpans(provider, now_ms)
+    return provider

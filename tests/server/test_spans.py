@@ -19,7 +19,11 @@ from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
 from interlace.proto.messages import ModelInferRequest
-from interlace.server.spans import RequestSpans, exported_spans
+from interlace.router.grpc.passed_calls import CallHeads
+from interlace.router.http.passed_heads import RequestHeads
+from interlace.router.spans import RouterSpans
+from interlace.server.grpc.headers import HeaderBlocks, read_head
+from interlace.server.spans import RequestSpans, span_exporter, trace_fields
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation
@@ -33,24 +37,32 @@ pytest.importorskip("opentelemetry.sdk", reason="no opentelemetry-sdk: install t
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+STATE = "vendor=1,other=2"
+CALLER = (("traceparent", PARENT), ("tracestate", STATE))
+
+
+def _in_memory() -> tuple[Any, Any]:
+    """A TracerProvider, and where its spans are."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    memory = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    return provider, memory
 
 
 class Traced:
     """A simulated runtime whose requests are traced into memory."""
 
     def __init__(self) -> None:
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
         profiles = {"m/1#0": line_profile("m/1#0", 1.0, 0.5)}
         arrivals = merge_arrivals({"m/1#0": poisson(100.0)}, 0.1, 0)
         demand = (Demand("m/1#0", 100.0, 30.0),)
         scenario = Simulation(CATALOG["interlace"], FLEET, demand, profiles, profiles, arrivals)
         self.runtime, self.clock, _ = warmed(scenario, [])
-        self.memory: Any = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(self.memory))
+        provider, self.memory = _in_memory()
         self.spans = RequestSpans(provider, self.clock.now_ms)
         self.runtime.observe(self.spans)
         self.replies: list[Reply] = []
@@ -64,7 +76,7 @@ class Traced:
             self.spans.end(reply, self.clock.now_ms())
             self.replies.append(reply)
 
-        self.spans.begin(request, traceparent)
+        self.spans.begin(request, (("traceparent", traceparent),))
         self.runtime.submit(request, Callbacks(answer))
 
     def named(self) -> dict[str, Any]:
@@ -109,7 +121,7 @@ def test_refusals_say_why_and_what_is_not_sampled_leaves_nothing() -> None:
     assert not traced.memory.get_finished_spans() and not traced.spans._open
     traced.ask(traced.request(), "nonsense")  # begins a trace of its own
     traced.clock.run(traced.clock.now_ms() + 30.0)
-    traced.spans.refused("gone", "", PARENT, ServeError(Reason.UNKNOWN_MODEL, "no model 'gone'"))
+    traced.spans.refused("gone", "", CALLER, ServeError(Reason.UNKNOWN_MODEL, "no model 'gone'"))
     own, refused = (one for one in traced.memory.get_finished_spans() if one.name == "InferRequest")
     assert own.parent is None
     assert refused.attributes["error.type"] == "unknown_model" and refused.context.trace_id
@@ -118,7 +130,7 @@ def test_refusals_say_why_and_what_is_not_sampled_leaves_nothing() -> None:
 def test_steps_of_an_ensemble_are_below_it() -> None:
     traced = Traced()
     whole, step = Request(7_000, "pair/1#0", 0.0, 50.0), traced.request()
-    traced.spans.begin(whole, PARENT)
+    traced.spans.begin(whole, CALLER)
     traced.spans.begin_step(whole, step)
     answer = Callbacks(lambda reply: traced.spans.end(reply, traced.clock.now_ms()))
     traced.runtime.submit(step, answer)
@@ -130,10 +142,49 @@ def test_steps_of_an_ensemble_are_below_it() -> None:
     assert not traced.spans._open
 
 
+def test_both_fields_of_a_trace_go_on_and_none_without_a_parent() -> None:
+    fields = {b"traceparent": PARENT.encode(), b"tracestate": STATE.encode(), b"te": b"trailers"}
+    assert trace_fields(fields) == CALLER
+    assert trace_fields({b"tracestate": b"a=1"}) == ()
+    heads = HeaderBlocks(4096, read_head)
+    assert heads.read(CallHeads("node:1", "").block("/x", None, 0.0, CALLER)).trace == CALLER
+    twice = CallHeads("node:1", "").block("/x", None, 0.0, (*CALLER, ("tracestate", "third=3")))
+    assert dict(heads.read(twice).trace)["tracestate"] == f"{STATE},third=3"
+    raw = f"POST /a HTTP/1.1\r\nTraceparent: {PARENT}\r\ntracestate: {STATE}\r\n\r\n".encode()
+    kept = RequestHeads(b"node:1").head(raw, 0, 0.0)
+    assert PARENT.encode() in kept and STATE.encode() in kept
+    other = (("traceparent", PARENT.replace("b7ad", "ffff")),)
+    own = RequestHeads(b"node:1").head(raw, 0, 2.5, other)
+    assert PARENT.encode() not in own and STATE.encode() not in own
+    assert own.endswith(
+        f"traceparent: {other[0][1]}\r\nInterlace-Elapsed-Ms: 2.500\r\n\r\n".encode()
+    )
+
+
+def test_a_request_that_two_nodes_are_asked_for_is_one_span_of_its_router() -> None:
+    provider, memory = _in_memory()
+    spans = RouterSpans(provider)
+    span = spans.begin(CALLER)
+    fields = dict(span.fields)
+    for node in "ab":
+        span.asked("m", node)
+    span.end("")
+    span.end("nothing any more")
+    (made,) = memory.get_finished_spans()
+    assert (made.name, made.status.is_ok, made.attributes["interlace.node"]) == ("route", True, "b")
+    assert [one.attributes["interlace.node"] for one in made.events] == ["a", "b"]
+    assert fields["traceparent"] == f"00-{TRACE}-{made.context.span_id:016x}-01"
+    assert fields["tracestate"] == STATE
+    unsampled = spans.begin((("traceparent", PARENT[:-1] + "0"),))
+    assert unsampled.fields[0][1].startswith(f"00-{TRACE}-") and unsampled.fields[0][1][-2:] == "00"
+    unsampled.end("an error")
+    assert len(memory.get_finished_spans()) == 1
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:4318", "ftp://a/b", ""])
 def test_what_is_no_url_is_told(url: str) -> None:
     with pytest.raises(InputError, match="expected a URL such as"):
-        exported_spans(url, lambda: 0.0)
+        span_exporter(url, "interlace")
 
 
 @pytest.fixture
@@ -178,27 +229,36 @@ def test_a_collector_gets_what_callers_of_a_router_began(
     )  # fmt: skip
     router = Process(
         tmp_path, "router", "router", f"a=127.0.0.1:{port}", "--http-port", str(port + 3),
-        "--grpc-port", str(port + 4),
+        "--grpc-port", str(port + 4), "--otlp", url,
     )  # fmt: skip
     over = {"HTTP": TRACE, "gRPC": TRACE[::-1]}
     tensor = {"name": "features", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}
     body = json.dumps({"inputs": [tensor]}).encode()
     infer = f"http://127.0.0.1:{port + 3}/v2/models/tagger/infer"
-    traced = HttpRequest(infer, body, {"traceparent": PARENT})
+    traced = HttpRequest(infer, body, dict(CALLER))
     try:
         until(lambda: json.load(urlopen(traced, timeout=5)).get("outputs"))
         message = ModelInferRequest(model_name="tagger", raw_input_contents=[bytes(64)])
         message.inputs.add(name="features", datatype="FP32", shape=[1, 16])
         with grpc.insecure_channel(f"127.0.0.1:{port + 4}") as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-            metadata = [("traceparent", PARENT.replace(TRACE, over["gRPC"]))]
+            metadata = [(CALLER[0][0], PARENT.replace(TRACE, over["gRPC"])), CALLER[1]]
             assert call(message.SerializeToString(), metadata=metadata, timeout=20)
-        router.end()
-        assert node.end(SIGINT) == 0  # what is left is sent
+        assert (router.end(SIGINT), node.end(SIGINT)) == (0, 0)  # what is left is sent
     finally:
         for process in (node, router):
             if process.lives:
                 process.end()
     for trace in over.values():
-        names = {span.name for span in found if span.trace_id.hex() == trace}
-        assert names == {"InferRequest", "queue", "batch", "run"}
+        own = [span for span in found if span.trace_id.hex() == trace]
+        spans = {span.span_id: span for span in own if span.trace_state == STATE}
+        ways = set()
+        for span in spans.values():
+            way = [span]
+            while (above := spans.get(way[-1].parent_span_id)) is not None:
+                way.append(above)
+            assert way[-1].parent_span_id.hex() == PARENT.split("-")[2]
+            ways.add(" < ".join(one.name for one in way))
+        within = "InferRequest < route"
+        batch = f"batch < {within}"
+        assert ways == {"route", within, f"queue < {within}", batch, f"run < {batch}"}

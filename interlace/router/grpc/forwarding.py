@@ -69,7 +69,7 @@ class ForwardedCall(Forwarded):
         Raises:
             ServeError: there is no room for it.
         """
-        super().__init__(forwarder.directory, len(message))
+        super().__init__(forwarder.directory, len(message), caller.stream.head.trace)
         self._message = message
         self._forwarder = forwarder
         self._caller = caller
@@ -102,8 +102,9 @@ class ForwardedCall(Forwarded):
         """No answer is wanted any more."""
         if self._call is not None:
             self._call.cancel()
-            self._done()
+            self._done("the client is gone")
         else:  # not sent yet, or ended
+            self.end("the client is gone")
             self._reserved.release()
 
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
@@ -128,7 +129,7 @@ class ForwardedCall(Forwarded):
         head = self._caller.stream.head
         left_ms = None if head.budget_ms is None else head.budget_ms - waited_ms
         self._call = links.grpc.call(
-            MODEL_INFER, self._message, left_ms, waited_ms, self, head.traceparent
+            MODEL_INFER, self._message, left_ms, waited_ms, self, self.trace
         )
 
     def withdraw(self) -> None:
@@ -143,12 +144,12 @@ class ForwardedCall(Forwarded):
         self._end(CallEnd(GRPC_STATUS[error.reason], error.detail, error.retry_after_ms))
 
     def _end(self, end: CallEnd) -> None:
-        self._done()
+        self._done(end.text)
         self._caller.failed(self, end.status, end.text, end.retry_after_ms)
 
-    def _done(self) -> None:
+    def _done(self, error: str = "") -> None:
         self._call = None
-        self.end()
+        self.end(error)
         self._reserved.release()
         self._forwarder.count -= 1
 

@@ -18,6 +18,7 @@ from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
 from interlace.server.grpc.headers import HeaderBlocks
 from interlace.server.grpc.http2_frames import PREFIX
 from interlace.server.limits import GrpcLimits, HeapBudget, HeapReservation, TokenBucket
+from interlace.server.spans import TraceFields
 from interlace.server.tls import FollowedContext, connect_tls
 
 _CONNECT_S: Final = 0.3
@@ -108,11 +109,11 @@ class NodeChannel:
         budget_ms: float | None,
         waited_ms: float,
         taker: CallTaker,
-        traceparent: str = "",
+        trace: TraceFields = (),
     ) -> NodeCall:
         """Make a unary call with ``budget_ms`` left, that came ``waited_ms`` ago.
 
-        ``traceparent`` names the caller's span; empty if it named none.
+        ``trace`` names the span that the node's is to be below.
 
         Raises:
             ServeError: OVERLOADED, the node has as many calls as it takes.
@@ -127,7 +128,7 @@ class NodeChannel:
                 retry_after_ms=100.0,
             )
         call = NodeCall(link, taker, self._budget)
-        link.send(call, self._heads.block(path, budget_ms, waited_ms, traceparent), message)
+        link.send(call, self._heads.block(path, budget_ms, waited_ms, trace), message)
         return call
 
     def fail_all(self, why: str, hopeless: bool = False) -> None:

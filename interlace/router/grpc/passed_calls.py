@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from interlace.server.errors import GrpcStatus
 from interlace.server.grpc.headers import Pairs
 from interlace.server.grpc.http2_frames import literal
+from interlace.server.spans import TraceFields
 
 #: As they are written; any other value is UNKNOWN, as gRPC has it.
 _STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
@@ -31,7 +32,7 @@ class CallHeads:
         )
 
     def block(
-        self, path: str, budget_ms: float | None, waited_ms: float, traceparent: str
+        self, path: str, budget_ms: float | None, waited_ms: float, trace: TraceFields
     ) -> bytes:
         """The head of a call with ``budget_ms`` left, received ``waited_ms`` ago."""
         block = self._rest + literal(":path", path) + self._plain
@@ -39,8 +40,8 @@ class CallHeads:
             block += literal("grpc-timeout", f"{max(0, round(budget_ms * 1000.0))}u")
         if waited_ms:
             block += literal("interlace-elapsed-ms", f"{waited_ms:.3f}")
-        if traceparent:
-            block += literal("traceparent", traceparent)
+        for name, value in trace:
+            block += literal(name, value)
         return block
 
 

@@ -95,7 +95,7 @@ class ForwardedRequest(Forwarded):
             assert isinstance(body, bytearray), "the placer places no other bodies"
             self._parts = (memoryview(body),)
         self._nbytes = sum(map(len, self._parts))
-        super().__init__(directory, self._nbytes)
+        super().__init__(directory, self._nbytes, head.trace)
         self.model = head.names[0] if head.names else ""
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
@@ -113,7 +113,7 @@ class ForwardedRequest(Forwarded):
         """The client is gone: close the connection to the node, which cancels the request there."""
         if self._pending is not None:
             self.withdraw()
-        self._free()
+        self._free("the client is gone")
 
     def replied(
         self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
@@ -131,17 +131,17 @@ class ForwardedRequest(Forwarded):
             self._writer.respond(head.start + body)
         else:
             self._writer.respond_parts(head.start, (body,), reserved.release)
-        self._free()
+        self._free(_said(head))
         self._leave().answered()
 
     def piece(self, head: ReplyHead, data: bytes, last: bool) -> bool:
         data, self._begun = (data if self._begun else head.start + data), True
         if last:
             self._writer.respond(data)
-            self._free()
+            self._free(_said(head))
             self._leave().answered()
             return True
-        self.end()  # it may take as long as responses come
+        self.unbounded()  # while responses come
         self._full = True
         self._writer.stream(data, self._taken)
         if self._full and self._pending is not None and self._pending.connection is not None:
@@ -156,8 +156,8 @@ class ForwardedRequest(Forwarded):
     def lost(self, why: str, fresh: bool) -> None:
         self._leave()
         if self._begun:  # the client has a part of it: no other node is asked
-            self._free()
             error = f"the stream ends: the node did not go on: {why}"
+            self._free(error)
             self._writer.respond(event(msgspec.json.encode({"error": error})) + EVENTS_END)
             return
         self.lose(why, asked_in_vain=fresh)  # else it may just have closed an idle connection
@@ -171,7 +171,8 @@ class ForwardedRequest(Forwarded):
 
     def send(self, links: NodeLinks, waited_ms: float) -> None:
         node, parts = links.http, self._parts
-        start = node.sent_heads.head(self._head.raw, self._nbytes, waited_ms)
+        trace = None if self.span is None else self.trace
+        start = node.sent_heads.head(self._head.raw, self._nbytes, waited_ms, trace)
         if self._nbytes < _JOINED_BYTES:
             self._pending = node.send((start + parts[0],), self)
         else:
@@ -185,11 +186,11 @@ class ForwardedRequest(Forwarded):
     def pass_refusal(self) -> None:
         assert self._refusal is not None
         head, body = self._refusal
-        self._free()
+        self._free(_said(head))
         self._writer.respond(head.start + body)
 
     def fail(self, error: ServeError) -> None:
-        self._free()
+        self._free(error.detail)
         self._writer.fail(error)
 
     def _leave(self) -> NodeLinks:
@@ -200,8 +201,13 @@ class ForwardedRequest(Forwarded):
         links.http.ended(pending)
         return links
 
-    def _free(self) -> None:
-        self.end()
+    def _free(self, error: str) -> None:
+        self.end(error)
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.free()
+
+
+def _said(head: ReplyHead) -> str:
+    """The error that a node answered with, if it was one."""
+    return "" if head.status < 400 else f"node answered {head.status}"

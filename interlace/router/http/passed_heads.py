@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ from interlace.server.errors import HttpError
 from interlace.server.http.bodies import ChunkedBody
 from interlace.server.http.request_head import CHUNKED
 from interlace.server.limits import GenerationalCache, HeapBudget
+from interlace.server.spans import TraceFields
 
 #: Heads remembered of requests to one node and of its replies, and the largest worth that.
 _SENT_KEPT: Final = 64
@@ -21,6 +22,7 @@ _NOT_PASSED: Final = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect host "
     b"content-length interlace-elapsed-ms interlace-node".split()
 )
+_TRACE: Final = (b"traceparent", b"tracestate")
 #: Status lines and fields of responses (RFC 9112, 4 and 5). Nothing else is passed on: a bare CR or
 #: LF, a NUL or a folded line ends a field for one parser and not for another.
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?")
@@ -47,29 +49,35 @@ class RequestHeads:
         self._host = host
         self._known: GenerationalCache[bytes, _PassedHead] = GenerationalCache(_SENT_KEPT)
 
-    def head(self, raw: bytes, length: int, waited_ms: float) -> bytes:
+    def head(
+        self, raw: bytes, length: int, waited_ms: float, trace: TraceFields | None = None
+    ) -> bytes:
         """A received head as this node gets it, in front of a body of ``length`` bytes.
 
         ``waited_ms`` is the time since the arrival of a request that was at another node before;
-        the node receives it, and counts it. Else it is 0.
+        the node receives it, and counts it. Else it is 0. ``trace`` stands for the caller's own
+        fields of its trace, which are passed on if it is ``None``: for all requests, or for none.
         """
         found = self._known.get(raw)
         if found is None or found.length != length:
-            lines = _lines(raw, self._host, length)
+            lines = _lines(raw, self._host, length, () if trace is None else _TRACE)
             found = _PassedHead(length, lines, lines + b"\r\n")
             if len(raw) <= _KEPT_BYTES:
                 self._known.put(raw, found)
+        if not waited_ms and not trace:
+            return found.whole
+        own = [f"{name}: {value}\r\n" for name, value in trace or ()]
         if waited_ms:
-            return b"%bInterlace-Elapsed-Ms: %.3f\r\n\r\n" % (found.lines, waited_ms)
-        return found.whole
+            own.append(f"Interlace-Elapsed-Ms: {waited_ms:.3f}\r\n")
+        return b"%b%b\r\n" % (found.lines, "".join(own).encode("latin-1"))
 
 
-def _lines(raw: bytes, host: bytes, length: int) -> bytes:
+def _lines(raw: bytes, host: bytes, length: int, dropped: Collection[bytes]) -> bytes:
     """The request line and the others that are passed on, each with its line end."""
     first, *lines = raw.rstrip(b"\r\n").split(b"\r\n")
     own = b"Host: " + host, b"Content-Length: %d" % length
     start = first.replace(b" HTTP/1.0", b" HTTP/1.1")
-    return b"".join([line + b"\r\n" for line in (start, *own, *_passed(lines))])
+    return b"".join([line + b"\r\n" for line in (start, *own, *_passed(lines, dropped))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +153,9 @@ def _options(lines: Sequence[bytes]) -> frozenset[bytes]:
     return frozenset([one.strip(b" \t") for one in named])
 
 
-def _passed(lines: Sequence[bytes]) -> list[bytes]:
-    """Return the header fields that are not for this connection alone."""
-    dropped = _NOT_PASSED | _options(lines)
+def _passed(lines: Sequence[bytes], besides: Collection[bytes] = ()) -> list[bytes]:
+    """Return the header fields that are not for this connection alone, nor ``besides``."""
+    dropped = _NOT_PASSED.union(_options(lines), besides)
     return [line for line in lines if _name(line) not in dropped]
 
 

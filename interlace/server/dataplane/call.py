@@ -15,6 +15,7 @@ from interlace.core.tensor import BYTES, Tensor, frame
 from interlace.formats.arrays import NUMPY_TYPES
 from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
 from interlace.server.model_table import ServedModel
+from interlace.server.spans import TraceFields
 
 
 def classified(
@@ -175,7 +176,7 @@ class InferenceCall:
     Input bytes already lie in a shared-memory arena. ``budget_ms`` is the caller's own deadline
     from now (gRPC deadline), ``None`` if it gave none; ``slo_ms`` and ``timeout`` stand in the
     parameters of ``decoded``. ``elapsed_ms`` is how long it was under way before, at a router.
-    ``traceparent`` names the caller's span (W3C Trace Context), empty if it named none.
+    ``trace`` names the caller's span.
     It is ``accepted`` if it belongs to a request that was: a server that ends does not refuse it.
     ``endpoint`` is what the caller uses, as errors name it.
     """
@@ -187,6 +188,6 @@ class InferenceCall:
     decoded: DecodedRequest
     budget_ms: float | None = None
     elapsed_ms: float = 0.0
-    traceparent: str = ""
+    trace: TraceFields = ()
     accepted: bool = False
     endpoint: str = "HTTP end point"

@@ -224,13 +224,13 @@ class DataPlane:
             self._refuse(call, error, on_error)
             return None
         if self._spans is not None:
-            self._spans.begin(request, call.traceparent)
+            self._spans.begin(request, call.trace)
         self._submit(request, checked, caller)
         return request
 
     def _refuse(self, call: InferenceCall, error: ServeError, on_error: OnError) -> None:
         if self._spans is not None:
-            self._spans.refused(call.model, call.version, call.traceparent, error)
+            self._spans.refused(call.model, call.version, call.trace, error)
         on_error(error)
 
     def cancel(self, request: Request) -> None:

@@ -21,6 +21,7 @@ from interlace.server.grpc.http2_frames import (
     PeerError,
     literal,
 )
+from interlace.server.spans import TraceFields, trace_fields
 
 Pairs = list[tuple[bytes, bytes]]
 Meaning = TypeVar("Meaning")
@@ -39,16 +40,15 @@ class CallHead:
     """What the head of a call says.
 
     ``budget_ms`` is the deadline that the caller gave, from now; ``elapsed_ms`` is how long the
-    call has been on its way through a router; ``traceparent`` names the caller's span, empty if it
-    named none; ``key`` is its API key.
-    ``refusal`` says why it cannot be a call of gRPC, if so (then ``http_status`` is not 200).
+    call has been on its way through a router; ``trace`` names the caller's span; ``key`` is its API
+    key. ``refusal`` says why it cannot be a call of gRPC, if so (then ``http_status`` is not 200).
     ``malformed`` heads break HTTP/2's own rules: their stream is reset.
     """
 
     path: str = ""
     budget_ms: float | None = None
     elapsed_ms: float = 0.0
-    traceparent: str = ""
+    trace: TraceFields = ()
     encoding: str = "identity"
     key: bytes = b""
     status_errors: bool = False  #: stream errors as gRPC statuses (``triton_grpc_error: true``)
@@ -126,6 +126,8 @@ def read_head(pairs: Pairs) -> CallHead:
             pseudo[name] = value
         elif name != name.lower() or name == b"connection":
             return CallHead(malformed=True)
+        elif name == b"tracestate" and name in plain:
+            plain[name] += b"," + value
         else:
             plain[name] = value
     if b":method" not in pseudo or b":path" not in pseudo or b":scheme" not in pseudo:
@@ -152,7 +154,7 @@ def _grpc_head(pseudo: Mapping[bytes, bytes], plain: Mapping[bytes, bytes]) -> C
         path=pseudo[b":path"].decode("latin-1"),
         budget_ms=budget_ms,
         elapsed_ms=float(elapsed),
-        traceparent=plain.get(b"traceparent", b"").decode("latin-1"),
+        trace=trace_fields(plain),
         encoding=plain.get(b"grpc-encoding", b"identity").decode("latin-1"),
         key=given_key(plain.get(b"x-api-key", b""), plain.get(b"authorization", b"")),
         status_errors=plain.get(b"triton_grpc_error", b"").lower() == b"true",

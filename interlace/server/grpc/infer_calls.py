@@ -325,7 +325,7 @@ class LocalRequest(Inference):
             request,
             head.budget_ms,
             head.elapsed_ms,
-            head.traceparent,
+            head.trace,
             endpoint=self._call.endpoint,
         )
         self.ask(call, self._call.streaming)

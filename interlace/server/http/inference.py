@@ -172,7 +172,7 @@ class HttpInference(Inference):
             decoded,
             None,
             self._head.elapsed_ms,
-            self._head.traceparent,
+            self._head.trace,
         )
         self.ask(call, self._head.route.kind is RouteKind.GENERATE)
 

@@ -14,6 +14,7 @@ from interlace.server.api_keys import Access, ApiKeys, given_key
 from interlace.server.errors import HttpError
 from interlace.server.http.routes import Route, RouteTable
 from interlace.server.limits import GenerationalCache, HttpLimits, RouteKind
+from interlace.server.spans import TraceFields, trace_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ class RequestHead:
     of the body, or ``CHUNKED``; ``json_length`` is the value of Inference-Header-Content-Length,
     or ``ABSENT``. ``placed`` says that the body is received straight into the arena. ``accept`` is
     a coding that the client takes for the reply, if any. ``elapsed_ms`` is how long the request has
-    been on its way through a router; ``traceparent`` names the caller's span, empty if it named
-    none; ``raw`` are the head's own bytes.
+    been on its way through a router; ``trace`` names the caller's span; ``raw`` are the head's own
+    bytes.
     """
 
     method: str
@@ -127,7 +128,7 @@ class RequestHead:
     accept_asked: bool  #: the client named this one coding and no other
     expects: bool
     elapsed_ms: float
-    traceparent: str
+    trace: TraceFields
     raw: bytes
 
 
@@ -156,7 +157,7 @@ class RequestHeadReader:
         found = self._known.get(head)
         if found is None:
             found = self._understand(head, *_parse(head))
-            if len(head) <= KEPT_BYTES and not found.traceparent:  # another one in each request
+            if len(head) <= KEPT_BYTES and not found.trace:  # another one in each request
                 self._known.put(head, found)
         return found
 
@@ -186,7 +187,7 @@ class RequestHeadReader:
             accept_asked=asked,
             expects=_expects(minor, fields),
             elapsed_ms=_elapsed_ms(fields),
-            traceparent=fields.get(b"traceparent", b"").decode("latin-1"),
+            trace=trace_fields(fields),
             raw=raw,
         )
 
