@@ -174,6 +174,8 @@ def _beside(first: _Front, second: _Front, slo_ms: float) -> _Front:
 
 def _behind(first: _Front, second: _Front, slo_ms: float) -> _Front:
     """Both one after the other: every pair of choices that nothing dominates."""
+    if len(first.times_ms) > len(second.times_ms):
+        first, second = second, first  # few long runs are sorted faster than many short ones
     times_ms = np.add.outer(first.times_ms, second.times_ms).ravel()
     costs = np.add.outer(first.costs, second.costs).ravel()
     a, b = np.divmod(np.arange(len(times_ms)), max(1, len(second.times_ms)))
@@ -194,8 +196,8 @@ def _joined(
 
 def _front(times_ms: Row, costs: Row, slo_ms: float) -> Indices:
     """Where longer is cheaper, within the SLO: indices by ascending time, at most ``FRONT``."""
-    order = np.lexsort((costs, times_ms))
-    order = order[times_ms[order] <= slo_ms * (1 + 1e-12)]
+    within = np.flatnonzero(times_ms <= slo_ms * (1 + 1e-12))
+    order = within[np.argsort(times_ms[within], kind="stable")]  # merges runs that ascend
     best = np.minimum.accumulate(np.concatenate(([np.inf], costs[order])))
     order = order[costs[order] < best[:-1]]
     if len(order) > FRONT:  # of each cell of time the cheapest, which is its last

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from math import inf
 from typing import Any, Final
 
 from interlace.core.errors import ServeError, bad_input
@@ -17,7 +16,7 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.draft import Draft
 from interlace.repository.model_config import ModelConfig
 
-#: The weight of the newest request in the averages of a step's times.
+#: The weight of the newest request in the average of a step's run.
 _NEWEST: Final = 0.3
 _STEPS: Final = "ensemble_scheduling.step"
 
@@ -65,6 +64,22 @@ class App:
                 steps.add(place)
                 wanted.update(step.inputs.values())
         return frozenset(steps)
+
+    def without_tensors(self) -> App:
+        """The same stages as ``staged`` has them, for simulations."""
+        stages = {
+            step.name: Stage(
+                step.model,
+                tuple(
+                    before.name
+                    for before, readers in zip(self.steps, self.readers, strict=True)
+                    if place in readers
+                ),
+                step.rows,
+            )
+            for place, step in enumerate(self.steps)
+        }
+        return staged(self.name, stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,54 +129,36 @@ def staged(name: str, stages: Mapping[str, Stage]) -> App:
     return App(name, steps, tuple(range(len(order))), readers)
 
 
-@dataclass(slots=True)
-class StepTimes:
-    """Averages over the latest requests of one step, in ms: in the queue, and after it."""
-
-    queue_ms: float = 0.0
-    run_ms: float = 0.0
-    heard_ms: float = -inf  #: when the last request of the step ended
-
-    def add(self, queue_ms: float, run_ms: float | None, now_ms: float) -> None:
-        """Take in a request that ended now; of one that never ran only the wait is known."""
-        part = _NEWEST if self.heard_ms > -inf else 1.0
-        self.queue_ms = self._queue_ms(now_ms)
-        self.queue_ms += part * (queue_ms - self.queue_ms)
-        self.run_ms += part * ((self.run_ms if run_ms is None else run_ms) - self.run_ms)
-        self.heard_ms = now_ms
-
-    def expected_ms(self, now_ms: float) -> float:
-        """The time to leave for this step."""
-        return self.run_ms + self._queue_ms(now_ms)
-
-    def _queue_ms(self, now_ms: float) -> float:
-        """The wait; it halves each time that a wait and a run pass and no request ends.
-
-        Else a burst could get every later request refused on arrival, and nothing would correct
-        the average.
-        """
-        whole_ms = self.queue_ms + self.run_ms
-        if not self.queue_ms or now_ms <= self.heard_ms:
-            return self.queue_ms
-        return float(self.queue_ms * 0.5 ** ((now_ms - self.heard_ms) / whole_ms))
-
-
 class ServedApp:
-    """An app that takes requests: its graph, its model as clients see it, its steps' times."""
+    """An app that takes requests: its graph, its model as clients see it, its steps' times.
+
+    ``runs_ms`` are averages over the latest requests of each step, from the end of its wait.
+    """
 
     def __init__(self, app: App, model: Model) -> None:
         self.app = app
         self.model = model
-        self.times = [StepTimes() for _ in app.steps]
+        self.runs_ms = [0.0 for _ in app.steps]
 
-    def rest_ms(self, now_ms: float) -> list[float]:
-        """For each step, the predicted time from its end to the app's end."""
-        rest = [0.0] * len(self.times)
+    def ran(self, place: int, run_ms: float) -> None:
+        """Take in a request of a step that was answered."""
+        known_ms = self.runs_ms[place]
+        self.runs_ms[place] += (_NEWEST if known_ms else 1.0) * (run_ms - known_ms)
+
+    def rest_ms(self, time_ms: float) -> list[float]:
+        """For each step, what to keep for those behind it, of a request that has ``time_ms``.
+
+        A step runs, and waits as long for the batch before it (``budgets.step_cost``). Of less time
+        each step has a part in proportion to its run (equal flexibility; Kao and Garcia-Molina,
+        ICDCS 1993).
+        """
+        rest = [0.0] * len(self.runs_ms)
         for place in reversed(range(len(rest))):
             for reader in self.app.readers[place]:
-                expected_ms = self.times[reader].expected_ms(now_ms)
-                rest[place] = max(rest[place], expected_ms + rest[reader])
-        return rest
+                rest[place] = max(rest[place], self.runs_ms[reader] + rest[reader])
+        whole_ms = max(run_ms + after for run_ms, after in zip(self.runs_ms, rest, strict=True))
+        factor = min(max(time_ms / whole_ms, 1.0), 2.0) if whole_ms else 1.0
+        return [factor * each for each in rest]
 
 
 def read_ensemble(draft: Draft) -> App:

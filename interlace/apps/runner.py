@@ -10,9 +10,11 @@ from typing import Final
 from interlace.apps.graph import App, ServedApp, Step, fitted_shape
 from interlace.apps.parts import Held, TensorMemory, Value, added, in_app, overlap, row_count
 from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.core.messages import AppEnded
 from interlace.core.model import Model
 from interlace.core.request import (
     Callbacks,
+    LaterStage,
     Outcome,
     Reply,
     Request,
@@ -35,12 +37,13 @@ OnStep = Callable[[str, Reply, float], None]
 class AppRuntime:
     """Takes requests of apps and of models, where a ``Runtime`` takes only those of models.
 
-    A step's deadline is the app's less the predicted time of the steps behind it; so the engine
-    refuses an app on arrival if it cannot be in time. Intermediate tensors are references to the
-    outputs of earlier steps. They are freed once their last reader has been answered. If a step
-    fails, no further step begins, the others are cancelled, and the app is answered when none of
-    its tensors is in use. At most ``intermediate_bytes`` of intermediate tensors are alive; beyond
-    it, new requests of apps are refused.
+    A step's deadline is the app's less the time that is kept for the steps behind it. The first one
+    tells the engine of all that follow, so it refuses an app on arrival if one cannot be in time.
+    Intermediate tensors are references to the outputs of earlier steps. They are freed once their
+    last reader has been answered. If a step fails, no further step begins, the others are
+    cancelled, and the app is answered when none of its tensors is in use. At most
+    ``intermediate_bytes`` of intermediate tensors are alive; beyond it, new requests of apps are
+    refused.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class _AppRequest:
     pending: dict[int, int] = field(default_factory=dict)
     replies: dict[int, list[Reply]] = field(default_factory=dict)
     rest_ms: list[float] = field(default_factory=list)
+    later: tuple[LaterStage, ...] = ()  #: what the engine was last told to follow
     held: list[Held] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     stages: list[StageTiming] = field(default_factory=list)
@@ -159,7 +163,7 @@ class _AppRequest:
         inputs = {spec.name for spec in self.served.model.signature.inputs}
         self.absent = inputs - self.values.keys()
         self.waiting = set(self.served.app.needed(self._outputs()))
-        self.rest_ms = self.served.rest_ms(self.owner.clock.now_ms())
+        self.rest_ms = self.served.rest_ms(self.request.deadline_ms - self.request.arrived_ms)
         self._go_on()
 
     def end(self, outcome: Outcome, error: ServeError | None) -> None:
@@ -247,8 +251,15 @@ class _AppRequest:
             self.owner.submit(request, Callbacks(heard, self._too_long))
 
     def _part(self, step: Step) -> StageOf:
-        whole = self.request
-        return StageOf(step.name, whole.model, whole.id, whole.deadline_ms)
+        whole, begun = self.request, bool(self.timings or self.running)
+        self.later = tuple(map(self._later, sorted(self.waiting)))
+        return StageOf(step.name, whole.model, whole.id, whole.deadline_ms, self.later, begun)
+
+    def _later(self, place: int) -> LaterStage:
+        step, deadline_ms = self.served.app.steps[place], self.request.deadline_ms
+        model = self.owner.find(step.model, step.version).key
+        rows = round(step.rows * (self.request.rows if self._batched else 1))
+        return LaterStage(model, rows, deadline_ms - self.rest_ms[place])
 
     def _give_no_rows(self, step: Step, model: Model) -> None:
         """A step without rows is not run: its outputs have none either."""
@@ -298,16 +309,9 @@ class _AppRequest:
         if reply.outcome in _ANSWERED:
             queue_ms = reply.timing.queue_ms
             run_ms = max(0.0, now_ms - request.arrived_ms - queue_ms)
-            self.served.times[place].add(queue_ms, run_ms, now_ms)
+            self.served.ran(place, run_ms)
             self.replies[place].append(reply)
-        elif reply.outcome is Outcome.EXPIRED:
-            self.served.times[place].add(now_ms - request.arrived_ms, None, now_ms)
-            self.end(reply.outcome, reply.error or _EXPIRED)
         elif reply.outcome is Outcome.REFUSED and (self.timings or number):
-            if reply.error is not None and reply.error.late_ms is not None:
-                whole_ms = request.deadline_ms - request.arrived_ms + reply.error.late_ms
-                times = self.served.times[place]
-                times.add(max(0.0, whole_ms - times.run_ms), None, now_ms)
             self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
         else:
             self.end(reply.outcome, reply.error or _EXPIRED)
@@ -410,6 +414,10 @@ class _AppRequest:
             except ServeError as error:
                 self.reason = Outcome.FAILED, in_app(self.served.app.name, error)
         self.ended = True
+        refused = self.reason is not None and self.reason[0] is Outcome.REFUSED
+        if self.later and not refused:
+            ended = AppEnded(self.request.id)
+            self.owner.clock.call_soon(lambda: self.owner.runtime.deliver(ended))
         if self.reason is not None:
             self.release()
             failed, why = self.reason

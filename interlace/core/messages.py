@@ -253,6 +253,12 @@ class SequenceEnded(Message, frozen=True):
     sequence: int | str
 
 
+class AppEnded(Message, frozen=True):
+    """A request of an app has no further stages, though some were to follow."""
+
+    request: int
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A profiled model to deploy. ``demand.rows_per_s`` is the expected rate, 0 if unknown.
@@ -398,6 +404,7 @@ Event = (
     | RefusedUpstream
     | RequestCancelled
     | SequenceEnded
+    | AppEnded
     | ModelsDeployed
     | ModelWithdrawn
     | WorkFinished

@@ -54,13 +54,26 @@ class BlsCall(Struct, frozen=True, array_like=True, gc=False):
     timeout_us: int = 0
 
 
+class LaterStage(Struct, frozen=True, array_like=True, gc=False):
+    """A stage that an app's request still has before it; ``rows`` as on average."""
+
+    model: str
+    rows: int
+    deadline_ms: float
+
+
 class StageOf(Struct, frozen=True, array_like=True, gc=False):
-    """What a request is a part of: a stage of this app's request, due at ``deadline_ms``."""
+    """What a request is a part of: a stage of this app's request, due at ``deadline_ms``.
+
+    Stages in ``later`` follow. If it has ``begun``, an earlier stage was accepted.
+    """
 
     stage: str
     app: str
     request: int
     deadline_ms: float
+    later: tuple[LaterStage, ...] = ()
+    begun: bool = False
 
 
 class Request(Struct, frozen=True, array_like=True, gc=False):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
+    AppEnded,
     BatchWaits,
     Command,
     CopyInputs,
@@ -90,6 +91,9 @@ class Engine:
                 return self._scheduler.cancel(model, request_id, now_ms)
             case SequenceEnded(model=model, sequence=sequence):
                 sequences.forget(self._state, (model, sequence))
+                return []
+            case AppEnded(request=request_id):
+                self._state.expect_stages(request_id, ())
                 return []
             case Woke():
                 gpus = [gpu.id for gpu in self._state.fleet.gpus]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+from msgspec import structs
+
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
@@ -47,6 +49,7 @@ def full(request: Request, deployed: DeployedModel) -> ServeError:
 
 def late(request: Request, refusal: Refusal, now_ms: float) -> ServeError:
     """Admission predicts that the deadline would be missed."""
+    request = structs.replace(request, model=refusal.model or request.model)
     slo_ms = request.deadline_ms - request.arrived_ms
     if refusal.full:
         return ServeError(

@@ -68,9 +68,13 @@ class RequestScheduler:
         self._rates.count(request.model, request.rows)
         if deployed.weights:
             self.fetching.arrived(deployed, request, now_ms)
+        if request.part is not None:
+            self._state.expect_stages(request.part.request, ())
         error = self._judge(request, deployed, now_ms)
         if error is None and request.sequence is not None:
             error = sequences.lost_state(self._state, request)
+        if error is None and request.part is not None:
+            self._state.expect_stages(request.part.request, request.part.later)
         if error is not None:
             turns.record_loss(self._state, deployed, request.rows, now_ms)
             refused = [_refused(request, error)]
@@ -118,7 +122,8 @@ class RequestScheduler:
         if refusal is None:
             return None
         if refusal.retry_after_ms is None:
-            deployed.estimator.decay(request.shape, now_ms)
+            late = self._state.models.get(refusal.model, deployed)
+            late.estimator.decay(request.shape, now_ms)
         return refusals.late(request, refusal, now_ms)
 
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:

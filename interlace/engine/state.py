@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.core.request import Request
+from interlace.core.request import LaterStage, Request
 from interlace.engine.corrections import AdmissionMargin, LatencyEstimator
 from interlace.engine.input_pool import InputPool
 from interlace.engine.live_partition import LivePartition, PartitionState, ServiceTags
@@ -138,6 +138,10 @@ class EngineState:
     target: Plan = field(default_factory=Plan)
     weights_on: dict[str, GpuWeights] = field(default_factory=dict)  #: where there is a budget
     cold_waiting: dict[str, None] = field(default_factory=dict)  #: models that may wait for weights
+    #: stages that requests of apps still have before them, by model, and their places there
+    coming: dict[str, RequestQueue] = field(default_factory=dict)
+    _coming_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    _coming_serial: int = 0
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
@@ -170,6 +174,23 @@ class EngineState:
                 self.waiting_on[gpu][model] = deployed
         self._most_noted = _FEW + 2 * len(self.waiting)
 
+    def expect_stages(self, app_request: int, later: Sequence[LaterStage]) -> None:
+        """An app's request has these stages before it, and no others."""
+        for model, number in self._coming_of.pop(app_request, ()):
+            if (queue := self.coming.get(model)) is not None:
+                queue.remove(number)
+                if not queue.rows:
+                    del self.coming[model]
+        places = []
+        for stage in later:
+            if stage.model in self.models and stage.rows:
+                self._coming_serial += 1
+                row = Request(self._coming_serial, stage.model, 0.0, stage.deadline_ms, stage.rows)
+                self.coming.setdefault(stage.model, RequestQueue(0)).push(row)
+                places.append((stage.model, row.id))
+        if places:
+            self._coming_of[app_request] = places
+
     def tally(self, gpu: str, model: str) -> Tally:
         """The model's last start and accelerator time there."""
         return self.tallies.get(gpu, {}).get(model) or Tally()
@@ -198,6 +219,7 @@ class EngineState:
         """Remove everything about a deployment that is gone."""
         del self.models[model]
         self.waiting.pop(model, None)
+        self.coming.pop(model, None)
         self.cold_waiting.pop(model, None)
         for tallies in self.tallies.values():
             tallies.pop(model, None)

@@ -73,6 +73,10 @@ class GpuView(View):
     def model(self, model: str) -> DeployedModel:
         return self._state.models[model]
 
+    def serves(self, model: str) -> bool:
+        deployed = self._state.models.get(model)
+        return deployed is not None and bool(deployed.hosts or deployed.lenders)
+
     def rows_per_s(self, model: str) -> float:
         return self._rates.rows_per_s(model) or self._state.models[model].demand.rows_per_s
 
@@ -99,6 +103,16 @@ class GpuView(View):
         if len(found) > 1:
             found.sort()  # as planned
         return [slot for _, slot in found]
+
+    def coming(self, partition: PartitionView) -> Sequence[tuple[Slot, RequestQueue]]:
+        if not self._state.coming:
+            return ()
+        turns = self._state.turns_of[partition.id].by_model
+        return [
+            (turns[model][-1][1], queue)
+            for model, queue in self._state.coming.items()
+            if model in turns
+        ]
 
     def waiting_lanes(self) -> Iterable[tuple[str, Sequence[tuple[PartitionView, Slot]]]]:
         lanes, waiting = self._state.lanes_on[self.gpu.id], self._state.waiting_on[self.gpu.id]

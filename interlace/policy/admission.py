@@ -35,11 +35,27 @@ class DeadlineAdmission:
     A request may pass less urgent accepted ones only if they still end in time, or if its own work
     is at most ``lenience`` of the time they have left. Otherwise a queue that is full to its last
     deadline would keep out the shortest requests, which cost it nothing.
+
+    The first stage of an app is accepted if the later ones would be, too. Stages that follow
+    accepted requests count as queued. A later stage itself is always accepted.
     """
 
     lenience: float = 0.02
 
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
+        part = request.part
+        if part is None:
+            return self._judge(request, view, now_ms)
+        if part.begun:
+            return None  # its work would be lost: it expires where it cannot be in time
+        refusal = self._judge(request, view, now_ms)
+        for stage in part.later if refusal is None else ():
+            if refusal is None and view.serves(stage.model):
+                row = Request(_LAST, stage.model, now_ms, stage.deadline_ms, stage.rows)
+                refusal = self._judge(row, view, now_ms)
+        return refusal
+
+    def _judge(self, request: Request, view: View, now_ms: float) -> Refusal | None:
         best_ms, harmless = inf, False
         model, alone_ms = view.model(request.model), inf
         cold_ms = max(0.0, model.ready_ms - now_ms)
@@ -65,7 +81,7 @@ class DeadlineAdmission:
         late_ms = max(best_ms, 0.0) if harmless else best_ms
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         retry_after_ms = None if hopeless else max(late_ms, cold_ms, 1.0)
-        return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms)
+        return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms, model=request.model)
 
     def _lent_ms(self, request: Request, view: View, now_ms: float) -> tuple[float, float]:
         """How late it would end where time is left after a partition's own models, at best.
@@ -111,6 +127,12 @@ class DeadlineAdmission:
             per_row_ms, last_ms = row_ms(slot, host, view), queue.tail_deadline_ms
             total_ms += queue.rows * per_row_ms
             start_ms += queue.rows_before(request) * per_row_ms
+            if deadline_ms < last_ms < tail_ms:
+                tail_ms = last_ms
+        for slot, coming in view.coming(host):
+            per_row_ms, last_ms = row_ms(slot, host, view), coming.tail_deadline_ms
+            total_ms += coming.rows * per_row_ms
+            start_ms += coming.rows_before(request) * per_row_ms
             if deadline_ms < last_ms < tail_ms:
                 tail_ms = last_ms
         # A request that need not wait needs no margin: the execution alone is known well enough.

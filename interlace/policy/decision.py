@@ -43,10 +43,11 @@ class Refusal(Struct, frozen=True, gc=False):
 
     ``retry_after_ms`` is ``None`` where waiting cannot help.
     ``full`` marks a queue at its bound, whatever the deadline. ``cold_ms`` is how long the model's
-    weights are waited for.
+    weights are waited for. ``model`` is the one that would be late, if not the request's.
     """
 
     late_ms: float
     retry_after_ms: float | None
     full: bool = False
     cold_ms: float = 0.0
+    model: str = ""

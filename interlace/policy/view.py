@@ -162,6 +162,10 @@ class View:
     @abstractmethod
     def model(self, model: str) -> ModelView: ...
     @abstractmethod
+    def serves(self, model: str) -> bool:
+        """Whether the model is deployed and has partitions."""
+
+    @abstractmethod
     def rows_per_s(self, model: str) -> float:
         """Rows per second that arrive, smoothed; the planned rate before any has arrived."""
 
@@ -172,6 +176,10 @@ class View:
     @abstractmethod
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         """Slots of a partition whose model may have something to launch: of many, few."""
+
+    @abstractmethod
+    def coming(self, partition: PartitionView) -> Sequence[tuple[Slot, QueueView]]:
+        """Slots of a partition for whose model stages of accepted requests of apps follow."""
 
     @abstractmethod
     def waiting_lanes(self) -> Iterable[tuple[str, Sequence[tuple[PartitionView, Slot]]]]:

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from interlace.apps.parts import TensorMemory
 from interlace.apps.runner import AppRuntime
 from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import AppEnded
 from interlace.core.model import Format, Model, ServiceTerms
-from interlace.core.request import Callbacks, Outcome, Reply, Request, StageOf, StageTiming, Timing
+from interlace.core.request import (
+    Callbacks,
+    LaterStage,
+    Outcome,
+    Reply,
+    Request,
+    StageOf,
+    StageTiming,
+    Timing,
+)
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec, element_count
 from interlace.runtime.clock import SimClock
 from interlace.shm.arena import Arena
@@ -58,6 +68,7 @@ class Scripted:
         self.cancelled: list[str] = []
         self.delivered_of: Counter[str] = Counter()
         self.refuse: dict[str, ServeError] = {}
+        self.ended: list[AppEnded] = []
         self._ids = count(1)
         self._offsets = count(0, 4096)
 
@@ -70,6 +81,9 @@ class Scripted:
             caller.on_reply(Reply(request, Outcome.REFUSED, error=self.refuse[name]))
             return
         self.asked.setdefault(name, []).append((request, caller))
+
+    def deliver(self, event: AppEnded) -> None:
+        self.ended.append(event)
 
     def cancel(self, request: Request) -> None:
         asked = ((name, one[0]) for name, every in self.asked.items() for one in every)
@@ -230,7 +244,7 @@ def test_a_step_has_the_apps_deadline_less_the_rest() -> None:
     assert stand.below.end("first", took_ms=5.0).deadline_ms == 100.0, "nothing is known yet"
     stand.below.end("second", took_ms=20.0)
     request = stand.send()
-    assert stand.below.asked["first"][0][0].deadline_ms == pytest.approx(request.deadline_ms - 20.0)
+    assert stand.below.asked["first"][0][0].deadline_ms == pytest.approx(request.deadline_ms - 40.0)
     stand.below.end("first")
     assert stand.below.asked["second"][0][0].deadline_ms == request.deadline_ms
 
@@ -259,21 +273,26 @@ def test_a_refused_later_step_is_no_refusal_of_the_app() -> None:
     assert stand.below.delivered_of[MEMBERS["first"].key] == 1
 
 
-def test_what_a_later_step_refuses_is_refused_on_arrival_until_that_is_long_ago() -> None:
-    stand = Stand(FIRST, SECOND)
-    for _ in range(20):
-        stand.send()
-        stand.below.end("first", took_ms=5.0)
-        if "second" not in stand.below.refuse:
-            stand.below.end("second", took_ms=5.0)
-        late = ServeError(Reason.OVERLOADED, "too late", late_ms=20.0)
-        stand.below.refuse["second"] = late
-    request = stand.send()
-    busy_ms = request.deadline_ms - stand.below.end("first", took_ms=0.0).deadline_ms
-    assert 100.0 < busy_ms < 115.0, "what it was told that the step would take, 95 ms and 20 more"
-    stand.below.clock.run(stand.below.clock.now_ms() + 1_000.0)
-    request = stand.send()
-    assert request.deadline_ms - stand.below.end("first").deadline_ms < 10.0
+def test_the_engine_hears_which_steps_follow_and_when_none_does_any_more() -> None:
+    stand = Stand(*DIAMOND)
+    for took_ms in (5.0, 5.0):  # the second time it is known how long steps run
+        request = stand.send()
+        first = stand.below.end("first", took_ms=took_ms).part
+        left, right = (stand.below.end(name, took_ms=took_ms).part for name in ("left", "right"))
+        join = stand.below.end("join", took_ms=took_ms).part
+    assert first and left and right and join
+    assert [stage.model for stage in first.later] == [
+        MEMBERS[name].key for name in ("left", "right", "join")
+    ]
+    left_ms = [request.deadline_ms - stage.deadline_ms for stage in first.later]
+    assert left_ms == pytest.approx([10.0, 10.0, 0.0]), "join may wait as long as it runs"
+    assert {stage.rows for stage in first.later} == {2}
+    assert [len(part.later) for part in (left, right, join)] == [2, 1, 0]
+    assert [part.begun for part in (first, left, right, join)] == [False, True, True, True]
+    assert not stand.below.ended, "it went to its end"
+    broken = stand.send()
+    stand.below.end("first", Outcome.FAILED, ServeError(Reason.BACKEND, "no"))
+    assert stand.below.ended == [AppEnded(broken.id)]
     stand.settle()
 
 
@@ -462,7 +481,8 @@ def test_a_reply_tells_each_stages_wait_run_and_slack() -> None:
     stand = Stand(FIRST, SECOND)
     request = stand.send()
     part = stand.below.end("first", took_ms=5.0).part
-    assert part == StageOf("first.0", stand.model.key, request.id, 100.0)
+    later = (LaterStage(MEMBERS["second"].key, 2, 100.0),)
+    assert part == StageOf("first.0", stand.model.key, request.id, 100.0, later)
     stand.below.end("second", took_ms=20.0)
     assert stand.replies[0].stages == (
         StageTiming("first.0", 0.0, 5.0, 95.0),

@@ -165,14 +165,27 @@ def _launch(
 
 
 def _chosen(claims: list[_Claim], view: View, now_ms: float) -> _Claim:
-    """The claim that is next by deadline; sorts the claims in that order."""
+    """The claim that is next by deadline; sorts the claims in that order.
+
+    A later stage of an app goes before a first one that can wait for it.
+    """
     claims.sort(key=lambda claim: claim[:3])
     first = claims[0]
     for other in claims[1:]:
         must_begin = now_ms <= other.latest_ms < now_ms + first.run_ms
         if must_begin and _has_more_hosts(first, other, view):
             return other
-    return first
+    part = first.head.part
+    if part is None or part.begun:
+        return first
+    later = (one for one in claims if one.priority == first.priority and _follows(one, part.app))
+    return next((one for one in later if now_ms + one.run_ms <= first.latest_ms), first)
+
+
+def _follows(claim: _Claim, app: str) -> bool:
+    """Whether it is of a later stage of that app: work was done that would be lost."""
+    part = claim.head.part
+    return part is not None and part.begun and part.app == app
 
 
 def _lagging(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> _Claim | None:
