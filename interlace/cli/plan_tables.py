@@ -97,10 +97,15 @@ def _models(found: CapacityPlan) -> Table:
 
 
 def _stages(found: CapacityPlan) -> Table:
-    """Each stage of each app: its part of the SLO, its cost, and its cost with all of the SLO."""
-    figures = ("rows/s", "budget ms", "of ms", "cost GPUs", "bound GPUs")
+    """Each stage of each app: its part of the SLO, its cost, and its cost with all of the SLO.
+
+    Beside the first one, what became of whole requests.
+    """
+    figures = ("rows/s", "budget ms", "of ms", "cost GPUs", "bound GPUs", "p99", "in SLO %")
     made = table(("app", "stage", "model"), figures)
     for app, stages in found.scenario.stages.items():
+        tried, slo_ms = found.trial.models.get(app), found.scenario.apps[app].slo_ms
+        whole = ("-", "-") if tried is None else (tried.p99_text(slo_ms), _in_slo(tried))
         for place, one in enumerate(stages):
             made.add_row(
                 "" if place else app,
@@ -108,9 +113,10 @@ def _stages(found: CapacityPlan) -> Table:
                 one.model,
                 f"{one.rows_per_s:.1f}",
                 f"{one.budget_ms:.1f}",
-                "" if place else f"{found.scenario.apps[app].slo_ms:g}",
+                "" if place else f"{slo_ms:g}",
                 f"{one.cost:.3f}" if isfinite(one.cost) else "-",
                 f"{one.bound:.3f}" if isfinite(one.bound) else "-",
+                *(("", "") if place else whole),
             )
     return made
 

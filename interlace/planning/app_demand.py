@@ -13,6 +13,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profiles
 from interlace.packing.bounds import lower_bound
+from interlace.sim.apps import SimulatedApp
 
 #: How often stages are priced anew by the duals of the demand that they make.
 _ROUNDS: Final = 3
@@ -29,6 +30,11 @@ class AppLoad:
     slo_ms: float
     split: str = "exact"
     cv: float = 1.0
+
+    @property
+    def simulated(self) -> SimulatedApp:
+        """The app as simulations play it."""
+        return SimulatedApp(self.app.without_tensors(), self.slo_ms)
 
     def asked(self, rate_rps: float | None, slo_ms: float | None) -> AppLoad:
         """The same with another rate and SLO; ``None`` keeps one."""

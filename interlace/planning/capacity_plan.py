@@ -190,6 +190,7 @@ class CapacityPlan:
                 app: {one.stage: _stage(one) for one in stages}
                 for app, stages in self.scenario.stages.items()
             },
+            "apps_tried": {app: self._tried(app) for app in self.scenario.apps},
             "unserved_rows_per_s": {
                 k: _finite(v) for k, v in self.plan.unserved_rows_per_s.items()
             },
@@ -255,18 +256,24 @@ class CapacityPlan:
 
     def _model(self, model: str) -> dict[str, object]:
         asked = next(one for one in self.scenario.demand if one.model == model)
-        tried = self.trial.models.get(model)
         return {
             "rate_rps": asked.rows_per_s,
             "slo_ms": asked.slo_ms,
             "attainment_wanted": asked.attainment,
             "cv": asked.cv,
+            **self._tried(model),
+            "price_gpus_per_rps": self.bound.best.price.get(model),
+        }
+
+    def _tried(self, name: str) -> dict[str, object]:
+        """What became of the requests of a model or an app in the trial."""
+        tried = self.trial.models.get(name)
+        return {
             "sent": 0 if tried is None else tried.sent,
             "in_time": 0 if tried is None else tried.in_time,
             "p99_ms": None if tried is None else _finite(tried.p99_ms),
             "attainment": None if tried is None else tried.attainment,
             "attainment_interval": None if tried is None else tried.interval(),
-            "price_gpus_per_rps": self.bound.best.price.get(model),
         }
 
 

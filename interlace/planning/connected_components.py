@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from interlace.core.plan import Partition, Plan
 
 
-def connected_components(plan: Plan, *, by_gpu: bool = True) -> list[Plan]:
+def connected_components(
+    plan: Plan, *, by_gpu: bool = True, together: Iterable[Sequence[str]] = ()
+) -> list[Plan]:
     """The plan in parts that share no model and, ``by_gpu``, no accelerator, in the plan's order.
 
-    Partitions without a model are left out.
+    Models that are named ``together`` are in one part. Partitions without a model are left out.
     """
     groups = _Groups()
+    for models in together:
+        for model in models:
+            groups.join(f"m:{models[0]}", f"m:{model}")
     for part in plan.partitions:
         for name in _names(part, by_gpu):
             groups.join(f"p:{part.id}", name)

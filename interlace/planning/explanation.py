@@ -163,13 +163,16 @@ def _alternatives(found: CapacityPlan, asked: Demand, system: System | str) -> I
     """What the same planner needs without the model, and if it had twice the time."""
     if found.planning_s > _PATIENCE_S:
         return
-    others = tuple(one for one in found.scenario.demand if one is not asked)
-    slower = replace(asked, slo_ms=2.0 * asked.slo_ms)
+    own = {one.model: one for one in found.scenario.own}
+    if asked.model not in own:
+        return
+    asked = own.pop(asked.model)
+    others, slower = tuple(own.values()), replace(asked, slo_ms=2.0 * asked.slo_ms)
     for words, demand in (
         ("without it", others),
         (f"within {slower.slo_ms:g} ms", (*others, slower)),
     ):
-        other = plan(replace(found.scenario, demand=demand), system=system)
+        other = plan(found.scenario.with_own(demand), system=system)
         rest = "" if other.served else ", not all served"
         yield f"  {words}: {counted(other.gpus, 'GPU')} instead of {found.gpus}{rest}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -109,7 +109,7 @@ class _Search:
         fewer = pools.overlapped(self.start, limit if found.missed else found.gpus - 1)
         found = fewer or found
         if found.plan is not plan:
-            found = _without(found, plan)
+            found = _without(found, plan, self.scenario.members(found.trial.models))
         return (self.whole() if found.plan.underserved else None) or found
 
     def repaired(self, found: SimulatedPlan) -> SimulatedPlan:
@@ -155,7 +155,7 @@ class _Search:
         if not new:
             stays = self.stands(replace(self.current, partitions=parts), there)
             yield stays
-            short = stays.trial.broken
+            short = self.scenario.members(stays.trial.broken)
         for extra in _EXTRA if free else ():
             asked = [
                 replace(one, rows_per_s=one.rows_per_s * (1.0 if name in new else extra))
@@ -197,15 +197,15 @@ class _Search:
         factors: dict[str, float] = {}
         tried = broken
         for factor in _INFLATED:
-            factors |= dict.fromkeys(tried.trial.broken, factor)
+            factors |= dict.fromkeys(self.scenario.members(tried.trial.broken), factor)
             tried = self.trials.confirmed(*self.packed(factors))
             yield tried
             yield self.trials.confirmed(self.trials.spread(tried.plan, tried.fleet), tried.fleet)
 
 
-def _without(cut: SimulatedPlan, plan: Plan) -> SimulatedPlan:
+def _without(cut: SimulatedPlan, plan: Plan, tried: Collection[str]) -> SimulatedPlan:
     """Add to a plan of pools what ``plan`` says of the models that cannot be served."""
-    lost = {m: r for m, r in plan.unserved_rows_per_s.items() if m not in cut.trial.models}
+    lost = {m: r for m, r in plan.unserved_rows_per_s.items() if m not in tried}
     why = {model: plan.reasons[model] for model in lost if model in plan.reasons}
     told = replace(cut.plan, unserved_rows_per_s=lost, reasons=why)
     return replace(cut, plan=told)
@@ -229,7 +229,8 @@ def add_replicas(found: SimulatedPlan, trials: PlanTrials) -> SimulatedPlan:
         still = [model for model in found.trial.broken if model in broken]
         added = bool(still)
         if added:
-            more = _with_replicas(plan, still, trials) if rounds < _ROUNDS else None
+            members = trials.scenario.members(still)
+            more = _with_replicas(plan, members, trials) if rounds < _ROUNDS else None
             if more is None:
                 break
             plan, rounds = trials.as_asked(more), rounds + 1

@@ -125,32 +125,35 @@ class PoolSearch:
             if proposed is None:
                 return None
             plan = self.trials.spread(replace(proposed, headroom=None), pools.fleet)
-            found = next((one for one in broken if _breaks_alike(plan, one)), None)
+            found = next((one for one in broken if self._breaks_alike(plan, one)), None)
             if found is None:
                 found = self.trials.confirmed(plan, pools.fleet)
                 if not found.missed:
                     return found
                 broken.append(found)
                 patience -= max(0.0, 1.0 - found.trial.requests / soon)
-                if len(found.missed) > max(2, len(weight) / 2) or patience <= 0.0:
+                if len(self._missed(found)) > max(2, len(weight) / 2) or patience <= 0.0:
                     return None  # it is not one model or another that has too little
                 if len(broken) == _TRIED:
                     return None
-            for model in found.missed:
+            for model in self._missed(found):
                 often[model] += 1
                 weight[model] *= _MORE ** often[model]
         return None
+
+    def _missed(self, found: SimulatedPlan) -> Sequence[str]:
+        return self.trials.scenario.members(found.missed)
+
+    def _breaks_alike(self, plan: Plan, broken: SimulatedPlan) -> bool:
+        """Whether the models that missed their SLO have the same partitions as before."""
+        missed = self._missed(broken)
+        return _hosts(plan, missed) == _hosts(broken.plan, missed)
 
     @cached_property
     def _wanted(self) -> Sequence[Demand]:
         hopeless = self.trials.hopeless
         demand = self.trials.scenario.demand
         return [one for one in demand if one.rows_per_s > 0 and one.model not in hopeless]
-
-
-def _breaks_alike(plan: Plan, broken: SimulatedPlan) -> bool:
-    """Whether the models that missed their SLO have the same partitions as before."""
-    return _hosts(plan, broken.missed) == _hosts(broken.plan, broken.missed)
 
 
 def _hosts(plan: Plan, models: Collection[str]) -> Counter[Hashable]:

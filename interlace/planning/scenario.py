@@ -84,6 +84,33 @@ class Scenario:
             return self.demand
         return tuple(one for one in self.direct if one.slo_ms < inf)
 
+    @property
+    def promises(self) -> tuple[Demand, ...]:
+        """What is asked of the models themselves, and of whole apps by their names."""
+        apps = (Demand(n, a.rate_rps, a.slo_ms, cv=a.cv) for n, a in self.apps.items())
+        return (*self.own, *apps)
+
+    def members(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The models that these apps and models need, each once."""
+        apps = self.apps
+        return tuple(
+            dict.fromkeys(
+                model
+                for name in names
+                for model in (apps[name].app.members if name in apps else (name,))
+            )
+        )
+
+    def with_own(self, demand: tuple[Demand, ...]) -> Scenario:
+        """The scenario with another demand of the models themselves."""
+        return replace(self, demand=demand, apps={}).with_apps(self.apps)
+
+    def times(self, factor: float) -> Scenario:
+        """The scenario with every rate multiplied."""
+        if factor == 1.0:
+            return self
+        return self.asked({one.model: one.rows_per_s * factor for one in self.promises})
+
     def asked(
         self,
         rates_rps: Mapping[str, float] = MappingProxyType({}),

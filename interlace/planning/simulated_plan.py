@@ -92,7 +92,7 @@ class PlanTrials:
             how = AS_ASKED
             found = self._confirmed(plan, there, how)
         how = how or WITH_SPARE
-        bursts_s = max(map(_bursts_s, self.scenario.demand), default=0.0)
+        bursts_s = max(map(_bursts_s, self.scenario.promises), default=0.0)
         if bursts_s > how.least_s and not found.missed:
             how = how._replace(least_s=bursts_s)
             found = self._confirmed(plan, there, how)
@@ -104,7 +104,7 @@ class PlanTrials:
         self, plan: Plan, there: Fleet, how: Confirmation, seed: int = _OTHER_SEED
     ) -> SimulatedPlan:
         known, (load, longer, least_s) = self.scenario, how
-        rate_rps = load * sum(one.rows_per_s for one in known.demand)
+        rate_rps = load * sum(one.rows_per_s for one in known.promises)
         requests = max(longer * enough(known), min(ceil(least_s * rate_rps), _MOST))
         asked = plan.partitions, plan.overlapping, how, seed
         if asked not in self._known:  # plans for more load are often the same
@@ -120,27 +120,28 @@ class PlanTrials:
         return SimulatedPlan(plan, there, trial)
 
     def tried_again(
-        self, before: SimulatedPlan, plan: Plan, models: Collection[str], fresh: bool
+        self, before: SimulatedPlan, plan: Plan, names: Collection[str], fresh: bool
     ) -> SimulatedPlan:
-        """Simulate again the parts of a plan that host these models.
+        """Simulate again the parts of a plan that host these models, or members of these apps.
 
         ``before`` is the result for the same plan; it stays for the other parts. With ``fresh``, as
         many parts that were not simulated yet are simulated, too.
         """
-        parts = tried_apart(plan, self.scenario)
-        changed = [one for one in parts if not _models([one]).isdisjoint(models)]
-        known = before.trial.models.keys() - _models(changed)
-        seen = before.trial.models.keys() | _models(changed)
+        parts, members = tried_apart(plan, self.scenario), self.scenario.members
+        changed = [one for one in parts if not _models([one]).isdisjoint(members(names))]
+        again = _models(changed)
+        known = {name for name in before.trial.models if again.isdisjoint(members([name]))}
+        seen = again.union(members(before.trial.models))
         others = [one for one in parts if fresh and _models([one]).isdisjoint(seen)]
         trial = replace(before.trial, models={m: before.trial.models[m] for m in sorted(known)})
         tried, fleet = before.trial.parts_tried, self._whole_fleet()
         for some in (changed, others):
             whole = replace(plan, partitions=tuple(p for one in some for p in one.partitions))
-            again = try_plan(
+            more = try_plan(
                 whole, fleet, self.scenario, self.system, seed=_OTHER_SEED, cores=self.cores
             )
-            tried += again.parts_tried if some is others else 0
-            trial = trial.beside(again, {**trial.asked, **again.asked})
+            tried += more.parts_tried if some is others else 0
+            trial = trial.beside(more, {**trial.asked, **more.asked})
         there = _in_use(plan, fleet)
         return SimulatedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))
 

@@ -26,7 +26,6 @@ from interlace.policy.base import System
 from interlace.policy.catalog import system_of
 from interlace.runtime.log.read import LogHeader
 from interlace.runtime.log.write import LogWriter
-from interlace.sim.apps import SimulatedApp
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.observers import ColdRequests
 from interlace.sim.record import RunRecord
@@ -241,7 +240,7 @@ def _placement(
         whole = uniform_fleet(gpu, settings.gpus)
         return whole, system.planner(demand, whole, profiles, Plan())
     start = lower_bound(demand, gpu, scenario.profiles).gpus
-    found = search_plan(replace(scenario, demand=demand), system, start)
+    found = search_plan(scenario.times(settings.load), system, start)
     cut = system.planner(demand, found.fleet, profiles, Plan())
     return found.fleet, cut if cut.overlapping or not found.gpus else found.plan
 
@@ -274,7 +273,7 @@ def _run(
         arrivals=arrivals,
         plan=plan,
         device=device_factory(physics),
-        apps={name: SimulatedApp(one.app, one.slo_ms) for name, one in scenario.apps.items()},
+        apps={name: one.simulated for name, one in scenario.apps.items()},
     )
     cold = ColdRequests(cold_curves(truth, fleet, system), simulation.warm_ms)
     observers = [cold] if scenario.gpu.weights_bytes else []
@@ -291,7 +290,7 @@ def _run(
 
 
 def at_load(scenario: Scenario, settings: SimulationSettings) -> tuple[Demand, ...]:
-    return tuple(replace(d, rows_per_s=d.rows_per_s * settings.load) for d in scenario.demand)
+    return scenario.times(settings.load).demand
 
 
 def _header(simulation: Simulation) -> LogHeader:

@@ -45,7 +45,10 @@ _FAR: Final = 10  #: beyond this many SLOs a p99 is not told in figures
 
 @dataclass(frozen=True, slots=True)
 class ModelTrial:
-    """What became of one model's requests; ``p99_ms`` counts those without an answer as endless."""
+    """What became of the requests of a model, or of an app.
+
+    ``p99_ms`` counts those without an answer as endless.
+    """
 
     sent: int
     in_time: int
@@ -78,7 +81,10 @@ class ModelTrial:
 
 @dataclass(frozen=True, slots=True)
 class PlanTrial:
-    """A plan's trial: each model that was tried, the seeds, and how much of the plan it was."""
+    """A plan's trial: each model that was tried, the seeds, and how much of the plan it was.
+
+    An app counts as a model by its own name; stages are no requests of their models.
+    """
 
     models: Mapping[str, ModelTrial]
     asked: Mapping[str, float]  #: the attainment that each tried model is promised
@@ -166,11 +172,11 @@ def try_plan(
     """
     wanted = {
         d.model: replace(d, rows_per_s=d.rows_per_s * load)
-        for d in scenario.demand
+        for d in scenario.promises
         if d.rows_per_s > 0
     }
-    parts = [_Part.of(p, fleet, wanted) for p in tried_apart(plan, scenario)]
-    parts = [part for part in parts if part.demand]
+    parts = [_Part.of(p, fleet, wanted, scenario) for p in tried_apart(plan, scenario)]
+    parts = [part for part in parts if part.asked]
     budget = requests or enough(scenario)
     asked = {model: one.attainment for model, one in wanted.items()}
     tries = [
@@ -189,13 +195,14 @@ def try_plan(
 def tried_apart(plan: Plan, scenario: Scenario) -> list[Plan]:
     """The parts of a plan that share nothing, where neighbours slow each other no accelerator."""
     coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
-    return connected_components(plan, by_gpu=coupled)
+    together = [one.app.members for one in scenario.apps.values()]
+    return connected_components(plan, by_gpu=coupled, together=together)
 
 
 def enough(scenario: Scenario) -> int:
     """Requests of a trial: more for more models, and for rates that leave it too short to tell."""
-    rates = [one.rows_per_s for one in scenario.demand if one.rows_per_s > 0]
-    slos_ms = sorted(one.slo_ms for one in scenario.demand)
+    rates = [one.rows_per_s for one in scenario.promises if one.rows_per_s > 0]
+    slos_ms = sorted(one.slo_ms for one in scenario.promises)
     usual_s = slos_ms[len(slos_ms) // 2] / 1000.0 if slos_ms else 0.0
     return int(min(max(20_000.0, 20.0 * len(rates), 2 * _SLOS * usual_s * sum(rates)), 100_000.0))
 
@@ -209,27 +216,30 @@ def scenario_physics(scenario: Scenario) -> Physics:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a plan that is played alone."""
+    """A part of a plan that is played alone; ``asked`` is of its models, and of apps of them."""
 
     plan: Plan
     fleet: Fleet
-    demand: tuple[Demand, ...]
+    asked: tuple[Demand, ...]
 
     @classmethod
-    def of(cls, plan: Plan, fleet: Fleet, wanted: Mapping[str, Demand]) -> _Part:
+    def of(
+        cls, plan: Plan, fleet: Fleet, wanted: Mapping[str, Demand], scenario: Scenario
+    ) -> _Part:
         models = dict.fromkeys(slot.model for part in plan.partitions for slot in part.slots)
         gpus = {part.gpu for part in plan.partitions}
         there = Fleet(tuple(gpu for gpu in fleet.gpus if gpu.id in gpus))
-        return cls(plan, there, tuple(wanted[m] for m in models if m in wanted))
+        apps = (n for n, one in scenario.apps.items() if models.keys() >= {*one.app.members})
+        return cls(plan, there, tuple(wanted[n] for n in (*models, *apps) if n in wanted))
 
     @property
     def rate_rps(self) -> float:
-        return sum(as_rate_rps(one.rows_per_s) for one in self.demand)
+        return sum(as_rate_rps(one.rows_per_s) for one in self.asked)
 
     def needed(self, least_s: float) -> float:
         """Requests until its rarest model has enough, and the run is long, also beside its SLOs."""
-        rarest_rps = min(as_rate_rps(one.rows_per_s) for one in self.demand)
-        longest_s = max(one.slo_ms for one in self.demand) / 1000.0
+        rarest_rps = min(as_rate_rps(one.rows_per_s) for one in self.asked)
+        longest_s = max(one.slo_ms for one in self.asked) / 1000.0
         return self.rate_rps * max(_ENOUGH / rarest_rps, _SLOS * longest_s, least_s)
 
 
@@ -281,7 +291,7 @@ class _PartTrial:
 
     @cached_property
     def longest_s(self) -> float:
-        return max((one.slo_ms for one in self.part.demand), default=0.0) / 1000.0
+        return max((one.slo_ms for one in self.part.asked), default=0.0) / 1000.0
 
     @cached_property
     def most_lost(self) -> dict[str, float]:
@@ -291,7 +301,7 @@ class _PartTrial:
     def _may_lose(self, seconds: float, errors: float) -> dict[str, float]:
         return {
             one.model: may_lose(as_rate_rps(one.rows_per_s) * seconds, one.attainment, errors)
-            for one in self.part.demand
+            for one in self.part.asked
         }
 
     def played(self, number: int) -> _Played:
@@ -303,7 +313,7 @@ class _PartTrial:
         def shown(played: TrialRuns) -> bool:
             return played.requests >= least and all(
                 played.lost(one.model) <= _spare(played.sent(one.model), one.attainment, _SHOWN)
-                for one in self.part.demand
+                for one in self.part.asked
             )
 
         def short(played: TrialRuns) -> Iterator[str]:
@@ -314,7 +324,7 @@ class _PartTrial:
 
         runs, part = TrialRuns(self.scenario, self.system, ends), self.part
         for seed, seconds in enumerate(self.runs[number], self.seed + number):
-            if runs.play(part.plan, part.fleet, part.demand, seconds, seed):
+            if runs.play(part.plan, part.fleet, part.asked, seconds, seed):
                 break
         seeds = tuple(range(self.seed + number, seed + 1))
         return _Played(runs.times.taken_ms, runs.times.in_time, seeds, frozenset(short(runs)))
@@ -331,7 +341,7 @@ class _PartTrial:
         lost = {model: one.sent - one.in_time for model, one in models.items()}
         short = frozenset(m for m, most in self.most_lost.items() if lost.get(m, 0) > most)
         short = short.union(*(one.short for one in played))
-        asked = {one.model: one.attainment for one in self.part.demand}
+        asked = {one.model: one.attainment for one in self.part.asked}
         seeds = tuple(sorted({seed for one in played for seed in one.seeds}))
         return PlanTrial(models, asked, seeds, short, parts_tried=1)
 
@@ -380,25 +390,29 @@ class TrialRuns:
         return self.sent(model) - self.times.in_time.get(model, 0)
 
     def play(
-        self, plan: Plan, fleet: Fleet, demand: Sequence[Demand], seconds: float, seed: int
+        self, plan: Plan, fleet: Fleet, asked: Sequence[Demand], seconds: float, seed: int
     ) -> bool:
         """One run by the plan, from empty queues until the last request is answered.
 
-        True if it ended before, with enough.
+        What is ``asked`` of an app is by its name. True if it ended before, with enough.
         """
         scenario = self._scenario
-        workloads = {d.model: Gamma(as_rate_rps(d.rows_per_s), d.cv) for d in demand}
+        workloads = {d.model: Gamma(as_rate_rps(d.rows_per_s), d.cv) for d in asked}
+        apps = {name: one for name, one in scenario.apps.items() if name in workloads}
+        needed = scenario.members(workloads) if apps else ()
         run = Simulation(
             self._system,
             fleet,
-            tuple(demand),
+            tuple(d for d in scenario.demand if d.model in needed) or tuple(asked),
             belief=scenario.busy_profiles,
             truth=scenario.truth or scenario.profiles,
             arrivals=merge_arrivals(workloads, seconds, seed),
             plan=plan,
             device=device_factory(scenario_physics(scenario)),
+            apps={name: one.simulated for name, one in apps.items()},
         )
-        play(run, [self.times], enough=lambda: self._enough(self))
+        enough, on_app = (lambda: self._enough(self)), self.times.app_ended
+        play(run, [self.times], enough=enough, on_app=on_app)
         return self._enough(self)
 
     def models(self) -> dict[str, ModelTrial]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from interlace.core.plan import Demand
@@ -51,12 +52,11 @@ def _what_if(text: str, kind: str, value: str, base: Scenario, other_gpu: ReadSc
     match kind:
         case "rates":
             factor = _factor(text, value)
-            demand = tuple(replace(d, rows_per_s=d.rows_per_s * factor) for d in base.demand)
-            return WhatIf(f"rates x {value}", replace(base, demand=demand))
+            return WhatIf(f"rates x {value}", base.times(factor))
         case "slos":
             factor = _factor(text, value)
-            demand = tuple(replace(d, slo_ms=d.slo_ms * factor) for d in base.demand)
-            return WhatIf(f"SLOs x {value}", replace(base, demand=demand))
+            longer = {one.model: one.slo_ms * factor for one in base.promises}
+            return WhatIf(f"SLOs x {value}", base.asked(slos_ms=longer))
         case "gpu":
             return WhatIf(f"on {value}", other_gpu(value))
         case "model":
@@ -89,7 +89,7 @@ def _with_model(text: str, value: str, base: Scenario) -> Scenario:
         tenant += "+"
     added = Demand(tenant, _factor(text, rate), _factor(text, slo))
     profiles = {**base.profiles, tenant: base.profiles[name]}
-    return replace(base, demand=(*base.demand, added), profiles=profiles)
+    return replace(base, profiles=profiles).with_own((*base.own, added))
 
 
 def compare_systems(
@@ -132,9 +132,10 @@ def advice(found: CapacityPlan, system: System | str) -> str:
         for changes in (_slos(found, asked), _rates(found, asked), _more(found))
         for words in _first(changes, asked.model, row)
     ]
-    left = found.plan.unserved_rows_per_s.get(asked.model, 0.0)
-    if left:
-        wrong = f"{left:.4g} of {asked.rows_per_s:g} requests/s of {asked.model} are not served"
+    left = found.plan.unserved_rows_per_s
+    if lost := [m for m in found.scenario.members([asked.model]) if left.get(m)]:
+        rate = next(one.rows_per_s for one in found.scenario.demand if one.model == lost[0])
+        wrong = f"{left[lost[0]]:.4g} of {rate:g} requests/s of {lost[0]} are not served"
     else:
         tried = found.trial.models[asked.model]
         wrong = (
@@ -147,49 +148,45 @@ def advice(found: CapacityPlan, system: System | str) -> str:
 
 
 def _worst(found: CapacityPlan) -> Demand | None:
-    """The model with most of its rate unserved, else the one whose promise broke by most."""
-    asked = {one.model: one for one in found.scenario.demand}
-    left = found.plan.unserved_rows_per_s
+    """The model or app with most of its rate unserved, else whose promise broke by most."""
+    known, left = found.scenario, found.plan.unserved_rows_per_s
+    rates = {one.model: one.rows_per_s for one in known.demand}
     short = sorted(
-        found.plan.underserved & asked.keys(),
-        key=lambda m: (-left[m] / max(asked[m].rows_per_s, 1e-9), m),
+        found.plan.underserved & rates.keys(),
+        key=lambda m: (-left[m] / max(rates[m], 1e-9), m),
     )
-    worst = next(iter([*short, *found.trial.broken]), None)
-    return None if worst is None else asked[worst]
+    needing = (one for m in short for one in known.promises if m in known.members([one.model]))
+    broken = (one for name in found.trial.broken for one in known.promises if one.model == name)
+    return next(chain(needing, broken), None)
 
 
-def _first(changes: Iterator[tuple[str, Scenario]], model: str, system: System) -> list[str]:
-    """The first change by which the model is served and its promise kept, in words."""
+def _first(changes: Iterator[tuple[str, Scenario]], name: str, system: System) -> list[str]:
+    """The first change by which the model or app is served and its promise kept, in words."""
     for words, scenario in changes:
         tried = search_plan(scenario, replace(system, tried=False))
-        if model not in tried.plan.underserved and model not in tried.trial.broken:
+        served = tried.plan.underserved.isdisjoint(scenario.members([name]))
+        if served and name not in tried.trial.broken:
             return [words]
     return []
 
 
 def _slos(found: CapacityPlan, asked: Demand) -> Iterator[tuple[str, Scenario]]:
-    known = found.scenario.busy_profiles.get(asked.model)
-    if known is None or not known.points:
+    known = [found.scenario.busy_profiles.get(m) for m in found.scenario.members([asked.model])]
+    if any(one is None or not one.points for one in known):
         return
-    least_ms = max(asked.slo_ms, surface(known).latency_ms(1, 100))
+    least_ms = max(asked.slo_ms, *(surface(one).latency_ms(1, 100) for one in known if one))
     for factor in _LONGER:
         slo_ms = float(f"{least_ms * factor:.3g}")
-        yield f"within {slo_ms:g} ms", _with(found.scenario, asked, replace(asked, slo_ms=slo_ms))
+        yield f"within {slo_ms:g} ms", found.scenario.asked(slos_ms={asked.model: slo_ms})
 
 
 def _rates(found: CapacityPlan, asked: Demand) -> Iterator[tuple[str, Scenario]]:
     for factor in _FEWER:
         rate = float(f"{asked.rows_per_s * factor:.3g}")
-        less = replace(asked, rows_per_s=rate)
-        yield f"at {rate:g} requests/s", _with(found.scenario, asked, less)
+        yield f"at {rate:g} requests/s", found.scenario.asked({asked.model: rate})
 
 
 def _more(found: CapacityPlan) -> Iterator[tuple[str, Scenario]]:
     if found.gpus >= found.scenario.limit:
         more = found.scenario.limit + 1
         yield f"on {counted(more, 'GPU')}", replace(found.scenario, limit=more)
-
-
-def _with(scenario: Scenario, asked: Demand, other: Demand) -> Scenario:
-    demand = tuple(other if one is asked else one for one in scenario.demand)
-    return replace(scenario, demand=demand)

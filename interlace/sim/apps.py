@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -30,12 +31,15 @@ class SimulatedApp:
     slo_ms: float
 
 
+@dataclass(frozen=True, slots=True)
 class _Stage(Model):
-    """A model as one stage calls it; simulations deploy models by their names alone."""
+    """A model as one stage calls it; ``deployed`` is its deployment key."""
+
+    deployed: str = ""
 
     @property
     def key(self) -> str:
-        return self.name
+        return self.deployed
 
 
 class _NoBytes(TensorMemory):
@@ -60,40 +64,49 @@ class SimulatedApps(AppRuntime):
     """
 
     def __init__(
-        self, runtime: Runtime, apps: Mapping[str, SimulatedApp], max_batch: Mapping[str, int]
+        self,
+        runtime: Runtime,
+        apps: Mapping[str, SimulatedApp],
+        max_batch: Mapping[str, int],
+        on_ended: Callable[[AppServed], None] = lambda ended: None,
+        key_of: Callable[[str], str] = lambda model: model,
     ) -> None:
-        """``max_batch`` are the most rows of a batch, by model."""
-        self.ended: list[AppServed] = []
+        """``max_batch`` are the most rows of a batch, by model; ``key_of`` has deployment keys."""
+        self._on_ended, self._key_of = on_ended, key_of
         self._simulated = apps
-        self._begun = dict.fromkeys(apps, 0)
         self._rows: dict[int, dict[str, int]] = {}  #: still to be given, by request and stage
         self._sent: dict[int, tuple[str, int]] = {}  #: app, and rows of all stages, by request
         every = [step for one in apps.values() for step in one.app.steps]
-        self._steps = {(step.model, step.version): step for step in every}
-        models = {key: _model(step, max_batch[step.model]) for key, step in self._steps.items()}
-        super().__init__(
-            runtime,
-            lambda model, version: models[model, version],
-            lambda model, reply, now_ms: None,
-            _NoBytes(),
-            1,
-        )
+        self._steps = {step.version: step for step in every}
+        self._models = {step.version: _model(step, max_batch[step.model]) for step in every}
+        super().__init__(runtime, self._stage, lambda model, reply, now_ms: None, _NoBytes(), 1)
         for one in apps.values():
-            self.add(one.app, _whole(one))
+            self.add(one.app, whole_model(one))
 
-    def begin(self, name: str) -> None:
-        """A request of an app arrives now."""
-        one, number, now_ms = self._simulated[name], self._begun[name], self.clock.now_ms()
-        self._begun[name] += 1
+    def _stage(self, model: str, version: str) -> Model:
+        return replace(self._models[version], deployed=self._key_of(model))
+
+    def begin(
+        self,
+        name: str,
+        number: int,
+        answer: Callable[[Reply], None] = lambda reply: None,
+        waited_ms: float = 0.0,
+    ) -> None:
+        """A request of an app arrives now, ``waited_ms`` after it was sent.
+
+        Its ``number`` decides how many rows its stages get.
+        """
+        one, now_ms = self._simulated[name], self.clock.now_ms()
         rows = {
             step.name: _count(step.rows, f"{name}/{number}/{step.name}") for step in one.app.steps
         }
-        whole, request_id = _whole(one), self.next_id()
+        whole, request_id = whole_model(one), self.next_id()
         inputs = tuple(_rows(each.name, rows[each.name[1:]]) for each in whole.signature.inputs)
         self._rows[request_id], self._sent[request_id] = rows, (name, 0)
-        deadline_ms = now_ms + one.slo_ms
+        deadline_ms = now_ms + one.slo_ms - waited_ms
         request = Request(request_id, whole.key, now_ms, deadline_ms, inputs=inputs)
-        self.submit(request, Callbacks(self._answered))
+        self.submit(request, Callbacks(partial(self._answered, answer)))
 
     def submit(self, request: Request, caller: Callbacks) -> None:
         """As ``AppRuntime.submit``; replies to stages get outputs, which devices do not make."""
@@ -102,7 +115,7 @@ class SimulatedApps(AppRuntime):
             return
         name, sent = self._sent[part.request]
         self._sent[part.request] = name, sent + request.rows
-        step = self._steps[request.model, f"{name}/{part.stage}"]
+        step = self._steps[f"{name}/{part.stage}"]
         rows = self._rows[part.request]
 
         def answered(reply: Reply) -> None:
@@ -111,21 +124,22 @@ class SimulatedApps(AppRuntime):
 
         self.runtime.submit(request, Callbacks(answered))
 
-    def _answered(self, reply: Reply) -> None:
+    def _answered(self, answer: Callable[[Reply], None], reply: Reply) -> None:
         request, now_ms = reply.request, self.clock.now_ms()
+        answer(reply)
         self.delivered(reply)
         del self._rows[request.id]
         name, sent = self._sent.pop(request.id)
         arrived_ms, deadline_ms = request.arrived_ms, request.deadline_ms
         ended = AppServed(name, arrived_ms, deadline_ms, now_ms, reply.outcome, sent)
-        self.ended.append(ended)
+        self._on_ended(ended)
 
 
 def _rows(name: str, rows: int) -> Tensor:
     return Tensor(name, _KIND, (rows,), _NOWHERE)
 
 
-def _model(step: Step, max_batch: int) -> Model:
+def _model(step: Step, max_batch: int) -> _Stage:
     """A model that takes rows, or without batches, where several stages come before it."""
     batched = len(step.inputs) == 1
     dims = () if batched else (-1,)
@@ -137,7 +151,7 @@ def _model(step: Step, max_batch: int) -> Model:
     return _Stage(step.model, 1, Format.PROFILE, "", "", signature, ServiceTerms(1.0))
 
 
-def _whole(one: SimulatedApp) -> Model:
+def whole_model(one: SimulatedApp) -> Model:
     """The app as its callers see it."""
     tensors = {tensor for step in one.app.steps for tensor in step.inputs.values()}
     inputs = tuple(TensorSpec(n, _KIND, (-1,)) for n in sorted(tensors) if n.startswith(">"))

@@ -15,15 +15,19 @@ from interlace.core.messages import (
     SendReply,
     WorkFinished,
 )
-from interlace.core.request import Outcome, Reply
+from interlace.core.request import Outcome
 from interlace.policy.cold_curve import ColdCurve
+from interlace.sim.record import AppServed
 
 _OK: Final = Outcome.OK
 _LATE: Final = Outcome.LATE
 
 
 class AnswerTimes:
-    """An observer of a runtime that keeps, by model, no more than that."""
+    """An observer of a runtime that keeps, by model or app, no more than that.
+
+    Stages of an app are no requests of their own.
+    """
 
     def __init__(self) -> None:
         self.requests = 0
@@ -32,19 +36,23 @@ class AnswerTimes:
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         for command in commands:
-            if type(command) is SendReply:
-                self._count(command.reply, now_ms)
+            if type(command) is SendReply and command.reply.request.part is None:
+                reply = command.reply
+                request = reply.request
+                self._count(request.model, reply.outcome, now_ms - request.arrived_ms)
 
-    def _count(self, reply: Reply, now_ms: float) -> None:
-        request, outcome = reply.request, reply.outcome
-        model = request.model
-        if model not in self.taken_ms:
-            self.taken_ms[model], self.in_time[model] = [], 0
+    def app_ended(self, whole: AppServed) -> None:
+        """Count a request of an app."""
+        self._count(whole.app, whole.outcome, whole.answered_ms - whole.arrived_ms)
+
+    def _count(self, name: str, outcome: Outcome, taken_ms: float) -> None:
+        if name not in self.taken_ms:
+            self.taken_ms[name], self.in_time[name] = [], 0
         self.requests += 1
         if outcome is _OK:
-            self.in_time[model] += 1
+            self.in_time[name] += 1
         answered = outcome is _OK or outcome is _LATE
-        self.taken_ms[model].append(now_ms - request.arrived_ms if answered else inf)
+        self.taken_ms[name].append(taken_ms if answered else inf)
 
 
 class ColdRequests:

@@ -56,7 +56,8 @@ def simulate(
     A ``recorder`` of one's own may keep less, for runs of hours.
     """
     recorder = recorder or Recorder()
-    apps = play(scenario, [recorder, *observers], on_progress)
+    apps: list[AppServed] = []
+    play(scenario, [recorder, *observers], on_progress, on_app=apps.append)
     until_ms = scenario.warm_ms + scenario.arrivals.seconds * 1000.0
     record = recorder.record(scenario.warm_ms, until_ms, [gpu.id for gpu in scenario.fleet.gpus])
     return replace(record, apps=apps)
@@ -67,13 +68,14 @@ def play(
     observers: Sequence[Observer],
     on_progress: OnProgress = lambda part: None,
     enough: Callable[[], bool] = lambda: False,
-) -> tuple[AppServed, ...]:
-    """The same, seen by these observers alone; returns what became of requests of whole apps.
+    on_app: Callable[[AppServed], None] = lambda ended: None,
+) -> None:
+    """The same, seen by these observers alone; ``on_app`` hears of each whole request of an app.
 
     ``enough`` is asked now and then: where it is true the run ends, whoever has no answer yet.
     """
     runtime, clock, _ = warmed(scenario, observers)
-    source = _Source(runtime, scenario)
+    source = _Source(runtime, scenario, on_app)
     length_ms, ended = scenario.arrivals.seconds * 1000.0, False
     with gc_paused():
         source.start()
@@ -85,7 +87,6 @@ def play(
         longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
         while runtime.unanswered and not ended:
             clock.run(clock.now_ms() + longest_ms + 1.0)
-    return tuple(source.apps.ended)
 
 
 @contextmanager
@@ -115,7 +116,9 @@ def warmed(scenario: Simulation, observers: Sequence[Observer]) -> tuple[Runtime
 class _Source:
     """Sends a trace's requests, each when its time comes."""
 
-    def __init__(self, runtime: Runtime, scenario: Simulation) -> None:
+    def __init__(
+        self, runtime: Runtime, scenario: Simulation, on_app: Callable[[AppServed], None]
+    ) -> None:
         arrivals = scenario.arrivals
         self._runtime = runtime
         self._start_ms = runtime.clock.now_ms()
@@ -129,7 +132,7 @@ class _Source:
             for name, is_app in zip(arrivals.models, self._is_app, strict=True)
         ]
         max_batch = {one.model: one.max_batch for one in scenario.demand}
-        self.apps = SimulatedApps(runtime, scenario.apps, max_batch)
+        self._apps = SimulatedApps(runtime, scenario.apps, max_batch, on_app)
         self._next = 0
         self._send_next: Callable[[], None] = self._send  # bound once
         self._caller = Callbacks(runtime.delivered)
@@ -150,7 +153,7 @@ class _Source:
                 self._start_ms + self._times_ms[self._next], self._send_next
             )
         if self._is_app[which]:
-            self.apps.begin(model)
+            self._apps.begin(model, index)
             return
         request = Request(self._runtime.next_id(), model, now_ms, now_ms + slo_ms)
         self._runtime.submit(request, self._caller)

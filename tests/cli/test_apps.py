@@ -46,6 +46,22 @@ def test_stages_add_to_their_models_and_a_table_shows_the_split(tmp_path: Path) 
     assert "budget ms" in out and "bound GPUs" in out and " pair " in out
 
 
+def test_a_plan_is_tried_with_whole_requests_of_apps(tmp_path: Path) -> None:
+    said = question(tmp_path, before=ONLY_APPS).plan("--json").json
+    pair = said["apps_tried"]["pair"]
+    assert pair["sent"] == said["trial"]["requests"] > 1_000, "stages are no requests"
+    assert 0.99 <= pair["attainment"] <= 1.0 and 0.0 < pair["p99_ms"] <= 300.0
+    assert said["models"]["large"]["attainment"] is None
+    assert any("pair is worst, " in one for one in said["said"])
+
+
+def test_what_would_help_an_app_is_said_of_the_app(tmp_path: Path) -> None:
+    app = APP.replace("SPLIT", "exact").replace("300", "70")
+    said = Question(tmp_path, ONLY_APPS.replace("gpus = 8", "gpus = 1") + app).plan()
+    assert said.code == 3
+    assert "it would be kept within " in said.out
+
+
 def test_options_and_rules_change_the_split(tmp_path: Path) -> None:
     equal = question(tmp_path, "equal", ONLY_APPS)
     said = equal.plan("--json", "--rate", "pair=40", "--slo", "pair=200").json
@@ -87,7 +103,7 @@ def test_whole_requests_are_played_and_their_stages_told(tmp_path: Path) -> None
     assert "it is stage find of request 1 of pair/1#0" in run("replay", str(log), "--request", "2")
 
 
-def test_a_simulated_fleet_says_that_it_plays_no_apps(tmp_path: Path) -> None:
-    one = question(tmp_path)
-    found = CliRunner().invoke(build(["fleet", "simulate"]), ["fleet", "simulate", str(one.path)])
-    assert "apps: a simulated fleet plays models alone" in str(found.exception)
+def test_a_simulated_fleet_plays_apps_on_nodes_that_have_all_their_models(tmp_path: Path) -> None:
+    path = str(question(tmp_path, before=ONLY_APPS).path)
+    found = json.loads(run("fleet", "simulate", path, "--nodes", "2", "--seconds", "3", "--json"))
+    assert found["requests"] > 30 and found["attainment"] == 1.0

@@ -1,5 +1,6 @@
 """Apps of several models in virtual time: order of stages, deadlines, and what became of each."""
 
+from collections import Counter
 from collections.abc import Mapping
 from math import isnan
 
@@ -94,7 +95,7 @@ def test_stages_follow_each_other_and_the_next_has_what_is_left() -> None:
         assert [one.deadline_ms for one in served] == [one.deadline_ms for one in record.apps]
     learned = [one for one in record.served if one.model == "ssd"][10]
     last_ms = max(one.answered_ms - one.arrived_ms for one in record.served if one.model != "ssd")
-    assert learned.deadline_ms - learned.arrived_ms == pytest.approx(100.0 - last_ms, abs=1.0)
+    assert learned.deadline_ms - learned.arrived_ms == pytest.approx(100.0 - 2 * last_ms, abs=1.0)
 
 
 def test_a_join_waits_for_all_rows_of_all() -> None:
@@ -137,6 +138,16 @@ def test_a_picture_holds_the_same_whoever_looks_at_it() -> None:
         counts.append([one.rows for one in sorted(record.apps)])
     assert counts[0] == counts[1]
     assert set(counts[0]) == {3, 4, 5}  # MobileNet, two or three people, perhaps a vehicle
+
+
+def test_in_overload_few_apps_are_given_up_after_a_stage_has_run() -> None:
+    app = _app(150.0, a=Stage("a"), b=Stage("b", ("a",)), c=Stage("c", ("b",)))
+    record = _played(app, poisson(600.0), row_ms=dict.fromkeys("abc", 3.0))
+    found = Counter(one.outcome for one in record.apps)
+    assert found[Outcome.REFUSED] > found[Outcome.OK] > 500, "it is overload"
+    lost = sum(one.outcome is Outcome.EXPIRED and one.rows > 1 for one in record.apps)
+    assert lost < 0.25 * found[Outcome.OK]
+    assert {one.model for one in record.served if one.outcome is Outcome.REFUSED} == {"a"}
 
 
 def test_plain_requests_go_beside_apps_and_equal_scenarios_give_equal_records() -> None:
