@@ -18,7 +18,9 @@ from interlace.core.user_errors import InputError, UserError
 from interlace.formats import open_model
 from interlace.formats.arrays import read_value, sample_inputs, wire_bytes
 from interlace.formats.runner import (
+    Answer,
     Array,
+    ModelResponse,
     ModelRunner,
     RequestInputs,
     RunsRequests,
@@ -63,7 +65,7 @@ def run_model(
 
 
 def _responses(runner: RunsRequests, arrays: Mapping[str, Array]) -> list[Mapping[str, TypedArray]]:
-    answers: list[Mapping[str, TypedArray] | ServeError | None] = []
+    answers: list[Answer | None] = []
     request = RequestInputs(arrays, respond=lambda answer, final: answers.append(answer))
     answers += runner.run_requests([request])
     for answer in answers:
@@ -71,7 +73,7 @@ def _responses(runner: RunsRequests, arrays: Mapping[str, Array]) -> list[Mappin
             if answer.__cause__ is not None:
                 traceback.print_exception(answer.__cause__)
             raise UserError(answer.detail)
-    return [answer for answer in answers if answer and not isinstance(answer, ServeError)]
+    return [one.outputs for one in answers if isinstance(one, ModelResponse) and one.outputs]
 
 
 def _newest(root: Path, name: str) -> int:

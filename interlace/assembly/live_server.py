@@ -220,6 +220,10 @@ class LiveServer:
             if isinstance(device, CpuDevice):
                 device.serve_code(calls, self.custom_metrics.apply)
 
+    def _code_ready(self, key: str) -> bool:
+        devices = [device for device in self.devices.all if isinstance(device, CpuDevice)]
+        return all(device.code_ready(key) for device in devices)
+
     def _model(self, name: str, version: str) -> Model:
         return self.table.resolve(name, version).model
 
@@ -294,6 +298,7 @@ class LiveServer:
             self.figures.resident_bytes,
             self.figures.weights_states,
             self.node_states.state,
+            self._code_ready,
         )
         metrics = Metrics(self.table, self.figures.snapshot, self.custom_metrics.add_to)
         bodies = BodyDecoder(self.arena)

@@ -304,7 +304,8 @@ class WorkFinished(Message, frozen=True):
     """A piece of work ended: it succeeded if ``failure is None``.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the
-    worker's phases; ``errors``, if not empty, one entry per request: why the model refused it.
+    worker's phases; ``errors``, if not empty, one entry per request: why the model refused it, and
+    ``parameters`` what its code says besides tensors.
     For ``CreatePartition``, ``units`` are the cores or SMs granted; for ``Load``,
     ``resident_bytes`` what the model holds there.
     """
@@ -316,6 +317,7 @@ class WorkFinished(Message, frozen=True):
     units: tuple[int, ...] = ()
     resident_bytes: int = 0
     errors: tuple[ServeError | None, ...] = ()
+    parameters: tuple[str, ...] = ()
 
 
 class PartitionLost(Message, frozen=True):

@@ -171,6 +171,7 @@ class Reply(Struct, frozen=True, array_like=True):
     batch: int | None = None
     deaths: int = 0
     stages: tuple[StageTiming, ...] = ()
+    parameters: str = ""  #: what the model's code says besides tensors, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,7 @@ class PartialResponse:
     error: ServeError | None
     final: bool
     release: Callable[[], None]
+    parameters: str = ""  #: as in ``Reply``
 
 
 class Callbacks(Struct, frozen=True, eq=False):

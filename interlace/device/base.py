@@ -36,11 +36,17 @@ class Registers(Protocol):
 class Callees(Protocol):
     """The served models, as the code of models calls them."""
 
-    def call(self, call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+    def call(
+        self,
+        call: BlsCall,
+        answer: Callable[[Reply | ServeError], None],
+        respond: Callable[[PartialResponse], None] | None = None,
+    ) -> Request | None:
         """Submit a call; ``answer`` is called exactly once, perhaps at once.
 
         The inputs stay in place until then. ``delivered`` follows for a reply, once its outputs
-        are no longer read. Returns the request, for ``cancel``.
+        are no longer read. ``respond`` is called before with each response of a decoupled model,
+        which is refused without. Returns the request, for ``cancel``.
         """
 
     def cancel(self, request: Request) -> None:

@@ -354,7 +354,10 @@ class RequestScheduler:
         deployed = self._state.models.get(batch.model)
         phases = finished.timing
         errors = finished.errors or (None,) * len(batch.requests)
-        for request, outputs, error in zip(batch.requests, finished.outputs, errors, strict=True):
+        said = finished.parameters or ("",) * len(batch.requests)
+        for request, outputs, error, parameters in zip(
+            batch.requests, finished.outputs, errors, said, strict=True
+        ):
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
                 self._state.cancelled.discard(request.id)
@@ -380,7 +383,9 @@ class RequestScheduler:
             if error is not None:
                 reply = Reply(request, Outcome.FAILED, (), error, timing)
             else:
-                reply = Reply(request, outcome, outputs, None, timing, batch.id)
+                reply = Reply(
+                    request, outcome, outputs, None, timing, batch.id, parameters=parameters
+                )
             answers.append(SendReply(reply))
         return answers
 

@@ -213,7 +213,18 @@ class TypedArray(NamedTuple):
     array: Array
 
 
-def _unheard(outputs: Mapping[str, TypedArray] | ServeError | None, final: bool) -> None:
+class ModelResponse(NamedTuple):
+    """What a model answers: outputs by name, and what its code says besides, as JSON."""
+
+    outputs: Mapping[str, TypedArray] = {}
+    parameters: str = ""
+
+
+#: A response, or why there is none.
+Answer = ModelResponse | ServeError
+
+
+def _unheard(answer: Answer | None, final: bool) -> None:
     """Nobody wants responses before the answer."""
 
 
@@ -227,7 +238,7 @@ class RequestInputs(NamedTuple):
     inputs: Mapping[str, Array]
     context: CallContext = CallContext()
     outputs: tuple[str, ...] = ()
-    respond: Callable[[Mapping[str, TypedArray] | ServeError | None, bool], None] = _unheard
+    respond: Callable[[Answer | None, bool], None] = _unheard
     cancelled: Callable[[], bool] = bool
 
 
@@ -246,8 +257,19 @@ class LentArray(Protocol):
         """
 
 
+class LentResponse(NamedTuple):
+    """A response of a called model, and the one that follows, if one does."""
+
+    outputs: Mapping[str, LentArray]
+    parameters: str = ""
+    follows: Future[LentResponse] | None = None
+
+
 class OutgoingCall(NamedTuple):
-    """A request of a model's code to another model; as ``core.request.BlsCall``."""
+    """A request of a model's code to another model; as ``core.request.BlsCall``.
+
+    One that ``streams`` takes any number of responses.
+    """
 
     model: str
     version: str
@@ -255,10 +277,11 @@ class OutgoingCall(NamedTuple):
     outputs: tuple[str, ...]
     context: CallContext
     timeout_us: int
+    streams: bool = False
 
 
 #: Begins a call of another model, for the batch that runs; the future may have a ServeError.
-CallModels = Callable[[OutgoingCall], Future[Mapping[str, LentArray]]]
+CallModels = Callable[[OutgoingCall], Future[LentResponse]]
 
 
 @runtime_checkable
@@ -270,10 +293,16 @@ class RunsRequests(Protocol):
 
     @property
     def stacked(self) -> bool: ...
+    def watch(self, changed: Callable[[bool], None]) -> None:
+        """Call ``changed`` when the model's code says that it is ready, or that it is not.
+
+        Until then it is ready. Any thread may call.
+        """
+
     def run_requests(
         self, requests: Sequence[RequestInputs], call: CallModels | None = None
-    ) -> list[Mapping[str, TypedArray] | ServeError]:
-        """For each request its outputs by name, or why it has none.
+    ) -> list[Answer]:
+        """For each request its response, or why it has none.
 
         ``call`` calls other models meanwhile.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from interlace.core.metric_change import MetricChange
 from interlace.core.request import CallContext
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
-from interlace.formats.python_backend import api, metrics
+from interlace.formats.python_backend import api, metrics, readiness
 from interlace.formats.python_backend.open_responses import ResponseState
 from interlace.formats.python_backend.runner import PythonRunner
-from interlace.formats.runner import Array, RequestInputs, TypedArray
+from interlace.formats.runner import Answer, Array, ModelResponse, RequestInputs, TypedArray
 from interlace.repository.draft import read
 from interlace.repository.model import complete
 from tests.repository.folders import add
@@ -45,6 +46,7 @@ input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] },
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] },
          { name: "n" data_type: TYPE_INT64 dims: [ 1 ] } ]
 """
+DECOUPLED = CONFIG + "model_transaction_policy { decoupled: true }\n"
 DOUBLE = """
     def execute(self, requests):
         n = np.ones((1, 1), np.int64)
@@ -82,12 +84,12 @@ def words(*values: bytes) -> RequestInputs:
     return RequestInputs({"x": np.array(values, object)})
 
 
-def outputs(answer: Mapping[str, TypedArray] | ServeError) -> dict[str, Any]:
-    assert not isinstance(answer, ServeError), answer
-    return {name: value.array.tolist() for name, value in answer.items()}
+def outputs(answer: Answer) -> dict[str, Any]:
+    assert isinstance(answer, ModelResponse), answer
+    return {name: value.array.tolist() for name, value in answer.outputs.items()}
 
 
-def failure(answer: Mapping[str, TypedArray] | ServeError) -> ServeError:
+def failure(answer: Answer) -> ServeError:
     assert isinstance(answer, ServeError), answer
     return answer
 
@@ -146,7 +148,7 @@ def test_inputs_may_be_written_to_and_results_need_not_be_contiguous(tmp_path: P
     array.flags.writeable = False
     (answer,) = opened(tmp_path, body).run_requests([RequestInputs({"x": array})])
     assert outputs(answer) == {"y": [[3, 2]]} and array.tolist() == [[1, 2]]
-    assert not isinstance(answer, ServeError) and answer["y"].array.flags.c_contiguous
+    assert isinstance(answer, ModelResponse) and answer.outputs["y"].array.flags.c_contiguous
 
 
 @pytest.mark.parametrize(
@@ -413,6 +415,11 @@ def test_a_model_may_complete_its_configuration(tmp_path: Path) -> None:
         ('backend: "python"\n', DOUBLE, "no inputs or outputs; expected input"),
         (CONFIG, "    def initialize(self, args):\n        1 / 0\n" + DOUBLE, "ZeroDivisionError"),
         (CONFIG, AUTO, "specifies max_batch_size 4"),
+        (
+            DECOUPLED,
+            AUTO.replace("size(4)", "size(8)"),
+            "configuration has decoupled True, not Fal",
+        ),
         (CONFIG.replace("size: 8", "size: 2").replace("[ 2 ]", "[ 3 ]"), AUTO, r"has dims \[3\]"),
         ('backend: "python"\n', AUTO.replace("decoupled", "coupled"), "property 'coupled' is not"),
         ('backend: "python"\n', AUTO.replace("TYPE_FP32", "FLOAT"), "data type 'FLOAT'"),
@@ -482,6 +489,95 @@ def test_types_have_tritons_numbers(number: int) -> None:
     assert api.Tensor("x", array).triton_dtype() == number
 
 
+@pytest.mark.parametrize(
+    ("made", "data"),
+    [
+        (np.array([[b"a\0", "\u00e9"]], object), b"\2\0\0\0a\0\2\0\0\0\xc3\xa9"),
+        (np.array([b"ab"]), b"\2\0\0\0ab"),
+        (np.array([], object), ()),
+        (np.zeros(2), None),
+    ],
+)
+def test_text_has_its_binary_form(made: Array, data: object) -> None:
+    assert api.serialize_byte_tensor(made) == data
+    if isinstance(data, bytes):
+        texts = [one if isinstance(one, bytes) else one.encode() for one in made.ravel()]
+        assert api.deserialize_bytes_tensor(data).tolist() == texts
+
+
+def test_the_module_has_tritons_names(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        request = pb_utils.InferenceRequest(
+            model_name="b", inputs=[], requested_output_names=["y"], correlation_id=7, timeout=9,
+            trace=requests[0].trace(), parameters={"top": 3})
+        request.set_flags(pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
+        kinds = pb_utils.MetricKind.COUNTER is pb_utils.MetricFamily.COUNTER
+        said = [pb_utils.get_model_dir(), kinds, request.flags(), request.correlation_id(),
+                request.timeout(), request.parameters(), requests[0].trace().get_context(),
+                pb_utils.TRITON_STRING_TO_NUMPY["TYPE_STRING"].__name__]
+        return [answer(y=np.array([json.dumps(said)]))]
+"""
+    (answer,) = opened(tmp_path, body, TEXTS).run_requests([words(b"a")])
+    (said,) = outputs(answer)["y"]
+    folder = str(tmp_path / "m" / "1")
+    assert json.loads(said) == [folder, True, 2, 7, 9, '{"top":3}', None, "object_"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"a": 1, "b": "x", "c": True}, '{"a": 1, "b": "x", "c": true}'),
+        ({}, ""),
+        ({"a": 1.5}, "Expect parameters values to have type bool/int/str, found type <class 'flo"),
+        ({1: 1}, "Expect parameters keys to have type str, found type <class 'int'>"),
+    ],
+)
+def test_a_response_has_parameters(tmp_path: Path, parameters: object, said: str) -> None:
+    body = f"""
+    def execute(self, requests):
+        made = pb_utils.InferenceResponse([], parameters={parameters})
+        assert json.loads(made.parameters()) == {parameters}
+        return [made]
+"""
+    (answer,) = opened(tmp_path, body).run_requests([floats(1, 2)])
+    if isinstance(answer, ModelResponse):
+        assert answer == ModelResponse({}, said)
+    else:
+        assert said in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("says", "heard"),
+    [
+        ("return self.times != 1", [False, True]),
+        ("return 1", [False]),
+        ("raise OSError('no store')", [False]),
+        ("return True", []),
+    ],
+)
+@pytest.mark.parametrize("kind", ["", "async "])
+def test_a_models_code_says_whether_it_is_ready(
+    tmp_path: Path, says: str, heard: list[bool], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "_EVERY_S", 0.0)
+    body = f"""
+    times = 0
+    {kind}def is_ready(self):
+        self.times += 1
+        {says}
+"""
+    found: list[bool] = []
+    runner = opened(tmp_path, DOUBLE + body)
+    runner.watch(found.append)
+    assert found[:1] == heard[:1]  # before a request comes
+    model: Any = runner._model
+    while model.times < 3:
+        time.sleep(0.001)
+    runner.close()
+    assert found == heard
+
+
 def test_responses_can_be_read() -> None:
     tensor = api.Tensor("y", np.zeros(1, np.int8))
     response = api.InferenceResponse([tensor], error="broken")
@@ -542,7 +638,6 @@ def test_metrics_count_and_tell_what_changed() -> None:
         api.MetricFamily("no spaces", "", api.MetricFamily.GAUGE)
 
 
-DECOUPLED = CONFIG + "model_transaction_policy { decoupled: true }\n"
 SENDS = """
     def execute(self, requests):
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -598,7 +693,7 @@ def test_a_decoupled_model_responds_to_each_request_as_often_as_it_likes(tmp_pat
         floats(count, 1)._replace(respond=lambda *one, to=heard[at]: to.append(one))
         for at, count in enumerate((2, 7))
     ]
-    assert runner.run_requests(asked) == [{}, {}]
+    assert runner.run_requests(asked) == [ModelResponse()] * 2
     assert [(outputs(answer), last) for answer, last in heard[0][:2]] == [
         ({"y": [[0, 0]]}, False), ({"y": [[2, 1]]}, False),
     ]  # fmt: skip

@@ -32,7 +32,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-CALLED = {"calls": "upper", "streams": "other"}
+CALLED = {"calls": "upper", "refused": "other"}
 
 
 class TritonPythonModel:
@@ -43,6 +43,8 @@ class TritonPythonModel:
             sender = request.get_response_sender()
             if what == "threads":  # the sender outlives execute
                 threading.Thread(target=self.respond, args=(sender, what, int(count))).start()
+            elif what == "iterates":  # over the responses of another model
+                self.iterate(sender, count)
             elif what == "dropped":
                 del sender
             else:
@@ -68,6 +70,23 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("no more", 5)), FINAL)
         elif what != "with":
             sender.send(flags=FINAL)
+
+    def iterate(self, sender, said):
+        word = pb_utils.Tensor("WORD", np.array([said.encode()], object))
+        request = pb_utils.InferenceRequest(
+            model_name="other", inputs=[word], requested_output_names=["SAID"])
+        number = 0
+        responses = request.exec(decoupled=True)
+        for response in responses:
+            if response.has_error():
+                sender.send(pb_utils.InferenceResponse(error=response.error()), FINAL)
+                return
+            if response.output_tensors():  # the last one may have none
+                sender.send(response)
+                number += 1
+            if said.startswith("slow") and number == 3:
+                responses.cancel()
+        sender.send(flags=FINAL)
 
     def called(self, name, text):
         word = pb_utils.Tensor("WORD", np.array([text.encode()], object))
@@ -165,7 +184,12 @@ def said(message: Any) -> tuple[str, str, bool]:
         ("say 100", [f"say {number}" for number in range(100)]),
         ("say 0", []),
         ("calls 3", ["CALLS 0", "CALLS 1", "CALLS 2"]),
-        ("streams 1", ["BLS doesn't support models with decoupled transaction policy"]),
+        ("refused 1", ["BLS doesn't support models with decoupled transaction policy"]),
+        ("iterates say 3", ["say 0", "say 1", "say 2"]),
+        ("iterates with 100", [f"with {number}" for number in range(100)]),
+        ("iterates say 0", []),
+        ("iterates error 2", ["error 0", "error 1", "no more"]),
+        ("iterates raise 1", ["raise 0", "Failed to process the request(s) for model 'other', me"]),
         ("error 1", ["error 0", "no more"]),
         ("raise 1", ["raise 0", "Failed to process the request(s) for model 'words', message: Va"]),
         ("die 1", ["die 0", "the worker process ended with exit code 4"]),
@@ -176,6 +200,13 @@ def test_each_response_is_an_event(served: Served, word: str, expected: list[str
     assert status == 200 and len(found) == len(expected)
     for one, text in zip(found, expected, strict=True):
         assert text in one
+
+
+def test_a_caller_may_want_no_further_responses(served: Served) -> None:
+    before = served.server.text.count("CANCELLED")
+    status, found = events(served, "iterates slow 5000")
+    assert status == 200 and 3 <= len(found) < 100
+    assert served.server.text.count("CANCELLED") == before + 1
 
 
 def test_an_error_before_any_response_has_its_status(served: Served) -> None:

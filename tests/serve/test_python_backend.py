@@ -5,6 +5,7 @@ The models have the shapes of those that python_backend shows as examples.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -106,11 +107,15 @@ class TritonPythonModel:
         if code is not None:
             error = pb_utils.TritonError(f"{said.decode()} it is", code)
             return pb_utils.InferenceResponse(output_tensors=[], error=error)
+        parameters = {"kind": "word", "count": 1, "good": True} if said == b"parameters" else {}
         times = pb_utils.get_input_tensor_by_name(request, "TIMES")
         count = 1 if times is None else int(times.as_numpy()[0, 0])
         heads = np.array([[request.request_id() or request.parameters()]], object)
         tensors = [pb_utils.Tensor("WORD", word * count), pb_utils.Tensor("HEAD", heads)]
-        return pb_utils.InferenceResponse(tensors)
+        return pb_utils.InferenceResponse(tensors, parameters=parameters)
+
+    def is_ready(self):
+        return not os.path.exists(os.path.join(os.path.dirname(__file__), "busy"))
 
     def finalize(self):
         print("WORDS ENDS", flush=True)
@@ -126,6 +131,7 @@ parameters { key: "slo_ms" value: { string_value: "30000" } }
 
 
 class Shared(NamedTuple):
+    root: Path
     server: Server
     infer: Any  #: gRPC's ModelInfer
 
@@ -145,7 +151,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
             infer = channel.unary_unary(
                 method, ModelInferRequest.SerializeToString, ModelInferResponse.FromString
             )
-            yield Shared(server, infer)
+            yield Shared(root, server, infer)
     finally:
         server.kill()
 
@@ -205,6 +211,34 @@ def test_strings_parameters_and_optional_inputs_reach_the_model(shared: Shared) 
     assert [one["data"] for one in body["outputs"]] == [['{"top":3}'], ["abab"]]
     zeros = word_by_grpc(shared, b"a\0\0", id="r8")
     assert zeros == {"WORD": [b"a\0\0"], "HEAD": [b"r8"]}
+
+
+def test_parameters_of_a_response_reach_its_client(shared: Shared) -> None:
+    given = {"kind": "word", "count": 1, "good": True}
+    assert word(shared, "parameters")[1]["parameters"] == given
+    text = word(shared, "parameters", parameters={"binary_data_output": True})[1]
+    assert json.JSONDecoder().raw_decode(text)[0]["parameters"] == given
+    assert "parameters" not in word(shared, "none")[1]
+    status, body = shared.server.call("POST", "/v2/models/words/generate", {"WORD": "parameters"})
+    assert status == 200 and {name: body[name] for name in given} == given
+    request = ModelInferRequest(model_name="words")
+    request.inputs.add(name="WORD", datatype="BYTES", shape=[1, 1])
+    request.raw_input_contents.append(pack_strings(np.array([["parameters"]], object)))
+    found = shared.infer(request, timeout=100.0).parameters
+    values = found["kind"].string_param, found["count"].int64_param, found["good"].bool_param
+    assert values == ("word", 1, True)
+
+
+def test_a_model_is_ready_while_its_code_says_so(shared: Shared) -> None:
+    busy = shared.root / "words" / "1" / "busy"
+    for status in (400, 200):
+        busy.touch() if status == 400 else busy.unlink()
+        ends_s = time.monotonic() + 30.0
+        while shared.server.call("GET", "/v2/models/words/ready")[0] != status:
+            assert time.monotonic() < ends_s
+            time.sleep(0.02)
+        assert shared.server.call("GET", "/v2/models/words/versions/1/ready")[0] == status
+        assert word(shared, "good")[0] == 200
 
 
 @pytest.mark.parametrize(

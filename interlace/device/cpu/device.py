@@ -161,6 +161,14 @@ class CpuDevice:
         self._callees = callees
         self._count = count
 
+    def code_ready(self, key: str) -> bool:
+        """False if the code of a model says in a partition that it is not ready."""
+        return not any(
+            key in worker.unready
+            for partition in self._partitions.values()
+            for worker in (partition, *partition.inner.values())
+        )
+
     def register(self, model: Model) -> None:
         self._models[model.key] = model
         self._spawner.preload(self._settings.preload.get(model.format, ()))

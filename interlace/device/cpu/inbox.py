@@ -51,6 +51,11 @@ class Inbox:
                     self._read()
             return self._backlog.popleft() if self._backlog else None
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether answers to calls are read, and nobody has taken them yet."""
+        return any(isinstance(frame, CallAnswered) for frame in tuple(self._backlog))
+
     def ended(self, run: RunBatch) -> None:
         """Nobody asks any more whether requests of that batch are cancelled."""
         with self._changed:
@@ -128,7 +133,7 @@ class Inbox:
             if isinstance(frame, RunBatch):
                 self.blocks.free(frame.freed)
                 self._asked.update([head.request for head in frame.heads])
-            elif isinstance(frame, CallAnswered):
+            elif isinstance(frame, CallAnswered) and frame.ended:
                 self.blocks.free((frame.call,))  # its inputs
             self._backlog.append(frame)
 

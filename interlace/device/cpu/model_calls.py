@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import count
 from threading import Lock, Semaphore, Thread, get_ident
 from typing import Final
@@ -21,9 +22,9 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.device.cpu.execution import output_bytes, unpack_strings
 from interlace.device.process.output_arena import OutputBlocks
-from interlace.device.process.wire import CallAnswered, CallModel
+from interlace.device.process.wire import CallAnswered, CallModel, CallsLeft, Waits
 from interlace.formats.arrays import NUMPY_TYPES
-from interlace.formats.runner import LentArray, OutgoingCall, TypedArray
+from interlace.formats.runner import LentArray, LentResponse, OutgoingCall, TypedArray
 from interlace.shm.arena import ArenaMap
 
 _GONE: Final = ServeError(Reason.CANCELLED, "the server ended")
@@ -111,6 +112,27 @@ class _Lent:
         return TypedArray(datatype, array)
 
 
+class _Response(Future[LentResponse]):
+    """A response that comes. Its batch has given up its turn for it if it is ``waited`` for."""
+
+    def __init__(self, calls: BatchCalls, call: int, waited: bool) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()  # who stops waiting for it cannot cancel it
+        self.waited = waited
+        self.came = False
+        self._calls = calls
+        self._call = call
+
+    def result(self, timeout: float | None = None) -> LentResponse:
+        self._calls.wait(self)
+        return super().result(timeout)
+
+    def cancel(self) -> bool:
+        """Want no further responses; some may come."""
+        self._calls.leave(self._call)
+        return False
+
+
 class BatchCalls:
     """The calls of one batch."""
 
@@ -122,8 +144,8 @@ class BatchCalls:
         self.changing = Lock()
         self._owner = owner
 
-    def begin(self, asked: OutgoingCall) -> Future[Mapping[str, LentArray]]:
-        """Send a call; any thread of the model may.
+    def begin(self, asked: OutgoingCall) -> Future[LentResponse]:
+        """Send a call; any thread of the model may. The batch waits, unless the call streams.
 
         Raises:
             ServeError: the batch has ended.
@@ -133,7 +155,8 @@ class BatchCalls:
         with self.changing:
             if self.over:
                 raise _OUTSIDE
-            self._owner.leadership.leave(self.thread)
+            if not asked.streams:
+                self._owner.leadership.leave(self.thread)
             if self.open:
                 self._owner.turn.acquire()
             try:
@@ -142,16 +165,63 @@ class BatchCalls:
                 if self.open:
                     self._owner.turn.release()
                 raise
-            self.open += 1
-            self._owner.turn.release()
+            self.open += not asked.streams
+            if self.open:
+                self._owner.turn.release()
         return future
 
-    def answered(self) -> None:
-        """A call is answered: with the last of them the batch has its turn again."""
+    def wait(self, response: _Response) -> None:
+        """Give up the turn until that response comes.
+
+        Raises:
+            ServeError: the batch has ended.
+        """
+        with self.changing:
+            if response.came or response.waited:
+                return
+            if self.over:
+                raise _OUTSIDE
+            response.waited = True
+            self._give_up_turn()
+
+    @contextmanager
+    def turn_given_up(self) -> Iterator[None]:
+        """Let others run meanwhile."""
+        with self.changing:
+            self._give_up_turn()
+        yield
+        self._take_turn()
+
+    def _give_up_turn(self) -> None:
+        self._owner.leave(Waits(self.batch))
+        self._owner.leadership.leave(self.thread)
+        self.open += 1
+        if self.open == 1:
+            self._owner.turn.release()
+
+    def _take_turn(self) -> None:
         with self.changing:
             self.open -= 1
             if not (self.open or self.over):
+                self._owner.wanted += 1
                 self._owner.turn.acquire()
+                self._owner.wanted -= 1
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another batch could go on with the turn of this one."""
+        return self._owner.wanted > 0
+
+    def leave(self, call: int) -> None:
+        """Nobody waits for responses to a call any more."""
+        self._owner.leave(CallsLeft((), call))
+
+    def came(self, response: _Response) -> None:
+        """With the last response that it waits for, the batch has its turn again."""
+        with self.changing:
+            response.came, waited = True, response.waited
+        if waited:
+            self._take_turn()
 
     def end(self) -> None:
         """Its code has returned: it has its turn, whatever it still waits for."""
@@ -168,27 +238,26 @@ class WorkerCalls:
         self,
         blocks: OutputBlocks,
         arenas: ArenaMap,
-        send: Callable[[CallModel], None],
+        send: Callable[[CallModel | CallsLeft | Waits], None],
         leadership: Leadership,
     ) -> None:
         self.turn = Lock()
+        self.wanted = 0  #: batches that wait to have it again
         self.leadership = leadership
         self._blocks = blocks
         self._arenas = arenas
         self._send = send
-        self._open: dict[
-            int, tuple[BatchCalls, Future[Mapping[str, LentArray]], list[LentArray]]
-        ] = {}
+        #: Its batch, the next response if there is one, and inputs that are outputs of others.
+        self._open: dict[int, tuple[BatchCalls, _Response | None, list[LentArray]]] = {}
         self._released: deque[int] = deque()
 
-    def send(self, calls: BatchCalls, asked: OutgoingCall) -> Future[Mapping[str, LentArray]]:
+    def send(self, calls: BatchCalls, asked: OutgoingCall) -> _Response:
         """Write a call's inputs and send it; the caller has the turn."""
         number, taken = self._blocks.number(), list[int]()
         self._blocks.hold(number, taken)  # the inbox frees them with the answer
         kept = [one for one in asked.inputs.values() if not isinstance(one, TypedArray)]
-        future: Future[Mapping[str, LentArray]] = Future()
-        future.set_running_or_notify_cancel()  # who stops waiting for it cannot cancel it
-        released = tuple(self._released.popleft() for _ in range(len(self._released)))
+        future = _Response(calls, number, not asked.streams)
+        released = self._taken()
         try:
             inputs = tuple(
                 self._written(name, value, taken)
@@ -207,6 +276,7 @@ class WorkerCalls:
                 asked.context,
                 asked.timeout_us,
                 released,
+                asked.streams,
             )
             self._send(frame)
         except BaseException:
@@ -218,31 +288,50 @@ class WorkerCalls:
 
     def answered(self, frame: CallAnswered) -> None:
         """Let the caller go on. Called by the thread that leads, without the turn."""
-        calls, future, _ = self._open.pop(frame.call)
-        calls.answered()
-        result = frame.result
+        calls, future, kept = self._open.pop(frame.call)
+        follows = None if frame.final else _Response(calls, frame.call, waited=False)
+        if not frame.ended:
+            self._open[frame.call] = calls, follows, kept
+        result, number = frame.result, frame.number or frame.call
+        lent = [_Lent(calls, self._arenas, tensor) for tensor in result.outputs]
+        if frame.number or frame.ended:
+            self._keep(number, lent)
+        if future is None:  # the last response came before
+            return
+        calls.came(future)
         if result.reason:
-            self._released.append(frame.call)
             future.set_exception(ServeError(Reason(result.reason), result.detail))
             return
-        lent = [_Lent(calls, self._arenas, tensor) for tensor in result.outputs]
-        self._keep(frame.call, lent)
-        future.set_result({one.tensor.name: one for one in lent})
+        outputs: dict[str, LentArray] = {one.tensor.name: one for one in lent}
+        future.set_result(LentResponse(outputs, result.parameters, follows))
+
+    def leave(self, frame: CallsLeft | Waits) -> None:
+        """Send a frame, and before it what is released."""
+        if released := self._taken():
+            self._send(CallsLeft(released))
+        self._send(frame)
 
     def abandon(self) -> None:
         """Fail what is waited for: nobody answers any more."""
         for calls, future, _ in list(self._open.values()):
-            calls.answered()
-            future.set_exception(_GONE)
+            if future is not None:
+                calls.came(future)
+                future.set_exception(_GONE)
         self._open.clear()
 
-    def _keep(self, call: int, lent: list[_Lent]) -> None:
+    def _taken(self) -> tuple[int, ...]:
+        """What is released and not sent yet."""
+        return tuple([self._released.popleft() for _ in range(len(self._released))])
+
+    def _keep(self, number: int, lent: list[_Lent]) -> None:
         """Note that the outputs are released once the last of them is forgotten."""
-        left = count(1)
+        if not lent:
+            self._released.append(number)
+        counted, total = count(1), len(lent)  # not the outputs: this outlives them
 
         def forgotten() -> None:
-            if next(left) == len(lent):
-                self._released.append(call)
+            if next(counted) == total:
+                self._released.append(number)
 
         for one in lent:
             weakref.finalize(one, forgotten).atexit = False

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from math import inf
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Run
-from interlace.core.request import BlsCall, Reply, Request
+from interlace.core.request import BlsCall, PartialResponse, Reply, Request
 from interlace.device.base import Callees
+from interlace.device.process.batch_frames import error_result
 from interlace.device.process.output_arena import OutputArena
-from interlace.device.process.wire import CallAnswered, CallModel, RequestResult
+from interlace.device.process.wire import CallAnswered, CallModel, CallsLeft, RequestResult
 
 _MEASURED: Final = "it calls '{}', and is measured alone: its latency is learned from requests"
 
@@ -24,6 +26,7 @@ class _Call:
     request: Request | None = None
     reply: Reply | None = None
     answered: bool = False
+    final: bool = False  #: the worker has its last response
 
 
 class OutgoingCalls:
@@ -42,6 +45,8 @@ class OutgoingCalls:
         self._outputs = outputs
         self._send = send
         self._calls: dict[int, _Call] = {}
+        self._responses: dict[int, tuple[int, PartialResponse]] = {}  #: with its batch
+        self._numbers = count(1)
         self._ended: set[int] = set()  #: batches whose calls are not all answered
         self._measured: dict[int, str] = {}  #: the model that a measured batch calls
 
@@ -70,7 +75,16 @@ class OutgoingCalls:
             deadline_ms,
             asked.timeout_us,
         )
-        call.request = self.callees.call(made, partial(self._answered, asked.call))
+        respond = partial(self._responded, asked.call, call) if asked.streams else None
+        call.request = self.callees.call(made, partial(self._answered, asked.call), respond)
+
+    def leave(self, frame: CallsLeft) -> None:
+        """The worker reads outputs no more, or waits for no more responses."""
+        for number in frame.released:
+            self._let_go(number)
+        call = self._calls.get(frame.cancelled)
+        if call is not None and call.request and not call.answered and self.callees:
+            self.callees.cancel(call.request)
 
     def waits(self, batch: int) -> bool:
         """Whether a call of the batch is not answered yet."""
@@ -86,17 +100,33 @@ class OutgoingCalls:
         called = self._measured.pop(batch, "")
         return _MEASURED.format(called) if called else ""
 
+    def _responded(self, number: int, call: _Call, response: PartialResponse) -> None:
+        """Pass on a response of a decoupled model."""
+        if call.batch in self._ended or number not in self._calls:
+            response.release()
+            return
+        call.final = response.final or response.error is not None
+        lent = 0
+        if response.error is not None:
+            response.release()
+            result = error_result(response.error)
+        else:
+            lent = next(self._numbers)
+            self._responses[lent] = call.batch, response
+            result = RequestResult(response.outputs, parameters=response.parameters)
+        frame = CallAnswered(number, result, lent, call.final, ended=False)
+        self._send(call.batch, frame, {tensor.span.arena for tensor in result.outputs})
+
     def _answered(self, number: int, answer: Reply | ServeError) -> None:
         call = self._calls[number]
         call.answered, batch = True, call.batch
         self._outputs.returned(number)
         if isinstance(answer, Reply):
             call.reply = answer
-            arenas = {tensor.span.arena for tensor in answer.outputs}
-            self._send(batch, CallAnswered(number, RequestResult(answer.outputs)), arenas)
+            result = RequestResult(answer.outputs, parameters=answer.parameters)
         else:
-            result = RequestResult((), answer.reason.value, answer.detail)
-            self._send(batch, CallAnswered(number, result), ())
+            result = error_result(answer)
+        self._send(batch, CallAnswered(number, result), {one.span.arena for one in result.outputs})
         self._forget_ended(batch)
 
     def _forget_ended(self, batch: int) -> None:
@@ -105,8 +135,12 @@ class OutgoingCalls:
             self._ended.discard(batch)
             for number in [one for one, call in self._calls.items() if call.batch == batch]:
                 self._let_go(number)
+            for number in [one for one, (of, _) in self._responses.items() if of == batch]:
+                self._let_go(number)
 
     def _let_go(self, number: int) -> None:
+        if number in self._responses:
+            self._responses.pop(number)[1].release()
         call = self._calls.pop(number, None)
         if call is not None and call.reply is not None and self.callees is not None:
             self.callees.delivered(call.reply)

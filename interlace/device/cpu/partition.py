@@ -36,6 +36,7 @@ from interlace.device.process.wire import (
     BatchResult,
     CallAnswered,
     CallModel,
+    CallsLeft,
     CancelRequest,
     Column,
     Copied,
@@ -49,6 +50,7 @@ from interlace.device.process.wire import (
     LoadModel,
     MetricsChanged,
     PlaceWeights,
+    ReadinessChanged,
     Responded,
     Starved,
     StopCopying,
@@ -97,6 +99,7 @@ class CpuPartition:
         self._release: Callable[[], None] | None = None
         self._runs: dict[int, Run] = {}  #: batches that are not answered
         self._waiting: set[int] = set()  #: those of them that wait, or have waited
+        self.unready: set[str] = set()  #: models whose code says so
         self._died = False  #: a batch has failed with its worker
         self.inner: dict[str, CpuPartition] = {}  #: workers in environments of models
         self.calls = OutgoingCalls(self.outputs, self._send_call)
@@ -127,6 +130,7 @@ class CpuPartition:
     def unload(self, work: Unload, done: Done) -> None:
         answer = partial(finish, work, done, spared=False)
         question = PendingRequest(answer, self._limits.load_s, f"unload {work.model}")
+        self.unready.discard(work.model)
         self.link.ask(UnloadModel(work.model), question)
 
     def run(self, work: Run, window: tuple[Column, ...] | None, done: Done) -> None:
@@ -207,8 +211,9 @@ class CpuPartition:
         self.link.watch_apart(_batch_line(batch), not self.calls.waits(batch))
 
     def _called(self, frame: CallModel) -> None:
-        self._wait(frame.batch)
-        self.link.watch_apart(_batch_line(frame.batch), False)
+        if not frame.streams:  # else it waits when it says so
+            self._wait(frame.batch)
+            self.link.watch_apart(_batch_line(frame.batch), False)
         run = self._runs.get(frame.batch)
         if run is not None:
             self.calls.begin(frame, run)
@@ -249,6 +254,12 @@ class CpuPartition:
         if isinstance(frame, CallModel):
             self._called(frame)
             return None
+        if isinstance(frame, ReadinessChanged):
+            (self.unready.discard if frame.ready else self.unready.add)(frame.model)
+            return None
+        if isinstance(frame, CallsLeft):
+            self.calls.leave(frame)
+            return None
         if isinstance(frame, Waits):
             self._wait(frame.batch)
             return None
@@ -278,7 +289,8 @@ class CpuPartition:
         self.outputs.lend(frame.number)
         release = partial(self.outputs.delivered, frame.number)
         error, outputs = error_of(frame.result), frame.result.outputs
-        self._respond(PartialResponse(frame.request, outputs, error, frame.final, release))
+        said = frame.result.parameters
+        self._respond(PartialResponse(frame.request, outputs, error, frame.final, release, said))
 
     def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
         failure = failure_of(answer, spared=False)

@@ -12,10 +12,16 @@ from interlace.core.request import CallContext
 from interlace.device.cpu.execution import BatchInputs, InputArray
 from interlace.device.cpu.inbox import Inbox
 from interlace.device.cpu.model_calls import BatchCalls
-from interlace.device.cpu.output_placing import Answer, place
+from interlace.device.cpu.output_placing import place
 from interlace.device.cpu.response_stream import ResponseStreams
 from interlace.device.process.wire import BatchResult, RequestHead, RunBatch
-from interlace.formats.runner import RequestInputs, RunsRequests, TypedArray
+from interlace.formats.runner import (
+    Answer,
+    ModelResponse,
+    RequestInputs,
+    RunsRequests,
+    TypedArray,
+)
 
 
 def execute_requests(
@@ -52,7 +58,7 @@ def execute_requests(
             pairs = zip(heads, answers, strict=True)
             answers = [failed.get(head.request, answer) for head, answer in pairs]
         inferred = perf_counter()
-        results, block = place(answers, inbox.blocks)
+        results, block = place(answers, inbox.blocks, inbox.blocks.take)
     finally:
         intake.release(sources)
     if block is not None:
@@ -109,16 +115,19 @@ def _cut(rows: Sequence[int], answer: Answer) -> list[Answer]:
     """
     if isinstance(answer, ServeError):
         raise answer
-    for name, (_, array) in answer.items():
+    for name, (_, array) in answer.outputs.items():
         if array.shape[:1] != (sum(rows),):
             raise ValueError(
                 f"output '{name}' has shape {list(array.shape)}, expected {sum(rows)} rows first: "
                 f"[batching] stack = true passes the whole batch as one request"
             )
     return [
-        {
-            name: TypedArray(datatype, array[end - count : end])
-            for name, (datatype, array) in answer.items()
-        }
+        ModelResponse(
+            {
+                name: TypedArray(datatype, array[end - count : end])
+                for name, (datatype, array) in answer.outputs.items()
+            },
+            answer.parameters,
+        )
         for end, count in zip(accumulate(rows), rows, strict=True)
     ]

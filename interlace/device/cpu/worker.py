@@ -7,6 +7,7 @@ import ctypes
 import os
 import socket
 from collections import deque
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Final
@@ -36,6 +37,7 @@ from interlace.device.process.wire import (
     LoadModel,
     MetricsChanged,
     PlaceWeights,
+    ReadinessChanged,
     Ready,
     RunBatch,
     StopCopying,
@@ -200,6 +202,8 @@ class CpuWorker:
         except (Exception, SystemExit) as error:
             return Failed(error_text(f"model {model.name} does not load", error))
         self._models[model.key] = resident
+        if isinstance(resident.runner, RunsRequests):
+            resident.runner.watch(partial(self._tell_readiness, model.key))
         runner, cold = resident.runner, resident.runner.cold
         architecture = runner.architecture if isinstance(runner, TakesTurns) else ""
         if frame.cold and architecture and isinstance(runner, TakesTurns):
@@ -215,6 +219,10 @@ class CpuWorker:
             turns is None,
             comes.file.tables if comes is not None else (),
         )
+
+    def _tell_readiness(self, model: str, ready: bool) -> None:
+        with contextlib.suppress(OSError):  # the main process is gone
+            self._frames.send(ReadinessChanged(model, ready))
 
     def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:
         """The model by a module that is open, if one of its architecture is."""
@@ -291,7 +299,7 @@ class CpuWorker:
         self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
     ) -> BatchResult | Failed:
         calls, batched = BatchCalls(self._calls, run.batch), resident.signature.batched
-        streams = ResponseStreams(run.batch, self._inbox, self._frames.send)
+        streams = ResponseStreams(run.batch, self._inbox, self._frames.send, calls)
         try:
             result = execute_requests(
                 run, runner, batched, self._intake, self._inbox, streams, calls

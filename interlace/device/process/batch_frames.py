@@ -86,6 +86,11 @@ def error_of(result: RequestResult) -> ServeError | None:
     return ServeError(Reason(result.reason), result.detail, retry_after_ms=inf)
 
 
+def error_result(error: ServeError) -> RequestResult:
+    """A result that is an error."""
+    return RequestResult((), error.reason.value, error.detail)
+
+
 def failure_of(answer: object, spared: bool = True) -> Failure | None:
     """Why work failed; ``None`` if it did not.
 
@@ -115,7 +120,9 @@ def finish_run(
     if answer.held:
         outputs.hold(batch.id)
     outputs_of, errors = request_outputs(batch, answer), request_errors(answer)
-    done(WorkFinished(work, outputs_of, None, _timing(batch, answer), errors=errors))
+    said = tuple([result.parameters for result in answer.results])
+    timing = _timing(batch, answer)
+    done(WorkFinished(work, outputs_of, None, timing, errors=errors, parameters=said))
 
 
 def _timing(batch: Batch, ran: BatchResult) -> Timing:

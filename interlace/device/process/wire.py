@@ -175,13 +175,21 @@ class RequestResult(msgspec.Struct, array_like=True, frozen=True):
     outputs: tuple[Tensor, ...] = ()
     reason: str = ""
     detail: str = ""
+    parameters: str = ""
 
 
 class CallAnswered(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """The answer to ``CallModel``: outputs, which stay where they are, or why there are none."""
+    """The answer to ``CallModel``: outputs, which stay where they are, or why there are none.
+
+    A call that ``streams`` has several: its outputs are released by ``number``, if it is not 0, no
+    response follows a ``final`` one, and its inputs are read until it has ``ended``.
+    """
 
     call: int
     result: RequestResult
+    number: int = 0
+    final: bool = True
+    ended: bool = True
 
 
 ToWorker = (
@@ -297,6 +305,7 @@ class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
     Its inputs lie in the worker's arena until then, or are outputs of earlier calls. ``call`` is
     negative, as the numbers of responses are, and differs from them. ``released`` are
     calls whose outputs are no longer read. An empty version is the newest, ``timeout_us`` 0 none.
+    One that ``streams`` may have several answers.
     """
 
     call: int
@@ -308,6 +317,24 @@ class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
     context: CallContext
     timeout_us: int
     released: tuple[int, ...]
+    streams: bool = False
+
+
+class CallsLeft(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """Nobody reads outputs of calls any more, as in ``CallModel``. No answer.
+
+    Nobody waits for further answers to ``cancelled``, if it is not 0.
+    """
+
+    released: tuple[int, ...]
+    cancelled: int = 0
+
+
+class ReadinessChanged(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """The code of a model says whether it is ready. No answer."""
+
+    model: str
+    ready: bool
 
 
 class MetricsChanged(msgspec.Struct, array_like=True, tag=9, frozen=True):
@@ -342,8 +369,25 @@ class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed | Copied | Evicted
 #: What a worker sends unasked.
-UNASKED: Final = (Starved, Waits, CallModel, MetricsChanged, Responded)
-FromWorker = WorkerAnswer | Starved | Waits | CallModel | MetricsChanged | Responded
+UNASKED: Final = (
+    Starved,
+    Waits,
+    CallModel,
+    CallsLeft,
+    MetricsChanged,
+    ReadinessChanged,
+    Responded,
+)
+FromWorker = (
+    WorkerAnswer
+    | Starved
+    | Waits
+    | CallModel
+    | CallsLeft
+    | MetricsChanged
+    | ReadinessChanged
+    | Responded
+)
 
 decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
 decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode

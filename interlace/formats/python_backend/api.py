@@ -14,28 +14,42 @@ import numpy as np
 
 from interlace.core.errors import Reason
 from interlace.core.request import CallContext
-from interlace.formats.arrays import NUMPY_TYPES
 from interlace.formats.python_backend.auto_complete import ModelConfig
+from interlace.formats.python_backend.datatypes import (
+    DATATYPES,
+    TRITON_STRING_TO_NUMPY,
+    TYPES,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
 from interlace.formats.python_backend.logger import Logger
-from interlace.formats.python_backend.metrics import MetricFamily
+from interlace.formats.python_backend.metrics import Metric, MetricFamily, MetricKind
 from interlace.formats.python_backend.open_responses import ResponseState
 from interlace.formats.runner import Array, TypedArray
 
 #: Names of other modules that models find here, too.
-__all__ = ["Logger", "MetricFamily", "ModelConfig"]
+__all__ = [
+    "TRITON_STRING_TO_NUMPY",
+    "Logger",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
+    "ModelConfig",
+    "deserialize_bytes_tensor",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+]
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 TRITONSERVER_MEMORY_CPU: Final = 0
 TRITONSERVER_MEMORY_GPU: Final = 2
-
-#: Triton's data types in the order of their numbers, which begin at 1.
-_TYPES: Final = (
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
-    "FP32", "FP64", "BYTES",
-)  # fmt: skip
-_DATATYPES: Final = {NUMPY_TYPES[name]: name for name in _TYPES}
 
 
 class TritonModelException(Exception):
@@ -91,10 +105,10 @@ class Tensor:
             array = np.char.encode(array, "utf-8").astype(object)
         elif array.dtype.kind == "S":
             array = array.astype(object)
-        if array.dtype not in _DATATYPES:
+        if array.dtype not in DATATYPES:
             raise TritonModelException(f"tensor '{name}': numpy type {array.dtype} has no datatype")
         self._name = name
-        self._value = TypedArray(_DATATYPES[array.dtype], np.asarray(array, order="C"))
+        self._value = TypedArray(DATATYPES[array.dtype], np.asarray(array, order="C"))
 
     @classmethod
     def of(cls, name: str, value: TypedArray) -> Tensor:
@@ -151,7 +165,7 @@ class Tensor:
 
     def triton_dtype(self) -> int:
         """The number of the data type, as ``triton_to_numpy_type`` takes it."""
-        return 14 if self.value.datatype == "BF16" else _TYPES.index(self.value.datatype) + 1
+        return 14 if self.value.datatype == "BF16" else TYPES.index(self.value.datatype) + 1
 
     def is_cpu(self) -> bool:
         """Whether the tensor is in host memory: always."""
@@ -176,6 +190,14 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class InferenceTrace:
+    """The trace of a request, which the server keeps itself."""
+
+    def get_context(self) -> str | None:
+        """What the client says of its trace: nothing."""
+        return None
 
 
 class InferenceRequest:
@@ -246,6 +268,10 @@ class InferenceRequest:
         """Whether the client went away, or reads no responses."""
         return self._cancelled()
 
+    def trace(self) -> InferenceTrace:
+        """The request's trace, for requests to other models."""
+        return InferenceTrace()
+
     def get_response_sender(self) -> ResponseSender:
         """What responds to the request, in any thread and also after ``execute`` returned."""
         self._responses.used = True
@@ -309,6 +335,25 @@ def _wrong_response(state: ResponseState, response: object, flags: int) -> str:
     return ""
 
 
+def json_parameters(parameters: Mapping[str, Any] | None) -> str:
+    """Parameters as JSON; empty for none.
+
+    Raises:
+        TritonModelException: a name that is no text, or a value of another type than Triton has.
+    """
+    for name, value in (parameters or {}).items():
+        if not isinstance(name, str):
+            found = type(name)
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {found}"
+            )
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return json.dumps(parameters) if parameters else ""
+
+
 class InferenceResponse:
     """The answer to one request: outputs, or an error."""
 
@@ -318,10 +363,11 @@ class InferenceResponse:
         error: TritonError | str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        """``parameters`` are accepted and not sent.
+        """``parameters`` are sent beside the outputs.
 
         Raises:
-            TritonModelException: an output that is no ``Tensor``.
+            TritonModelException: an output that is no ``Tensor``, or a parameter of another type
+                than bool, int and str.
         """
         self._outputs = list(output_tensors or ())
         for tensor in self._outputs:
@@ -330,6 +376,7 @@ class InferenceResponse:
                     f"output_tensors: expected pb_utils.Tensor, got {type(tensor).__name__}"
                 )
         self._error = TritonError(error) if isinstance(error, str) else error
+        self._parameters = json_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """The outputs."""
@@ -342,6 +389,15 @@ class InferenceResponse:
     def error(self) -> TritonError | None:
         """Why the request failed."""
         return self._error
+
+    def parameters(self) -> str:
+        """What the response says besides tensors, as JSON."""
+        return self._parameters or "{}"
+
+    @property
+    def sent_parameters(self) -> str:
+        """As ``parameters()``; empty for nothing."""
+        return self._parameters
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -368,31 +424,3 @@ def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dic
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
     """Whether the model sends any number of responses to a request."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled"))
-
-
-def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """The NumPy type of a data type of the configuration, such as ``TYPE_FP32``.
-
-    Raises:
-        KeyError: NumPy has no such type.
-    """
-    name = triton_type_string.removeprefix("TYPE_").replace("STRING", "BYTES")
-    return _NUMPY_CLASSES[name]
-
-
-def triton_to_numpy_type(data_type: int) -> Any:
-    """The NumPy type of a data type's number."""
-    return _NUMPY_CLASSES[_TYPES[data_type - 1]]
-
-
-def numpy_to_triton_type(data_type: Any) -> int:
-    """The number of the data type of a NumPy type.
-
-    Raises:
-        KeyError: there is none.
-    """
-    dtype = np.dtype(data_type)
-    return _TYPES.index("BYTES" if dtype.kind == "S" else _DATATYPES[dtype]) + 1
-
-
-_NUMPY_CLASSES: Final = {name: NUMPY_TYPES[name].type for name in _TYPES}

@@ -37,18 +37,30 @@ class ModelConfig:
         self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Enable dynamic batching, which every model with a batch size has here."""
+        """Enable dynamic batching, which every model with a batch size has here.
+
+        Raises:
+            ValueError: the configuration has another scheduler.
+        """
+        for other in ("sequence_batching", "ensemble_scheduling"):
+            if other in self._config:
+                raise ValueError(
+                    f"configuration has '{other}', auto-complete-config sets 'dynamic_batching'"
+                )
         self._config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy: Mapping[str, Any]) -> None:
         """Set how many responses a request has.
 
         Raises:
-            ValueError: an unknown property.
+            ValueError: an unknown property, or a contradiction to the configuration.
         """
         if unknown := set(transaction_policy) - {"decoupled"}:
             raise ValueError(f"model transaction policy: property '{unknown.pop()}' is not known")
-        self._config["model_transaction_policy"] = dict(transaction_policy)
+        written = self._config.setdefault("model_transaction_policy", {})
+        decoupled = transaction_policy.get("decoupled", False)
+        if written.setdefault("decoupled", decoupled) != decoupled:
+            raise ValueError(f"configuration has decoupled {not decoupled}, not {decoupled}")
 
     def add_input(self, input: Mapping[str, Any]) -> None:
         """Add an input, or complete one that the configuration has.
@@ -75,8 +87,8 @@ class ModelConfig:
         for known in tensors:
             if known["name"] != tensor["name"]:
                 continue
-            for key in ("data_type", "dims"):
-                if known.get(key, tensor[key]) != tensor[key]:
+            for key in _TENSOR_KEYS[1:]:
+                if key in tensor and known.get(key, tensor[key]) != tensor[key]:
                     raise ValueError(
                         f"{kind} '{tensor['name']}': configuration has {key} {known[key]}, "
                         f"auto-complete-config has {tensor[key]}"

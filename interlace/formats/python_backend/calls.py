@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from types import ModuleType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import CallContext
 from interlace.formats.python_backend import api
-from interlace.formats.runner import CallModels, LentArray, OutgoingCall, TypedArray
+from interlace.formats.runner import (
+    CallModels,
+    LentArray,
+    LentResponse,
+    OutgoingCall,
+    TypedArray,
+)
 
 #: What models import.
 API_NAME: Final = "triton_python_backend_utils"
 _INSIDE: Final = "BLS is supported only during the 'execute' function."
-_DECODED: Final = (
-    "exec(decoupled=True): a call has one response in Interlace; call models that are not decoupled"
-)
 _CODES: Final = {
     Reason.UNKNOWN_MODEL: api.TritonError.NOT_FOUND,
     Reason.BAD_INPUT: api.TritonError.INVALID_ARG,
@@ -111,47 +115,69 @@ class CallableRequest(api.InferenceRequest):
             if not isinstance(tensor, api.Tensor):
                 found = type(tensor).__name__
                 raise api.TritonModelException(f"inputs: expected pb_utils.Tensor, got {found}")
-        given = dict(parameters or {})
-        if correlation_id:
-            given["sequence_id"] = correlation_id
-            given["sequence_start"] = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
-            given["sequence_end"] = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
         self._model_name = model_name
         self._version = "" if model_version < 0 else str(model_version)
         self._timeout_us = timeout
         self._inputs = {tensor.name(): tensor for tensor in inputs}
         self._outputs = list(requested_output_names)
-        self._context = CallContext(request_id, json.dumps(given) if given else "")
+        api.json_parameters(parameters)
+        self._given = {**(parameters or {})}
+        if correlation_id:
+            self._given["sequence_id"] = correlation_id
+        self._id = request_id
+        self.set_flags(flags)
         self._cancelled = bool  # never
 
-    def exec(self, decoupled: bool = False) -> api.InferenceResponse:
+    def set_flags(self, flags: int) -> None:
+        """Set ``TRITONSERVER_REQUEST_FLAG_...``, which count for requests of a sequence."""
+        if "sequence_id" in self._given:
+            start = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
+            end = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
+            self._given.update(sequence_start=start, sequence_end=end)
+        self._context = CallContext(self._id, json.dumps(self._given) if self._given else "")
+
+    def timeout(self) -> int:
+        """The limit of the call in us; 0 for its caller's deadline."""
+        return self._timeout_us
+
+    def exec(self, decoupled: bool = False) -> api.InferenceResponse | ResponseIterator:
         """Call the model and wait. A failure is an error of the response.
 
+        A ``decoupled`` call waits for nothing: its responses are iterated over.
+
         Raises:
-            TritonModelException: not during ``execute``, or ``decoupled``.
+            TritonModelException: not during ``execute``.
         """
+        if decoupled:
+            return ResponseIterator(self)
         try:
-            outputs = self._begin(decoupled)
-            return self._response(outputs.result())
+            return self.response(self.begin(decoupled).result())
         except (ServeError, MemoryError, ValueError) as error:
-            return _failed(error)
+            return failed(error)
         finally:
             self.calls.resumed()
 
-    async def async_exec(self, decoupled: bool = False) -> api.InferenceResponse:
+    async def async_exec(self, decoupled: bool = False) -> api.InferenceResponse | ResponseIterator:
         """Call the model; other calls of the same code may be under way. As ``exec``."""
+        if decoupled:
+            return ResponseIterator(self)
         try:
-            outputs = self._begin(decoupled)
-            return self._response(await asyncio.wrap_future(outputs))
+            return self.response(await asyncio.wrap_future(self.begin(decoupled)))
         except (ServeError, MemoryError, ValueError) as error:
-            return _failed(error)
+            return failed(error)
         finally:
             self.calls.resumed()
 
-    def _begin(self, decoupled: bool) -> Any:
+    def begin(self, decoupled: bool) -> Future[LentResponse]:
+        """Send the call.
+
+        Raises:
+            TritonModelException: not during ``execute``.
+            ServeError, MemoryError, ValueError: it cannot be sent.
+        """
         call = self.calls.call
-        if decoupled or call is None:
-            raise api.TritonModelException(_DECODED if decoupled else _INSIDE)
+        if call is None:
+            raise api.TritonModelException(_INSIDE)
         inputs = {
             name: tensor.passed_on if isinstance(tensor, CalledTensor) else tensor.value
             for name, tensor in self._inputs.items()
@@ -159,26 +185,83 @@ class CallableRequest(api.InferenceRequest):
         wanted = tuple(self._outputs)
         return call(
             OutgoingCall(
-                self._model_name, self._version, inputs, wanted, self._context, self._timeout_us
+                self._model_name,
+                self._version,
+                inputs,
+                wanted,
+                self._context,
+                self._timeout_us,
+                decoupled,
             )
         )
 
-    def _response(self, outputs: Mapping[str, LentArray]) -> api.InferenceResponse:
-        names = self._outputs or list(outputs)
-        return api.InferenceResponse([CalledTensor(outputs[name]) for name in names])
+    def response(self, lent: LentResponse) -> api.InferenceResponse:
+        """A response of the model, with the outputs that were asked for."""
+        given = lent.outputs
+        names = [one for one in self._outputs if one in given] if self._outputs else list(given)
+        parameters = json.loads(lent.parameters or "{}")
+        return api.InferenceResponse(
+            [CalledTensor(given[name]) for name in names], parameters=parameters
+        )
 
 
-def _failed(error: Exception) -> api.InferenceResponse:
+class ResponseIterator:
+    """The responses of a decoupled model. A failure is the error of the last one."""
+
+    def __init__(self, request: CallableRequest) -> None:
+        """Call the model. Raises ``TritonModelException`` as ``exec``."""
+        self._request = request
+        self._failure: Exception | None = None
+        self._next: Future[LentResponse] | None = None
+        try:
+            self._next = request.begin(decoupled=True)
+        except (ServeError, MemoryError, ValueError) as error:
+            self._failure = error
+
+    def __iter__(self) -> ResponseIterator:
+        return self
+
+    def __next__(self) -> api.InferenceResponse:
+        future, failure = self._next, self._failure
+        self._next = self._failure = None
+        if failure is not None:
+            return failed(failure)
+        if future is None:
+            raise StopIteration
+        try:
+            lent = future.result()
+        except (ServeError, MemoryError, ValueError) as error:
+            return failed(error)
+        finally:
+            self._request.calls.resumed()
+        self._next = lent.follows
+        return self._request.response(lent)
+
+    def cancel(self) -> None:
+        """Want no further responses; some may come."""
+        if self._next is not None:
+            self._next.cancel()
+
+
+def failed(error: Exception) -> api.InferenceResponse:
+    """A response that says why a call failed."""
     if not isinstance(error, ServeError):
         return api.InferenceResponse(error=api.TritonError(str(error)))
     code = _CODES.get(error.reason, api.TritonError.INTERNAL)
     return api.InferenceResponse(error=api.TritonError(error.detail, code))
 
 
-def api_module(calls: CallHook) -> ModuleType:
-    """``triton_python_backend_utils`` for one model, whose calls go through ``calls``."""
+def api_module(calls: CallHook, folder: str) -> ModuleType:
+    """``triton_python_backend_utils`` for one model in a version's ``folder``."""
     module = ModuleType(API_NAME, api.__doc__)
     public = {name: value for name, value in vars(api).items() if not name.startswith("_")}
     request = type("InferenceRequest", (CallableRequest,), {"calls": calls})
-    vars(module).update(public, InferenceRequest=request, PreferredMemory=PreferredMemory)
+    vars(module).update(
+        public,
+        InferenceRequest=request,
+        PreferredMemory=PreferredMemory,
+        ResponseIterator=ResponseIterator,
+        InferenceResponseSender=api.ResponseSender,
+        get_model_dir=lambda: folder,
+    )
     return module

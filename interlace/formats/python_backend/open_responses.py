@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Condition
 from typing import Any, Final, Protocol
 
 from interlace.core.errors import Reason, ServeError
-from interlace.formats.runner import TypedArray
+from interlace.formats.runner import Answer
 
 #: How often a model that responds from threads is looked after.
 _LOOK_S: Final = 1.0
@@ -16,7 +16,6 @@ _DROPPED: Final = ServeError(
     Reason.BACKEND,
     "the model let go of a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL",
 )
-Outputs = Mapping[str, TypedArray]
 
 
 class Send(Protocol):
@@ -39,7 +38,7 @@ class OpenResponses:
     """Any thread of the model ends requests; the thread that called ``execute`` waits for them."""
 
     def __init__(self, count: int) -> None:
-        self.answers: list[Outputs | ServeError] = [_DROPPED] * count
+        self.answers: list[Answer] = [_DROPPED] * count
         self.kept: list[Any] = []  #: responses whose outputs are answers
         self._open = set(range(count))
         self._changed = Condition()
@@ -54,7 +53,7 @@ class OpenResponses:
         """Whether a request has not ended."""
         return index in self._open
 
-    def end(self, index: int, answer: Outputs | ServeError) -> None:
+    def end(self, index: int, answer: Answer) -> None:
         """End a request; only the first end counts."""
         with self._changed:
             if index in self._open:
@@ -62,12 +61,12 @@ class OpenResponses:
                 self.answers[index] = answer
                 self._changed.notify_all()
 
-    def end_all(self, answer: Outputs | ServeError) -> None:
+    def end_all(self, answer: Answer) -> None:
         """End every request that is open."""
         for index in range(len(self.answers)):
             self.end(index, answer)
 
-    def wait(self, look: Callable[[], object]) -> list[Outputs | ServeError]:
+    def wait(self, look: Callable[[], object]) -> list[Answer]:
         """The answers, once all requests have ended; ``look`` is called now and then."""
         while True:
             with self._changed:

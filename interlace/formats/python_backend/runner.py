@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,15 @@ from interlace.formats.python_backend import api
 from interlace.formats.python_backend.calls import API_NAME, CallHook, api_module
 from interlace.formats.python_backend.open_responses import OpenResponses
 from interlace.formats.python_backend.own_modules import OwnModules
-from interlace.formats.runner import Array, CallModels, RequestInputs, TypedArray
+from interlace.formats.python_backend.readiness import Readiness
+from interlace.formats.runner import (
+    Answer,
+    Array,
+    CallModels,
+    ModelResponse,
+    RequestInputs,
+    TypedArray,
+)
 
 #: How the names of models' modules begin; those in one process differ.
 _MODULES: Final = "interlace_python_model_"
@@ -33,7 +41,6 @@ _NO_TENSORS: Final = (
     "input [ { name data_type dims } ] and output [ ... ] in config.pbtxt, or auto_complete_config"
 )
 _DETAIL_CHARS: Final = 2000
-Outputs = Mapping[str, TypedArray]
 
 
 class PythonRunner:
@@ -54,10 +61,11 @@ class PythonRunner:
         self.stacked = model.terms.stacked
         self._sequences = model.sequences
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._readiness: Readiness | None = None
         self._name = model.name
         self._own = OwnModules(Path(model.path))
         self._calls = CallHook(self._activate)
-        self._api = api_module(self._calls)
+        self._api = api_module(self._calls, model.path)
         self._activate()
         code = execute_file(model.source, f"{_MODULES}{model.key}".replace(".", "_"))
         kind: Any = getattr(code, "TritonPythonModel", None)
@@ -82,7 +90,7 @@ class PythonRunner:
         """Try the model: each row is a request of its own. The outputs are the first one's."""
         batched = self._served.batched and not self.stacked
         rows = len(next(iter(inputs.values()))) if batched else 1
-        answers: list[Outputs | ServeError | None] = []
+        answers: list[Answer | None] = []
         requests = [
             RequestInputs(
                 {
@@ -99,13 +107,13 @@ class PythonRunner:
             if isinstance(answer, ServeError):
                 raise answer
             if answer:
-                outputs = {name: value.array for name, value in answer.items()}
+                outputs = {name: value.array for name, value in answer.outputs.items()}
         return outputs
 
     def run_requests(
         self, requests: Sequence[RequestInputs], call: CallModels | None = None
-    ) -> list[Outputs | ServeError]:
-        """The outputs of each request, or why it failed; of a decoupled model nothing but that.
+    ) -> list[Answer]:
+        """The response to each request, or why it failed; of a decoupled model nothing but that.
 
         Its code may ``call`` other models until then.
 
@@ -168,8 +176,15 @@ class PythonRunner:
             return ""
         return _wrong_list(returned, requests)
 
+    def watch(self, changed: Callable[[bool], None]) -> None:
+        """As ``RunsRequests``: every half second, if the model has ``is_ready``."""
+        if hasattr(self._model, "is_ready"):
+            self._readiness = Readiness(self._model.is_ready, changed)
+
     def close(self) -> None:
         """Let the model finalize, and forget it."""
+        if self._readiness is not None:
+            self._readiness.close()
         self._activate()
         try:
             if hasattr(self._model, "finalize"):
@@ -211,7 +226,7 @@ class PythonRunner:
             if final and isinstance(answer, ServeError):
                 answers.end(index, answer)
             elif final or (answer is not None and not decoupled):
-                answers.end(index, {} if decoupled or answer is None else answer)
+                answers.end(index, ModelResponse() if decoupled or answer is None else answer)
 
         inputs = {}
         for name, array in model_inputs(request.inputs, self._served).items():
@@ -230,9 +245,7 @@ class PythonRunner:
         )
         return received
 
-    def _answer(
-        self, response: api.InferenceResponse, request: RequestInputs
-    ) -> Outputs | ServeError:
+    def _answer(self, response: api.InferenceResponse, request: RequestInputs) -> Answer:
         error = response.error()
         if error is not None:
             return ServeError(error.reason, error.message()[:_DETAIL_CHARS])
@@ -252,7 +265,7 @@ class PythonRunner:
                     text = f"output '{spec.name}' of shape {tensor.shape()} has no {spec.dims}"
                     return self._failed(text)
             outputs[spec.name] = TypedArray(datatype, array)
-        return outputs
+        return ModelResponse(outputs, response.sent_parameters)
 
     def _failed(self, message: str) -> ServeError:
         text = f"Failed to process the request(s) for model '{self._name}', message: {message}"

@@ -131,8 +131,11 @@ class AdminApi(AdminAnswers):
         resident_bytes: Resident = lambda key: None,
         weights_states: WeightsStates = lambda: {},
         node_state: Callable[[], object] = dict,
+        code_ready: Callable[[str], bool] = lambda key: True,
     ) -> None:
+        """``code_ready`` says whether the code of a deployment has it ready."""
         self._node_state = node_state
+        self._code_ready = code_ready
         self._regions = regions
         self._plane = plane
         self._table = table
@@ -151,7 +154,7 @@ class AdminApi(AdminAnswers):
             served = self._table.resolve(name, version)
         except ServeError:
             return False
-        return served.ready and self._plane.accepting
+        return served.ready and self._plane.accepting and self._code_ready(served.key)
 
     # ---------------------------------------------------------------------------- metadata
 

@@ -8,7 +8,7 @@ import msgspec
 
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
-from interlace.core.request import BlsCall, Callbacks, Reply, Request
+from interlace.core.request import BlsCall, Callbacks, PartialResponse, Reply, Request
 from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import DecodedRequest, InferenceCall
 from interlace.server.dataplane.plane import DataPlane, failure
@@ -39,7 +39,12 @@ class ModelCalls:
         self._members = members
         self._called: dict[str, set[str]] = {}  #: by deployment key of the caller
 
-    def call(self, call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+    def call(
+        self,
+        call: BlsCall,
+        answer: Callable[[Reply | ServeError], None],
+        respond: Callable[[PartialResponse], None] | None = None,
+    ) -> Request | None:
         """As ``device.base.Callees``."""
         try:
             self._check_order(call)
@@ -68,7 +73,7 @@ class ModelCalls:
                 self._plane.delivered(reply)
             answer(error or reply)
 
-        return self._plane.infer(made, Callbacks(replied), answer)
+        return self._plane.infer(made, Callbacks(replied, on_response=respond), answer)
 
     def cancel(self, request: Request) -> None:
         """As ``device.base.Callees``."""

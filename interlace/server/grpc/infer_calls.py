@@ -24,6 +24,7 @@ from interlace.server.grpc.infer_wire import (
     FINAL_RESPONSE,
     MORE_RESPONSES,
     response,
+    response_parameters,
     stream_error,
     stream_response,
 )
@@ -337,11 +338,13 @@ class LocalRequest(Inference):
 
     def send(self, response_: PartialResponse, model: str) -> None:
         asked, release, final = self._decoded.request, response_.release, response_.final
-        if not response_.outputs and final and not asked.parameters.get(_EMPTY_FINAL):
+        empty = not (response_.outputs or response_.parameters)
+        if empty and final and not asked.parameters.get(_EMPTY_FINAL):
             release()
             self._call.completed(self)
             return
         head, outputs = self._responses.encode(asked, model, response_.outputs)
+        head += response_parameters(response_.parameters)
         self._call.responded(self, *response(head, self.id, outputs), release, final)
 
     def answer(self, reply: Reply) -> None:
@@ -351,6 +354,7 @@ class LocalRequest(Inference):
             more = ModelInferResponse()
             more.parameters["server-timing"].string_param = server_timing(reply.stages)
             head += more.SerializeToString()
+        head += response_parameters(reply.parameters)
         self._call.answered(self, *response(head, self.id, views), self.release)
 
     def fail(self, error: ServeError) -> None:

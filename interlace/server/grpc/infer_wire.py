@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from interlace.core.errors import Reason, ServeError
+from interlace.proto.messages import ModelInferResponse
 from interlace.server.limits import FIELDS_MAX, TENSORS_MAX
 
 _ID_CHARS_MAX: Final = 4096
@@ -30,6 +33,7 @@ _FINAL: Final = (
 )
 FINAL_RESPONSE: Final = _FINAL + b"\x01"
 MORE_RESPONSES: Final = _FINAL + b"\x00"
+_PARAMETER_FIELDS: Final = {bool: "bool_param", int: "int64_param", str: "string_param"}
 
 
 def malformed(detail: str) -> ServeError:
@@ -160,6 +164,17 @@ def _long_field(message: bytes | memoryview, at: int) -> tuple[int, int, int]:
     if kind == 5:
         return tag, 4, at
     raise malformed(f"wire type {kind} before byte {at}")
+
+
+def response_parameters(json: str) -> bytes:
+    """Parameters in JSON as fields of a ModelInferResponse."""
+    if not json:
+        return b""
+    message = ModelInferResponse()
+    for name, value in msgspec.json.decode(json).items():
+        setattr(message.parameters[name], _PARAMETER_FIELDS[type(value)], value)
+    data: bytes = message.SerializeToString()
+    return data
 
 
 def field(tag: bytes, data: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,7 @@ from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.request import PartialResponse, Reply
-from interlace.core.tensor import Tensor, TensorSpec, element_count
+from interlace.core.tensor import TensorSpec, element_count
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import InputSource, Parameter
 from interlace.server.http.bodies import ArenaBody
@@ -57,18 +57,19 @@ class Generation(HttpInference):
         self.call(decode_generate(self._model().model, body), None)
 
     def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
-        json = self.values(reply.request.model, reply.outputs, texts)
+        json = self.values(reply, reply.request.model, texts)
         return ReplyBody(json, [], False)
 
     def values(
-        self, model: str, outputs: Sequence[Tensor], texts: Mapping[str, bytes] = {}
+        self, response_: Reply | PartialResponse, model: str, texts: Mapping[str, bytes] = {}
     ) -> bytes:
-        """The JSON of a response; ``texts`` are outputs that are JSON already."""
+        """The JSON of a response of a deployment; ``texts`` are outputs that are JSON already."""
         key = DeploymentKey.parse(model)
         values: dict[str, object] = {"model_name": key.name, "model_version": str(key.version)}
         if self._decoded.id:
             values["id"] = self._decoded.id
-        for tensor in outputs:
+        values.update(_fields.decode(response_.parameters or "{}"))
+        for tensor in response_.outputs:
             text = texts.get(tensor.name) or to_json(
                 tensor.name, tensor.datatype, self._context.view(tensor.span)
             )
@@ -78,9 +79,10 @@ class Generation(HttpInference):
 
     def send(self, response_: PartialResponse, model: str) -> None:
         """Keep the one response until it is known to be the only one."""
-        if response_.outputs and not self._only:
-            self._only = self.values(model, response_.outputs)
-        elif response_.outputs or not self._only:
+        said = response_.outputs or response_.parameters
+        if said and not self._only:
+            self._only = self.values(response_, model)
+        elif said or not self._only:
             raise ServeError(Reason.BACKEND, _NOT_ONE)
         if response_.final:
             self._writer.respond(response(200, self._only))
@@ -134,11 +136,11 @@ class GenerationStream(Generation):
             self._writer.stream(start + data, partial(self._taken, response_))
 
     def _event(self, response_: PartialResponse, model: str) -> bytes:
-        """The event of a response; nothing of a last one without outputs."""
-        if response_.final and not response_.outputs:
+        """The event of a response; nothing of a last one that says nothing."""
+        if response_.final and not (response_.outputs or response_.parameters):
             return b""
         try:
-            return event(self.values(model, response_.outputs))
+            return event(self.values(response_, model))
         except Exception as error:  # the client reads it, and the stream goes on
             refusal = self._context.errors.refusal(error, "a response")
             return event(msgspec.json.encode({"error": refusal.detail}))

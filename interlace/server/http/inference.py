@@ -207,7 +207,7 @@ class HttpInference(Inference):
     # ------------------------------------------------------------------- from reply to response
 
     def answer(self, reply: Reply) -> None:
-        if self._decoded.plain and not self._head.accept_asked:
+        if self._decoded.plain and not (self._head.accept_asked or reply.parameters):
             self._answer_plain(reply)
             return
         large = large_texts(self._decoded, reply.outputs)
@@ -286,7 +286,7 @@ class HttpInference(Inference):
         outputs = [reply.outputs[i] for i in output_order(decoded.targets, reply.outputs)]
         views = [context.view(tensor.span) for tensor in outputs]
         encoder = ReplyEncoder(decoded, self._model().model, context.regions, texts)
-        return encoder.encode(outputs, views)
+        return encoder.encode(outputs, views, reply.parameters)
 
     def media(self, binary: bool) -> str:
         """The content type of a reply."""

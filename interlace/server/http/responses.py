@@ -143,8 +143,10 @@ class ReplyEncoder:
         self._texts = texts
         self._parts: list[Bytes] = []
 
-    def encode(self, outputs: Sequence[Tensor], views: Sequence[memoryview]) -> ReplyBody:
-        """The body for these outputs, in the client's order.
+    def encode(
+        self, outputs: Sequence[Tensor], views: Sequence[memoryview], parameters: str
+    ) -> ReplyBody:
+        """The body for these outputs, in the client's order, and ``parameters`` of the model.
 
         Raises:
             ServeError: an output does not fit its form or its shared-memory region.
@@ -154,7 +156,7 @@ class ReplyEncoder:
             self._output(tensor, view, target)
             for tensor, view, target in zip(outputs, views, targets, strict=True)
         ]
-        json = _document(self._model.key, self._decoded.id, entries)
+        json = _document(self._model.key, self._decoded.id, entries, parameters)
         return ReplyBody(json, self._parts, bool(self._parts) or self._decoded.binary_default)
 
     def _output(self, tensor: Tensor, view: memoryview, target: OutputTarget) -> dict[str, object]:
@@ -177,11 +179,13 @@ class ReplyEncoder:
         return entry
 
 
-def _document(model: str, id: str, outputs: list[dict[str, object]]) -> bytes:
+def _document(model: str, id: str, outputs: list[dict[str, object]], parameters: str = "") -> bytes:
     key = DeploymentKey.parse(model)
-    head = {"model_name": key.name, "model_version": str(key.version)}
+    head: dict[str, object] = {"model_name": key.name, "model_version": str(key.version)}
     if id:
         head["id"] = id
+    if parameters:
+        head["parameters"] = msgspec.Raw(parameters.encode())
     return msgspec.json.encode({**head, "outputs": outputs})
 
 

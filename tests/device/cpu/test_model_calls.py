@@ -88,7 +88,12 @@ class Doubling:
         self.cancelled = 0
         self.lent: set[int] = set()
 
-    def call(self, call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> Request | None:
+    def call(
+        self,
+        call: BlsCall,
+        answer: Callable[[Reply | ServeError], None],
+        respond: Callable[[PartialResponse], None] | None = None,
+    ) -> Request | None:
         self.calls.append(call)
         request = self.rig.request(DOUBLE, *call.inputs)
 
@@ -222,7 +227,9 @@ def test_inputs_outlive_a_worker_that_dies_while_it_waits(
 def test_what_cannot_be_called_is_an_error_of_the_response(
     rig: Rig, callees: Doubling, caller: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(call: BlsCall, answer: Callable[[Reply | ServeError], None]) -> None:
+    def refuse(
+        call: BlsCall, answer: Callable[[Reply | ServeError], None], respond: object
+    ) -> None:
         answer(ServeError(Reason.UNKNOWN_MODEL, "no such model"))
 
     monkeypatch.setattr(callees, "call", refuse)
