@@ -47,3 +47,18 @@ def release_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+#: Parameters of mallopt(3), and values: the largest that glibc takes for the second.
+_KEPT: Final = {-1: 128 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+
+
+def keep_free_memory() -> None:
+    """Have the C library keep freed arrays of up to 32 MiB for the next ones (glibc).
+
+    By default each array above 128 KiB is mapped anew, and the kernel clears its pages: for a model
+    of a few operations on pictures, that takes longer than these. At most 128 MiB stay free.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for parameter, nbytes in _KEPT.items() if mallopt is not None else ():
+        mallopt(parameter, nbytes)

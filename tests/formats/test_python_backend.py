@@ -676,7 +676,7 @@ def test_senders_keep_tritons_rules(
     [(False, 0, "cannot send more than one"), (False, 1, "been closed"), (True, 1, "been closed")],
 )
 def test_no_response_follows_the_last(decoupled: bool, flags: int, said: str) -> None:
-    state = ResponseState(lambda response, final: None, decoupled)
+    state = ResponseState(lambda response, final: None, decoupled, lambda: None)
     sender = api.ResponseSender(state, bool)
     sender.send(api.InferenceResponse(), flags)
     with pytest.raises(api.TritonModelException, match=said):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.repository.folders import add
+from tests.serve import test_decoupled as decoupled
 from tests.serve.test_model_calls import CALLER
 from tests.serve.test_model_calls import CONFIG as CALLER_CONFIG
 from tests.serve.test_python_backend import (
@@ -37,6 +38,11 @@ def write(root: Path, before: str = "") -> Path:
     add(root, "words", {"config.pbtxt": WORDS_CONFIG, "1/model.py": before + WORDS})
     for name in ("top", "a", "b", "c"):
         add(root, name, {"config.pbtxt": CALLER_CONFIG, "1/model.py": before + CALLER})
+    for name in ("streams", "other"):
+        files = {"config.pbtxt": decoupled.CONFIG, "1/model.py": before + decoupled.MODEL}
+        add(root, name, {**files, "interlace.toml": decoupled.SAMPLE})
+    plain = decoupled.CONFIG.replace("decoupled: true", "decoupled: false")
+    add(root, "upper", {"config.pbtxt": plain, "1/model.py": before + decoupled.UPPER})
     return root
 
 
@@ -56,14 +62,26 @@ def both(folder: Path, start_triton: Start) -> Iterator[tuple[Running, Running]]
         yield own, theirs
 
 
-def infer(server: Running, model: str, body: object) -> tuple[int, Any]:
+def call(server: Running, method: str, path: str, body: object = None) -> tuple[int, str]:
     connection = HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     try:
-        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+        connection.request(method, f"/v2/models/{path}", json.dumps(body))
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def infer(server: Running, model: str, body: object) -> tuple[int, Any]:
+    status, text = call(server, "POST", f"{model}/infer", body)
+    return status, json.loads(text)
+
+
+def streamed(server: Running, said: str) -> tuple[int, list[str]]:
+    """The status of generate_stream, and what each event says."""
+    status, text = call(server, "POST", "streams/generate_stream", {"WORD": said})
+    events = [json.loads(one.removeprefix("data: ")) for one in text.split("\n\n") if one]
+    return status, [one.get("SAID", one.get("error")) for one in events]
 
 
 def word(said: str, **more: object) -> dict[str, object]:
@@ -105,6 +123,15 @@ def test_answers_are_equal(both: tuple[Running, Running], model: str, body: obje
     ours, theirs = (infer(server, model, body) for server in both)
     assert ours[0] == theirs[0]
     assert ours[1].get("outputs") == theirs[1].get("outputs")
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["say 3", "with 2", "threads 2", "calls 2", "error 1", "iterates say 3", "iterates with 40"],
+)
+def test_responses_of_a_stream_are_equal(both: tuple[Running, Running], said: str) -> None:
+    ours, theirs = (streamed(server, said) for server in both)
+    assert ours == theirs and ours[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class TritonPythonModel:
             output = pb_utils.Tensor("SAID", np.array([text.encode()], object))
             last = FINAL if what == "with" and number == count - 1 else 0
             sender.send(pb_utils.InferenceResponse([output]), last)
-            if sender.is_cancelled():
+            if last != FINAL and sender.is_cancelled():  # after the last Triton would crash
                 print(f"CANCELLED at {number} of {count}", flush=True)
                 break
             time.sleep(0.02 if what == "slow" else 0)
@@ -67,7 +67,8 @@ class TritonPythonModel:
         if what == "die":
             os._exit(4)
         if what == "error":
-            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("no more", 5)), FINAL)
+            error = pb_utils.TritonError("no more", pb_utils.TritonError.UNSUPPORTED)
+            sender.send(pb_utils.InferenceResponse(error=error), FINAL)
         elif what != "with":
             sender.send(flags=FINAL)
 

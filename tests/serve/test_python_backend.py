@@ -107,12 +107,14 @@ class TritonPythonModel:
         if code is not None:
             error = pb_utils.TritonError(f"{said.decode()} it is", code)
             return pb_utils.InferenceResponse(output_tensors=[], error=error)
-        parameters = {"kind": "word", "count": 1, "good": True} if said == b"parameters" else {}
         times = pb_utils.get_input_tensor_by_name(request, "TIMES")
         count = 1 if times is None else int(times.as_numpy()[0, 0])
         heads = np.array([[request.request_id() or request.parameters()]], object)
         tensors = [pb_utils.Tensor("WORD", word * count), pb_utils.Tensor("HEAD", heads)]
-        return pb_utils.InferenceResponse(tensors, parameters=parameters)
+        if said == b"parameters":
+            parameters = {"kind": "word", "count": 1, "good": True}
+            return pb_utils.InferenceResponse(tensors, parameters=parameters)
+        return pb_utils.InferenceResponse(tensors)
 
     def is_ready(self):
         return not os.path.exists(os.path.join(os.path.dirname(__file__), "busy"))

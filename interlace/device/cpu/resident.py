@@ -12,7 +12,7 @@ from interlace.device.process.memory import MemoryLimitError, process_memory
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_inputs
 from interlace.formats.machine import release_free_memory
-from interlace.formats.runner import WARM_RUNS, ModelRunner, TakesTurns
+from interlace.formats.runner import WARM_RUNS, ModelRunner, RunsRequests, TakesTurns
 
 OpenModel = Callable[[Model, int, str | None], ModelRunner]
 
@@ -22,7 +22,7 @@ class ResidentModel:
     """``signature`` is what requests are served by; ``resident_bytes`` what the model holds.
 
     ``answered`` tells whether it has run on any values, a client's or the sample's; ``None`` if
-    none were tried.
+    none were tried. ``takes_requests`` is the runner, if it takes requests one by one.
     """
 
     model: Model
@@ -30,6 +30,7 @@ class ResidentModel:
     signature: Signature
     resident_bytes: int
     answered: bool | None = None
+    takes_requests: RunsRequests | None = None
 
     @classmethod
     def taking_turns(cls, load: LoadModel, weights_dir: str, first: TakesTurns) -> ResidentModel:
@@ -65,7 +66,8 @@ class ResidentModel:
             raise ValueError(*runner.warnings or ("its weights cannot come and go",))
         whole = max(runner.resident_bytes, runner.shared_bytes + grown)
         held = grown if load.cold else whole
-        resident = cls(model, runner, signature, held, answered)
+        takes_requests = runner if isinstance(runner, RunsRequests) else None
+        resident = cls(model, runner, signature, held, answered, takes_requests)
         limit = model.terms.memory_limit_bytes
         if limit is not None and resident.resident_bytes > limit:
             resident.close()

@@ -50,6 +50,7 @@ from interlace.device.process.wire import (
     decode_to_worker,
 )
 from interlace.formats import shared_architecture
+from interlace.formats.machine import keep_free_memory
 from interlace.formats.python_backend.metrics import Metric, take_changes
 from interlace.formats.runner import ComingWeights, RunsRequests, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
@@ -202,8 +203,9 @@ class CpuWorker:
         except (Exception, SystemExit) as error:
             return Failed(error_text(f"model {model.name} does not load", error))
         self._models[model.key] = resident
-        if isinstance(resident.runner, RunsRequests):
-            resident.runner.watch(partial(self._tell_readiness, model.key))
+        if resident.takes_requests is not None:
+            keep_free_memory()
+            resident.takes_requests.watch(partial(self._tell_readiness, model.key))
         runner, cold = resident.runner, resident.runner.cold
         architecture = runner.architecture if isinstance(runner, TakesTurns) else ""
         if frame.cold and architecture and isinstance(runner, TakesTurns):
@@ -271,8 +273,8 @@ class CpuWorker:
         if resident is None:
             self._inbox.ended(run)
             return Failed(f"model {run.model} is not loaded here")
-        if isinstance(resident.runner, RunsRequests):
-            return self._run_in_turn(run, resident, resident.runner)
+        if resident.takes_requests is not None:
+            return self._run_in_turn(run, resident, resident.takes_requests)
         try:
             result = execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:

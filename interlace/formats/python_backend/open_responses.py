@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
+from functools import partial
 from threading import Condition
 from typing import Any, Final, Protocol
 
@@ -27,11 +27,16 @@ class Send(Protocol):
 class ResponseState:
     """What a request and its senders share; with the last of them the request ends."""
 
-    def __init__(self, send: Send, decoupled: bool) -> None:
+    def __init__(self, send: Send, decoupled: bool, dropped: Callable[[], None]) -> None:
+        """``dropped`` is called when nobody can respond any more."""
         self.send = send
         self.decoupled = decoupled
+        self._dropped = dropped
         self.used = self.closed = False
         self.sent = 0
+
+    def __del__(self) -> None:
+        self._dropped()
 
 
 class OpenResponses:
@@ -45,9 +50,7 @@ class OpenResponses:
 
     def state(self, index: int, send: Send, decoupled: bool) -> ResponseState:
         """The state of a request, which ends when nobody can respond to it any more."""
-        state = ResponseState(send, decoupled)
-        weakref.finalize(state, self.end, index, _DROPPED)
-        return state
+        return ResponseState(send, decoupled, partial(self.end, index, _DROPPED))
 
     def open(self, index: int) -> bool:
         """Whether a request has not ended."""
@@ -55,6 +58,8 @@ class OpenResponses:
 
     def end(self, index: int, answer: Answer) -> None:
         """End a request; only the first end counts."""
+        if index not in self._open:
+            return
         with self._changed:
             if index in self._open:
                 self._open.discard(index)
@@ -68,8 +73,9 @@ class OpenResponses:
 
     def wait(self, look: Callable[[], object]) -> list[Answer]:
         """The answers, once all requests have ended; ``look`` is called now and then."""
-        while True:
+        while self._open:
             with self._changed:
                 if not self._open or (self._changed.wait(_LOOK_S) and not self._open):
-                    return self.answers
+                    break
             look()
+        return self.answers
