@@ -86,7 +86,8 @@ async def _serve(ports: Connection) -> None:
     table, regions = ModelTable(), Regions()
     for name in MODELS:
         table.publish(ServedModel(_echo(name)))
-    plane = DataPlane(EchoRuntime(), table, arenas)
+    echo: Any = EchoRuntime()
+    plane = DataPlane(echo, table, arenas)
     bodies = BodyDecoder(arena)
     context = InferenceContext(plane, table, arena, arenas, regions, bodies)
     http = HttpServer(inference_routes(), InferenceHandler(context, HttpLimits()))

@@ -191,7 +191,7 @@ class PartialResponse:
 
 
 class Callbacks(Struct, frozen=True, eq=False):
-    """What the caller of a request is told.
+    """The functions that hear of a request.
 
     ``on_reply`` gets its reply, exactly once. ``on_timeout`` is called before, at most once, when
     the request runs far longer than was predicted: the caller can be answered, but its inputs are

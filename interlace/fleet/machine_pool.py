@@ -7,11 +7,12 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil, inf
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.core.errors import ServeError
 from interlace.fleet.controller import Controller
 from interlace.fleet.kinds import HIGH_LOAD, TARGET_LOAD
+from interlace.fleet.ray_nodes import RayNodes
 from interlace.fleet.service import FleetService
 from interlace.fleet.status import PlannedFleet
 
@@ -59,22 +60,10 @@ _LOOK_S: Final = 1.0
 _PLAN_MS: Final = 15_000.0
 
 
-class MachinePool(Protocol):
-    """Where machines come from and go to, as Ray's autoscaler."""
-
-    def want(self, machines: int) -> None:
-        """So many are to be there, all in all; where more than before, given back ones count."""
-        ...
-
-    def give_back(self, node: str) -> None:
-        """The machine of this node, which takes nothing any more, may be taken away."""
-        ...
-
-
 class MachineScaler:
     """Has a pool bring machines for a fleet, and gives it back those that are drained."""
 
-    def __init__(self, service: FleetService, pool: MachinePool, scaling: MachineScaling) -> None:
+    def __init__(self, service: FleetService, pool: RayNodes, scaling: MachineScaling) -> None:
         self._service = service
         self._pool = pool
         self._scaling = scaling

@@ -151,7 +151,7 @@ class DecoderProcess:
 
 
 def main(descriptor: int, owner_pid: int, number: int) -> None:
-    """Decode what comes over a socket; the arena is the owner's, of that number."""
+    """Answer the questions on a socket; the arena is the owner's, of that number."""
     yield_cores()  # models come first where both want a core
     bodies = DecoderProcess(Arena.adopt(owner_pid, number))
     decoder = msgspec.msgpack.Decoder(DecoderRequest)

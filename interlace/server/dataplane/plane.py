@@ -7,24 +7,32 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, Event, Run, WorkFinished
-from interlace.core.model import Format
-from interlace.core.request import Callbacks, CallContext, Outcome, Reply, Request
+from interlace.core.model import Format, ServiceTerms
+from interlace.core.request import (
+    Callbacks,
+    CallContext,
+    Outcome,
+    PartialResponse,
+    Reply,
+    Request,
+)
 from interlace.core.tensor import Span, Tensor
-from interlace.runtime.clock import Clock
 from interlace.server.dataplane.call import CheckedCall, DecodedRequest, InferenceCall
-from interlace.server.dataplane.response_times import ResponseTimes
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check, check_contents
-from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.model_table import ModelTable, ServedModel, StreamStatistics
 from interlace.server.spans import RequestSpans
 from interlace.shm.arena import ArenaMap
+
+if TYPE_CHECKING:
+    from interlace.apps.runner import AppRuntime
 
 _FILE: Final = "/proc/thread-self/schedstat"
 _NS_PER_MS: Final = 1e6
@@ -136,6 +144,38 @@ class Quarantine:
         return digest.digest()
 
 
+class ResponseTimes:
+    """Enters the responses to one request in its model's statistics, and passes them on."""
+
+    def __init__(
+        self,
+        statistics: StreamStatistics,
+        terms: ServiceTerms,
+        arrived_ms: float,
+        now_ms: Callable[[], float],
+        respond: Callable[[PartialResponse], None],
+    ) -> None:
+        self._statistics = statistics
+        self._terms = terms
+        self._arrived_ms = arrived_ms
+        self._now_ms = now_ms
+        self._respond = respond
+        self._first_ms = self._last_ms = 0.0
+
+    def __call__(self, response: PartialResponse) -> None:
+        now_ms, statistics, terms = self._now_ms(), self._statistics, self._terms
+        if response.outputs or response.error is not None:
+            if not self._first_ms:
+                self._first_ms = now_ms
+                statistics.first.add(now_ms - self._arrived_ms, terms.first_response_ms)
+            else:
+                statistics.gap.add(now_ms - self._last_ms, terms.gap_ms)
+            self._last_ms = now_ms
+        if response.final and self._first_ms:
+            statistics.ended(now_ms - self._first_ms)
+        self._respond(response)
+
+
 #: Requests taken but not answered yet, over all models and transports.
 IN_FLIGHT_LIMIT: Final = 8192
 #: The least time that a refusal holds while nothing changes, as a part of the SLO.
@@ -147,28 +187,12 @@ _NEVER: Final = float("-inf")
 _RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output", "slo_ms"})
 
 
-class InferenceRuntime(Protocol):
-    """What the data plane needs of the runtime."""
-
-    @property
-    def clock(self) -> Clock: ...
-    def next_id(self) -> int: ...
-    def submit(self, request: Request, caller: Callbacks) -> None: ...
-    def cancel(self, request: Request) -> None: ...
-    def delivered(self, reply: Reply) -> None: ...
-    @property
-    def changes(self) -> int:
-        """Grows with every event that may make room for a request which had none."""
-
-    def count_refused(self, model: str, rows: int) -> None: ...
-
-
 class DataPlane:
     """Checks calls, hands them to the runtime, counts them. One thread calls everything."""
 
     def __init__(
         self,
-        runtime: InferenceRuntime,
+        runtime: AppRuntime,
         table: ModelTable,
         arenas: ArenaMap,
         in_flight_limit: int = IN_FLIGHT_LIMIT,

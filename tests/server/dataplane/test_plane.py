@@ -29,10 +29,10 @@ from interlace.server.dataplane.plane import (
     DataPlane,
     ExecutionCounter,
     Quarantine,
+    ResponseTimes,
     RunDelay,
     failure,
 )
-from interlace.server.dataplane.response_times import ResponseTimes
 from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.dataplane.validation import check
 from interlace.server.model_table import ModelTable, ServedModel, StreamStatistics
