@@ -27,6 +27,8 @@ from interlace.sim.observers import AnswerTimes
 from interlace.sim.run import play
 from interlace.sim.scenario import Simulation
 
+#: How often rates are looked at: a plan for the noise of a second takes longer than all requests.
+_EPOCH_MS: Final = 60_000.0
 _FORMS: Final = "system=NAME, rates=X, slos=X, gpus=N or gpus=-1"
 
 
@@ -190,7 +192,15 @@ def _scenario(traffic: LoggedTraffic, rates: float, slos: float) -> Simulation:
         demand.append(Demand(name, float(traffic.rows[own].sum()) / seconds, slo_ms, most))
     profiles = {name: traffic.profiles[name] for name in traffic.models}
     arrivals = Arrivals(traffic.models, traffic.times_ms / rates, traffic.which, seconds)
-    return Simulation(traffic.system, traffic.fleet, tuple(demand), profiles, profiles, arrivals)
+    return Simulation(
+        traffic.system,
+        traffic.fleet,
+        tuple(demand),
+        profiles,
+        profiles,
+        arrivals,
+        epoch_ms=_EPOCH_MS,
+    )
 
 
 def _factor(change: str, value: str) -> float:
