@@ -15,7 +15,6 @@ from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.tables import counted
-from interlace.core.user_errors import InputError
 from interlace.fleet.simulation.report import FleetReport, fleet_report
 from interlace.fleet.simulation.run import simulate_fleet
 from interlace.fleet.simulation.scenario import NodesAsked, fleet_simulation, parse_loss
@@ -79,8 +78,6 @@ def simulate(
     row = system_of(system)
     kinds = gpu.split(",") if gpu else [None]
     scenarios = [read_scenario(target, kind) for kind in kinds]
-    if scenarios[0].apps:
-        raise InputError(f"{target}: apps: a simulated fleet plays models alone; remove them")
     simulation = fleet_simulation(scenarios, row, settings, asked)
     with ProgressBar(console(stderr=True)) as bar:
         record = simulate_fleet(simulation, lambda part: bar.update(row.name, part, 1, ""))

@@ -49,6 +49,7 @@ class AvailableModels:
             self._take(opened, await self._preparation.profiles(opened, on_step))
             for model in opened:
                 self._device.forget(model.key)
+            self._name_apps()
 
     async def update(self, new: Collection[str], gone: Collection[str]) -> None:
         """Look at models that came or changed, while others are served; forget those that went."""
@@ -63,6 +64,14 @@ class AvailableModels:
                     self._device.forget(model.key)
                 else:
                     self.found.pop(name, None)
+            self._name_apps()
+
+    def _name_apps(self) -> None:
+        """Say of each model which apps need it."""
+        every = self._ensembles.offered()
+        for name, one in self.found.items():
+            apps = {app: members for app, members in every.items() if name in members}
+            self.found[name] = replace(one, apps=apps)
 
     def _take(self, opened: Sequence[Model], filled: FillResult) -> None:
         for model in opened:

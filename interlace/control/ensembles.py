@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from interlace.apps.budgets import row_latencies_ms, stage_budgets
@@ -76,6 +77,14 @@ class Ensembles:
         self.withdraw(draft.name)
         self._missing.append(draft)
         self.follow()
+
+    def offered(self) -> dict[str, tuple[str, ...]]:
+        """The members of each ensemble, served or not; those with a wrong graph are left out."""
+        found = {}
+        for draft in (*self._missing, *(draft for draft, _ in self._served.values())):
+            with suppress(RepositoryError):
+                found[draft.name] = tuple(read_ensemble(draft).members)
+        return found
 
     def withdraw(self, name: str) -> None:
         """Forget an ensemble that was offered; it is removed if it is served."""

@@ -141,12 +141,14 @@ class NodeDescription:
 class NodeModel:
     """A model that a node could serve, loaded or not, by its public name: what a plan needs of it.
 
-    ``digest`` covers its files; ``profile`` is that on the node's accelerators.
+    ``digest`` covers its files; ``profile`` is that on the node's accelerators. ``apps`` are those
+    that it is a member of, each with all of its members.
     """
 
     demand: Demand
     digest: str
     profile: Profile
+    apps: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

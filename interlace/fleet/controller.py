@@ -24,6 +24,7 @@ from interlace.core.plan import Plan
 from interlace.core.profile import Profile
 from interlace.core.tables import did_you_mean
 from interlace.engine.fleet_planner import FleetPlanner
+from interlace.fleet.app_members import AppPlanner
 from interlace.fleet.fleet_gpus import (
     fleet_gpu,
     models_of,
@@ -96,6 +97,7 @@ class Controller:
         self._epoch_ms = epoch_ms
         self._digests: dict[str, str] = {}
         self._profiles: dict[str, dict[str, Profile]] = {}  #: by kind of accelerator and model
+        self._apps: dict[str, dict[str, tuple[str, ...]]] = {}  #: by model, with their members
         self._handing_over = False  # models are to leave when they stand elsewhere
         self._question: SolvePlan | None = None  # that is open
         self._give_up: GiveUp = lambda: None
@@ -170,7 +172,7 @@ class Controller:
         for name, by_kind in models.items():
             self._forget_profiles(name)
             for kind, one in by_kind.items():
-                self._digests[name] = one.digest
+                self._digests[name], self._apps[name] = one.digest, one.apps
                 self._profiles.setdefault(kind, {})[name] = one.profile
         if self._standing:
             plans = {node: one.plan for node, one in self._standing.items()}
@@ -184,6 +186,7 @@ class Controller:
         """Serve a model no more."""
         if self._digests.pop(model, None) is not None:
             self._forget_profiles(model)
+            del self._apps[model]
             self._planner.withdraw(model)
             self._follow(())
 
@@ -266,7 +269,8 @@ class Controller:
         zones = {name: member.zone for name, member in self._nodes.items()}
         profiles = {kind: dict(models) for kind, models in self._profiles.items()}
         zoned = ZonePlanner(KindsPlanner(self._system.planner, profiles, self.prices), zones)
-        return replace(self._system, planner=PartedPools(zoned, profiles))
+        planner = AppPlanner(PartedPools(zoned, profiles), self._members, profiles)
+        return replace(self._system, planner=planner)
 
     def _forget_profiles(self, model: str) -> None:
         for models in self._profiles.values():
@@ -332,14 +336,24 @@ class Controller:
         self._assign(self._target)
 
     def _moving(self, plans: Mapping[str, Plan]) -> set[str]:
-        """Models that some node is to have and does not answer yet, or not all routers know it."""
+        """Models that some node is to have and does not answer yet, or not all routers know it.
+
+        With one model of an app all of them stay: another node serves the app once it has all.
+        """
         before_ms = self._clock.now_ms() - _HANDOVER_MS
-        return {
+        moving = {
             model
             for node, plan in plans.items()
             for model in own_models_of(plan.partitions)
             if self._nodes[node].ready_ms.get(model, inf) > before_ms
         }
+        stay = (who for who in self._members.values() if not moving.isdisjoint(who))
+        return moving.union(*stay)
+
+    @property
+    def _members(self) -> dict[str, tuple[str, ...]]:
+        """The models of each app."""
+        return {app: who for one in self._apps.values() for app, who in one.items()}
 
 
 def _member(node: str, description: NodeDescription) -> _Member:

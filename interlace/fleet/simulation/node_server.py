@@ -32,11 +32,14 @@ from interlace.server.administration.methods import AnswerTasks
 from interlace.server.http.admin_handler import node_routes
 from interlace.server.http.responses import error_response, response
 from interlace.server.http.routes import AdminRequest, HttpResponse, RouteTable
-from interlace.server.model_table import ModelTable
+from interlace.server.model_table import ModelTable, ServedModel
+from interlace.sim.apps import SimulatedApps
 
 #: How requests begin that ask for an inference, and for the node's state.
 INFER: Final = b"POST /v2/models/"
 STATE: Final = b"GET /v2/node/state "
+#: Of a request's body: its number in the run.
+NUMBER_BYTES: Final = 8
 #: What a state takes for each turn of a model in a partition.
 _TURN_MS: Final = 0.005
 _ELAPSED: Final = b"\r\nInterlace-Elapsed-Ms: "
@@ -68,20 +71,17 @@ class SimulatedModels:
         """``demand`` is of all models, by public name; ``kind`` is the node's accelerators'."""
         self._demand, self._queue_limit = demand, scenario.queue_limit
         self._belief, self._truth = scenario.belief[kind], scenario.truth[kind]
+        self._told = scenario.models(demand.values(), kind)
         self._serving: dict[str, Model] = {}
         self._generation = 0
         self.truth: dict[str, Profile] = {}  #: what deployed models really take, by deployment
         self.draining = False
         self.deployments: Deployments | None = None
+        self.changed: Callable[[], None] = lambda: None  #: others are served than before
 
     def at_hand(self) -> dict[str, NodeModel]:
         """Every model that has a profile on this kind of accelerator."""
-        known = self._belief
-        return {
-            name: NodeModel(one, "", known[name])
-            for name, one in self._demand.items()
-            if name in known
-        }
+        return self._told
 
     def register(self, model: Model) -> None:
         self.truth[model.key] = self._truth[model.name]
@@ -108,10 +108,13 @@ class SimulatedModels:
         self.register(model)
         await self.deployments.bring_up(PreparedModel(model, self._belief[name], {}))
         self._serving[name] = model
+        self.changed()
 
     async def unload(self, name: str) -> None:
         assert self.deployments is not None
-        await self.deployments.take_down(self._serving.pop(name))
+        model = self._serving.pop(name)
+        self.changed()
+        await self.deployments.take_down(model)
 
     def serving(self) -> set[str]:
         return set(self._serving)
@@ -130,8 +133,8 @@ class NodeServer:
     ) -> None:
         """``demand`` is of all models, by public name."""
         gpus = description.gpus
-        self._demand, self._now_ms = demand, process.now_ms
-        models = SimulatedModels(demand, scenario, gpus[0].kind)
+        self._slos_ms, self._now_ms = scenario.slos_ms, process.now_ms
+        self._models = models = SimulatedModels(demand, scenario, gpus[0].kind)
         solver = AssignedPlanSolver(process)
         engine = Engine(Fleet(gpus), scenario.system)
         devices = {gpu.id: scenario.device(gpu, process, models.truth) for gpu in gpus}
@@ -145,6 +148,13 @@ class NodeServer:
         models.deployments = Deployments(runtime, models, self._table, statuses)
         wanted = _AtHand()
         assignments = Assignments(runtime, Fleet(gpus), models, solver, wanted)
+        self._apps = SimulatedApps(
+            runtime,
+            scenario.apps,
+            {name: one.max_batch for name, one in demand.items()},
+            key_of=lambda model: self._table.resolve(model).key,
+        )
+        models.changed = self._follow
         self._state = _States(
             engine,
             self._table,
@@ -153,7 +163,7 @@ class NodeServer:
             lambda: statuses.is_settled,
             assignments,
             description.began,
-            {},
+            self._apps.served,
         ).state
 
         self._routes = _routes(description, models, assignments, wanted)
@@ -192,16 +202,30 @@ class NodeServer:
         except ServeError as error:
             answer(error_response(error))
             return
-        now_ms = self._now_ms()
-        slo_ms = self._demand[model].slo_ms
-        request = Request(self._runtime.next_id(), served.key, now_ms, now_ms + slo_ms - waited_ms)
         served.statistics.pending += 1  # of these only how many came is asked for
 
         def replied(reply: Reply) -> None:
             self._runtime.delivered(reply)
             answer(_ANSWER if reply.error is None else error_response(reply.error))
 
+        if served.key in self._apps.served:
+            self._apps.begin(model, int.from_bytes(rest[-NUMBER_BYTES:]), replied, waited_ms)
+            return
+        now_ms = self._now_ms()
+        deadline_ms = now_ms + self._slos_ms[model] - waited_ms
+        request = Request(self._runtime.next_id(), served.key, now_ms, deadline_ms)
         self._runtime.submit(request, Callbacks(replied))
+
+    def _follow(self) -> None:
+        """Serve the apps whose models are all served."""
+        serving = self._models.serving()
+        for app in self._apps.served.values():
+            key, there = app.model.key, serving.issuperset(app.app.members)
+            known = any(one.model.key == key for one in self._table.all())
+            if there and not known:
+                self._table.publish(ServedModel(app.model))
+            elif known and not there:
+                self._table.withdraw(key)
 
 
 def _routes(

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from interlace.core.messages import PlanSolved, SolvePlan
-from interlace.core.node import Assignment, Node, NodeDescription, NodeModel, NodeState
+from interlace.core.node import Assignment, Node, NodeDescription, NodeState
 from interlace.core.plan import Demand
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import LatestLease
@@ -18,6 +18,7 @@ from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_client import NodeOrders
 from interlace.fleet.service import FleetService
 from interlace.fleet.simulation.node import SimulatedNode
+from interlace.fleet.simulation.node_server import NUMBER_BYTES
 from interlace.fleet.simulation.process import SimProcess
 from interlace.fleet.simulation.scenario import FleetSimulation
 from interlace.policy.base import System
@@ -34,8 +35,6 @@ from interlace.server.http.routes import Route, RouteTable
 from interlace.server.limits import HeapBudget, HttpLimits, RouteKind
 
 _INFER: Final = RouteTable([Route("/v2/models/{model}/infer", RouteKind.INFER)])
-#: Of a request's body: its number in the run.
-NUMBER_BYTES: Final = 8
 
 
 class RouterProcess:
@@ -114,13 +113,9 @@ class ControllerProcess(RouterProcess):
     def deploy(self, demand: Sequence[Demand]) -> None:
         """Plan for other rates of these models."""
         assert self._service.controller is not None
-        belief = self._scenario.belief
+        kinds = {kind: self._scenario.models(demand, kind) for kind in self._scenario.belief}
         models = {
-            one.model: {
-                kind: NodeModel(one, "", known[one.model])
-                for kind, known in belief.items()
-                if one.model in known
-            }
+            one.model: {k: known[one.model] for k, known in kinds.items() if one.model in known}
             for one in demand
         }
         self.run(self._service.controller.deploy, models)

@@ -14,8 +14,9 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, CreatePartition, Event, Load, PlanChanged
 from interlace.core.request import Outcome
 from interlace.fleet.simulation.node import SimulatedNode
+from interlace.fleet.simulation.node_server import NUMBER_BYTES
 from interlace.fleet.simulation.process import SimProcess
-from interlace.fleet.simulation.processes import NUMBER_BYTES, ControllerProcess, RouterProcess
+from interlace.fleet.simulation.processes import ControllerProcess, RouterProcess
 from interlace.fleet.simulation.scenario import FleetSimulation, Loss, RateChange
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import Observer
@@ -154,10 +155,10 @@ class _FleetRun:
         self.clock = clock = SimClock()
         self.record = FleetRecord()
         self.open: dict[int, FleetRequest] = {}  #: requests that have no answer, by number
-        self._demand = {one.model: one for one in scenario.demand}
+        demand, self._slos_ms = {one.model: one for one in scenario.demand}, scenario.slos_ms
         self._nodes = nodes = {
             one.name: SimulatedNode(
-                one, scenario, self._demand, clock,
+                one, scenario, demand, clock,
                 [self._count, *observers.get(one.name, ())], self._sent,
             )
             for one in scenario.nodes
@@ -204,7 +205,7 @@ class _FleetRun:
         if self._next < len(self._times_ms):
             self.clock.call_at(self.record.from_ms + self._times_ms[self._next], self._send)
         model = arrivals.models[self._which[number]]
-        request = FleetRequest(model, self.clock.now_ms(), self._demand[model].slo_ms)
+        request = FleetRequest(model, self.clock.now_ms(), self._slos_ms[model])
         self.open[number] = request
         router = self._routers[number % len(self._routers)]
         router.forward(model, number, _Caller(request, partial(self._answered, number)))

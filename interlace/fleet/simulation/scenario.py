@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import ceil, inf
@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from interlace.core.hardware import Gpu
-from interlace.core.node import NodeDescription
+from interlace.core.node import NodeDescription, NodeModel
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.core.user_errors import InputError
@@ -19,10 +19,11 @@ from interlace.core.version import __version__
 from interlace.device.simulated.device import SimulatedDevice, device_factory
 from interlace.planning.plan_search import search_plan
 from interlace.planning.scenario import Scenario
-from interlace.planning.simulation import SimulationSettings, at_load, trace
+from interlace.planning.simulation import SimulationSettings, trace
 from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
 from interlace.routing.routes import Draw, RoutingLimits, by_pace
+from interlace.sim.apps import SimulatedApp
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.scenario import MakeDevice
 
@@ -72,7 +73,7 @@ class FleetSimulation:
     """One run of a fleet; ``belief``, ``truth`` and ``arrivals`` as in ``sim.scenario.Simulation``.
 
     What is believed and true of models is by kind of accelerator; a node has accelerators of one
-    kind, and hosts the models that are known there.
+    kind, and hosts the models that are known there. Requests of ``apps`` arrive by their names.
     The trace begins when the first plan stands on every node, or after ``warm_ms`` if it does not.
     Each request comes to one of ``routers``, in turns. The first plan is made for all nodes;
     ``plan_ms`` of virtual time pass from a question to its plan. With ``plan`` the system's planner
@@ -86,6 +87,7 @@ class FleetSimulation:
     truth: Mapping[str, Profiles]
     arrivals: Arrivals
     routers: int = 1
+    apps: Mapping[str, SimulatedApp] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
     changes: tuple[RateChange, ...] = ()
     delays: Delays = field(default_factory=Delays)
@@ -98,6 +100,26 @@ class FleetSimulation:
     queue_limit: int = 65_536
     seed: int = 0
     draw: Callable[[int, int], Draw] = drawn_by  #: of ``seed`` and the number of a router
+
+    @property
+    def slos_ms(self) -> dict[str, float]:
+        """Of all models and apps."""
+        slos_ms = {one.model: one.slo_ms for one in self.demand}
+        return slos_ms | {name: one.slo_ms for name, one in self.apps.items()}
+
+    def models(self, demand: Iterable[Demand], kind: str) -> dict[str, NodeModel]:
+        """Those of these models that are known on a kind of accelerator, as nodes tell them."""
+        known, members = self.belief[kind], {n: a.app.members for n, a in self.apps.items()}
+        return {
+            one.model: NodeModel(
+                one,
+                "",
+                known[one.model],
+                {name: tuple(who) for name, who in members.items() if one.model in who},
+            )
+            for one in demand
+            if one.model in known
+        }
 
     def __post_init__(self) -> None:
         """Check the names of nodes, and their kinds.
@@ -164,14 +186,14 @@ def fleet_simulation(
             and no number, or fewer nodes.
     """
     scenario, *others = scenarios
-    demand, count = at_load(scenario, settings), settings.gpus
+    loaded, count = scenario.times(settings.load), settings.gpus
     if others and (count is None or fleet.nodes < len(scenarios)):
         kinds = ", ".join(one.gpu.kind for one in scenarios)
         raise InputError(
             f"kinds {kinds}: say how many --gpus there are, on as many --nodes or more"
         )
     if count is None:
-        count = max(1, len(search_plan(replace(scenario, demand=demand), system, 1).fleet.gpus))
+        count = max(1, len(search_plan(loaded, system, 1).fleet.gpus))
         count = ceil(count / fleet.nodes) * fleet.nodes
     if count % fleet.nodes:
         raise InputError(f"--gpus {count} on --nodes {fleet.nodes}: expected equally many on each")
@@ -188,11 +210,12 @@ def fleet_simulation(
         return FleetSimulation(
             system,
             tuple(_node(i, gpus[i % len(gpus)]) for i in range(fleet.nodes)),
-            demand,
+            loaded.demand,
             belief={one.gpu.kind: one.busy_profiles for one in scenarios},
             truth={one.gpu.kind: one.truth or one.profiles for one in scenarios},
             arrivals=trace(scenario, settings),
             routers=fleet.routers,
+            apps={name: one.simulated for name, one in loaded.apps.items()},
             losses=fleet.losses,
             device=lambda gpu, timer, truth: devices[gpu.kind](gpu, timer, truth),
             seed=settings.seed,
