@@ -232,7 +232,7 @@ class FetchScheduler:
             for entry in place.holding.values() if place.closing else ():
                 entry.closed, entry.open = False, entry.warm
             place.closing = False
-        commands = self._cancels(now_ms)
+        commands = self._cancels()
         loads = self._outlook.loads(now_ms)
         for place in places.values():
             mine = [one for one in loads if one.place is place]
@@ -259,7 +259,7 @@ class FetchScheduler:
         entry.open = not entry.closed
         return inf
 
-    def _cancels(self, now_ms: float) -> list[Command]:
+    def _cancels(self) -> list[Command]:
         """Cancel fetches without waiters, and prefetches competing with demand loads."""
         commands: list[Command] = []
         for place in self._state.weights_on.values():

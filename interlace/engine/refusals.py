@@ -47,7 +47,7 @@ def full(request: Request, deployed: DeployedModel) -> ServeError:
     )
 
 
-def late(request: Request, refusal: Refusal, now_ms: float) -> ServeError:
+def late(request: Request, refusal: Refusal) -> ServeError:
     """Admission predicts that the deadline would be missed."""
     request = structs.replace(request, model=refusal.model or request.model)
     slo_ms = request.deadline_ms - request.arrived_ms

@@ -124,7 +124,7 @@ class RequestScheduler:
         if refusal.retry_after_ms is None:
             late = self._state.models.get(refusal.model, deployed)
             late.estimator.decay(request.shape, now_ms)
-        return refusals.late(request, refusal, now_ms)
+        return refusals.late(request, refusal)
 
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
         """How soon each model that is hosted, or a guest, would answer its next request."""

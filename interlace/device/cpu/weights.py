@@ -160,7 +160,7 @@ class BudgetedWeights:
         wanted = [index for index in work.plan.brought if index not in held.offsets]
         offsets = self._take(held.layer_bytes, wanted)
         copy = partial(self._copy, work, done, held, partition, offsets)
-        end = partial(self._end, work, done, held, offsets, CANCELLED)
+        end = partial(self._end, work, done, offsets, CANCELLED)
         self._waiting[work.model] = _WaitingFetch(partition.name, end)
         self._page_cache.read_ahead(work.model, copy)
 
@@ -253,17 +253,10 @@ class BudgetedWeights:
             done(WorkFinished(work, failure=replace(answer, innocent=True)))
             return
         detail = answer.failure if isinstance(answer, Copied) else ""
-        ended = partial(self._end, work, done, held, offsets, detail)
+        ended = partial(self._end, work, done, offsets, detail)
         self._leave(work.model, [(partition, offsets)], ended)
 
-    def _end(
-        self,
-        work: Fetch,
-        done: Done,
-        held: _HeldWeights,
-        offsets: Mapping[int, int],
-        detail: str,
-    ) -> None:
+    def _end(self, work: Fetch, done: Done, offsets: Mapping[int, int], detail: str) -> None:
         """The fetch did not come to its end, and nobody reads what it was to fill."""
         self._give(offsets)
         failure = Failure(

@@ -55,13 +55,12 @@ class SwappedWeights:
     def __init__(
         self,
         model: PortableModel,
-        placed: DeviceWeights,
         memory: WeightsMemory,
         backend: CudaBackend,
         stream: int,
         run: Callable[[], object],
     ) -> None:
-        """Copy the weights from where they were ``placed`` to the host; ``placed`` is free then.
+        """Copy the weights from where they were placed to the host; that place is free then.
 
         ``run`` executes the model once for one row, on ``stream``.
 

@@ -91,7 +91,7 @@ def swapped_weights(
     try:
         with on_stream(backend, stream):
             one = sample_inputs(model, dims, 1)
-        return SwappedWeights(model, placed, memory, backend, stream, lambda: model.outputs(one))
+        return SwappedWeights(model, memory, backend, stream, lambda: model.outputs(one))
     finally:
         placed.close()
 
