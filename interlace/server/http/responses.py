@@ -87,6 +87,8 @@ def with_header(start: bytes, header: bytes) -> bytes:
 
 #: Outputs beyond this size are written as JSON in pieces.
 TEXT_BYTES: Final = 64 * 1024
+#: Datatypes that JSON has as text, or not at all.
+_NO_NUMBERS: Final = frozenset({BYTES, *BINARY_ONLY})
 Bytes = bytes | memoryview
 
 
@@ -105,7 +107,7 @@ def large_texts(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> list[Tens
         tensor
         for tensor in outputs
         if tensor.span.nbytes > TEXT_BYTES
-        and tensor.datatype not in (BYTES, *BINARY_ONLY)
+        and tensor.datatype not in _NO_NUMBERS
         and decoded.as_json(targets.get(tensor.name, OutputTarget(tensor.name, None)))
     ]
 
