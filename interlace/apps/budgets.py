@@ -69,15 +69,12 @@ def step_cost(latencies_ms: Sequence[float], rows_per_s: float) -> StepCost:
     return StepCost(tuple(times[i] for i in order), tuple(costs[i] for i in order))
 
 
-class _Front:
+class _Front(NamedTuple):
     """A part of a graph: its cheapest choices by time, ascending, and the steps' times in each."""
 
-    def __init__(
-        self, times_ms: Row, costs: Row, divide: Callable[[int], dict[int, float]]
-    ) -> None:
-        self.times_ms = times_ms
-        self.costs = costs
-        self.divide = divide
+    times_ms: Row
+    costs: Row
+    divide: Callable[[int], dict[int, float]]
 
 
 def exact(

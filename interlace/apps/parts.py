@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from interlace.core.errors import Reason, ServeError, bad_input
@@ -14,6 +15,7 @@ from interlace.shm.blocks import ArenaBlocks
 _LENGTH_BYTES: Final = 4
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """The outputs of one step, in use by ``users``: steps that read them, and the client.
 
@@ -21,21 +23,11 @@ class Held:
     memory: ``sources`` are then held as long.
     """
 
-    __slots__ = ("blocks", "outputs", "reply", "sources", "users")
-
-    def __init__(
-        self,
-        outputs: tuple[Tensor, ...],
-        reply: Reply | None,
-        blocks: ArenaBlocks | None,
-        users: int,
-        sources: list[Held],
-    ) -> None:
-        self.outputs = outputs
-        self.reply = reply
-        self.blocks = blocks
-        self.users = users
-        self.sources = sources
+    outputs: tuple[Tensor, ...]
+    reply: Reply | None
+    blocks: ArenaBlocks | None
+    users: int
+    sources: list[Held]
 
     @property
     def nbytes(self) -> int:

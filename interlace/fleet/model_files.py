@@ -14,16 +14,13 @@ import msgspec
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import ModelFiles
 from interlace.core.tables import counted
+from interlace.profiling.progress import telling
 from interlace.repository.digest import BLOCK_BYTES, Digests, models_in
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import OCTETS
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-#: Nobody waits longer without a line.
-_LINE_S: Final = 5.0
 
 
 class FleetFiles:
@@ -41,13 +38,10 @@ class FleetFiles:
         """Read the folder. A model that cannot be read stays as it was, and is logged once."""
         failures: dict[str, RepositoryError] = {}
         found: dict[str, ModelFiles] = {}
-        reading = asyncio.ensure_future(
-            asyncio.to_thread(models_in, self._root, self._digests, failures, found)
-        )
-        while not (await asyncio.wait([reading], timeout=_LINE_S))[0]:
-            _LOG.info("reading %s: %s so far", self._root, counted(len(found), "model"))
+        root = self._root
         try:
-            await reading
+            async with telling(_LOG, lambda: f"reading {root}: {counted(len(found), 'model')}"):
+                await asyncio.to_thread(models_in, root, self._digests, failures, found)
         except RepositoryError as error:
             return self._tell({"": error})
         self._tell(failures)

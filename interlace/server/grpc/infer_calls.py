@@ -265,15 +265,12 @@ class LocalInference:
         return self.context.plane.in_flight
 
     def whole(self, call: InferCall, message: memoryview) -> None:
+        found: DecodedInfer | UnreadInfer | ServeError
         try:
             found = self.decoder.whole(message)
         except ServeError as error:
-            call.refused(error)
-            return
-        if isinstance(found, DecodedInfer):
-            call.received(LocalRequest(self, call, found))
-        else:
-            self._taken(call, found)
+            found = error
+        self._taken(call, found)
 
     def sink(self, call: InferCall, nbytes: int, compressed: bool) -> MessageSink:
         if not compressed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
@@ -37,27 +38,18 @@ class DecodedInfer:
         self.blocks = blocks
 
 
+@dataclass(slots=True)
 class UnreadInfer:
     """A request whose head is yet to be read.
 
     It owns the blocks of the arena that hold the head, and those with its raw tensors.
     """
 
-    __slots__ = ("blocks", "head", "head_blocks", "id", "spans")
-
-    def __init__(
-        self,
-        head: Span,
-        head_blocks: ArenaBlocks,
-        id: str,
-        spans: Sequence[Span],
-        blocks: ArenaBlocks,
-    ) -> None:
-        self.head = head
-        self.head_blocks = head_blocks
-        self.id = id
-        self.spans = spans
-        self.blocks = blocks
+    head: Span
+    head_blocks: ArenaBlocks
+    id: str
+    spans: Sequence[Span]
+    blocks: ArenaBlocks
 
 
 class InferDecoder:
