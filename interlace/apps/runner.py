@@ -225,6 +225,7 @@ class _AppRequest:
         parts = [inputs]
         if signature.batched and rows > most:
             parts = list(zip(*(self.owner.memory.cut(one, most) for one in inputs), strict=True))
+        whole = self._part(step)
         requests = [
             Request(
                 self.owner.next_id(),
@@ -236,7 +237,7 @@ class _AppRequest:
                 self.request.priority or model.terms.priority,
                 part,
                 self._wanted(step, model),
-                part=self._part(step),
+                part=whole,
             )
             for part in parts
         ]

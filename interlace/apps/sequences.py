@@ -215,7 +215,9 @@ class SequenceRuntime(AppRuntime):
         blocks = self.memory.blocks()
         try:
             added = [
-                self._tensor(blocks, one.spec, _ones(one.spec), batched, _control(one, asked.step))
+                self._tensor(
+                    blocks, one.spec, (1,) * len(one.spec.dims), batched, _control(one, asked.step)
+                )
                 for one in terms.controls
             ]
             states = sequence.states or tuple(
@@ -288,10 +290,6 @@ class SequenceRuntime(AppRuntime):
         hidden = {one.output for one in terms.states}
         outputs = tuple(tensor for tensor in reply.outputs if tensor.name not in hidden)
         return structs.replace(reply, outputs=outputs)
-
-
-def _ones(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(1 for _ in spec.dims)
 
 
 def _control(control: ControlInput, step: SequenceStep) -> bytes:

@@ -138,7 +138,8 @@ class NodeModels:
             controller.deploy(new)
 
     async def _ask(self, nodes: Sequence[str]) -> dict[str, NodeModel]:
-        failure = _unreadable(nodes)
+        text = f"{', '.join(nodes)} do not say what they could serve"
+        failure = ServeError(Reason.BACKEND, text)
         for node in nodes:
             try:
                 answer = await self._reader.ask(node, "GET", _PATH)
@@ -148,11 +149,6 @@ class NodeModels:
             if answer.status == 200:
                 return _MODELS.decode(answer.body)
         raise failure
-
-
-def _unreadable(nodes: Sequence[str]) -> ServeError:
-    """None of these nodes says what it could serve."""
-    return ServeError(Reason.BACKEND, f"{', '.join(nodes)} do not say what they could serve")
 
 
 def _by_name(known: Mapping[str, Mapping[str, NodeModel]]) -> dict[str, dict[str, NodeModel]]:

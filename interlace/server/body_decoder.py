@@ -263,9 +263,6 @@ class BodyDecoder:
             raise ServeError(Reason.BACKEND, text) from error
         finally:
             theirs.close()
-        self._listen_to(ours)
-
-    def _listen_to(self, ours: socket.socket) -> None:
         decode = msgspec.msgpack.Decoder(DecoderReply).decode
         self._frames = AsyncFrameSocket(self._loop, ours, decode, self._answered, self._gone)
 

@@ -17,7 +17,6 @@ from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.weights import WeightLinks
 from interlace.engine.engine import Engine
 from interlace.perf.cold_start import HostMemory
-from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
@@ -162,7 +161,10 @@ class _Source:
 def _runtime(
     scenario: Simulation, clock: SimClock, observers: Sequence[Observer]
 ) -> tuple[Runtime, Engine]:
-    system = _pinned(scenario.system, scenario.plan)
+    system = scenario.system
+    if scenario.plan is not None:
+        fixed = FixedPlan(scenario.plan)
+        system = replace(system, planner=fixed, packer=fixed)
     truth: Mapping[str, Profile] = scenario.truth
     links = WeightLinks()  # accelerators that name the same link share it
     tiers = [gpu.host for gpu in scenario.fleet.gpus if gpu.host is not None]
@@ -188,9 +190,3 @@ def _runtime(
     if scenario.epoch_ms < float("inf"):
         runtime.start()
     return runtime, engine
-
-
-def _pinned(system: System, plan: Plan | None) -> System:
-    return (
-        system if plan is None else replace(system, planner=FixedPlan(plan), packer=FixedPlan(plan))
-    )
