@@ -44,7 +44,7 @@ _PLACE: Final = re.compile(r"^.*?config\.pbtxt(:\d+)?: |^/\S+: ")
 
 def main(folder: Path) -> None:
     """Print verdicts by checkout, and the reasons of refusals."""
-    checkouts = sorted(path for path in folder.iterdir() if path.is_dir())
+    checkouts = sorted(one for one in folder.iterdir() if any(one.rglob("config.pbtxt")))
     files = list(folder.rglob("*.pbtxt"))
     print(f"{sum(map(_parses, files))} of {len(files)} files in protobuf text are a ModelConfig")
     for alone in (False, True):
@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
             reasons.update(_reason(path, one) for path, one in refused)
             total += len(found)
             taken += len(found) - len(refused)
-            whole += bool(found) and not refused
+            whole += not refused
             agreed += sum(_refused_by_triton(path) for path, _ in refused)
             print(f"{checkout.name}: {len(found) - len(refused)} of {len(found)} configs taken")
         how = "alone" if alone else "as they lie"

@@ -60,7 +60,6 @@ def keep_free_memory() -> None:
     of a few operations on pictures, that takes longer than these. At most 128 MiB stay free.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return
-    for parameter, nbytes in _KEPT.items():
-        mallopt(parameter, nbytes)
+    if mallopt is not None:
+        for parameter, nbytes in _KEPT.items():
+            mallopt(parameter, nbytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -149,6 +150,25 @@ def test_inputs_may_be_written_to_and_results_need_not_be_contiguous(tmp_path: P
     (answer,) = opened(tmp_path, body).run_requests([RequestInputs({"x": array})])
     assert outputs(answer) == {"y": [[3, 2]]} and array.tolist() == [[1, 2]]
     assert isinstance(answer, ModelResponse) and answer.outputs["y"].array.flags.c_contiguous
+
+
+def test_an_input_is_not_read_after_its_request_has_ended(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        kept.append(given(requests[0], "x"))
+        if len(kept) % 2 == 0:
+            kept[-1].as_numpy()
+        return [pb_utils.InferenceResponse([])]
+"""
+    runner = opened(tmp_path, "    global kept\n    kept = []\n" + body)
+    array = np.array([[1, 2]], np.float32)
+    array.flags.writeable = False
+    for _ in range(2):
+        runner.run_requests([RequestInputs({"x": array})])
+    unread, read = sys.modules[type(runner._model).__module__].kept
+    assert read.as_numpy().tolist() == [[1, 2]]
+    with pytest.raises(api.TritonModelException, match="'x' is read after its request has ended"):
+        unread.as_numpy()
 
 
 @pytest.mark.parametrize(
@@ -676,7 +696,7 @@ def test_senders_keep_tritons_rules(
     [(False, 0, "cannot send more than one"), (False, 1, "been closed"), (True, 1, "been closed")],
 )
 def test_no_response_follows_the_last(decoupled: bool, flags: int, said: str) -> None:
-    state = ResponseState(lambda response, final: None, decoupled, lambda: None)
+    state = ResponseState(lambda response, final: None, decoupled)
     sender = api.ResponseSender(state, bool)
     sender.send(api.InferenceResponse(), flags)
     with pytest.raises(api.TritonModelException, match=said):

@@ -107,6 +107,31 @@ class BatchInputs:
             raise
         return found
 
+    def by_request(self, run: RunBatch, batched: bool) -> list[dict[str, Array]]:
+        """Each request's arrays, read-only where they lie; text is copied.
+
+        Raises:
+            ServeError, ValueError: as ``sources``.
+        """
+        found: list[dict[str, Array]] = [{} for _ in run.rows]
+        memory = self._arenas.memory
+        for column in run.columns:
+            name, datatype, dims = column.name, column.datatype, column.dims
+            dtype = NUMPY_TYPES[datatype]
+            places = zip(run.rows, column.arenas, column.offsets, column.sizes, strict=True)
+            for inputs, (rows, number, offset, size) in zip(found, places, strict=True):
+                own = (rows, *dims[1:]) if batched else dims
+                if datatype == BYTES:
+                    part = memory(number)[offset : offset + size]
+                    inputs[name] = unpack_strings([part], own, name)
+                    continue
+                array: Array = np.ndarray(own, dtype, memory(number), offset)
+                if array.nbytes != size:
+                    raise _wrong_size(name, array, size)
+                array.flags.writeable = False
+                inputs[name] = array
+        return found
+
     def release(self, sources: dict[str, InputArray], kept: Collection[int] = ()) -> None:
         """Free what was gathered, but for the blocks ``kept``."""
         for source in sources.values():
@@ -159,10 +184,14 @@ class BatchInputs:
 
 def _check_size(column: Column, array: Array) -> None:
     if array.nbytes != sum(column.sizes):
-        raise ValueError(
-            f"input '{column.name}' of shape {list(array.shape)} needs {array.nbytes} bytes, "
-            f"the requests brought {sum(column.sizes)}"
-        )
+        raise _wrong_size(column.name, array, sum(column.sizes))
+
+
+def _wrong_size(name: str, array: Array, nbytes: int) -> ValueError:
+    return ValueError(
+        f"input '{name}' of shape {list(array.shape)} needs {array.nbytes} bytes, "
+        f"the requests brought {nbytes}"
+    )
 
 
 class OutputWriter:

@@ -17,6 +17,7 @@ from interlace.device.cpu.response_stream import ResponseStreams
 from interlace.device.process.wire import BatchResult, RequestHead, RunBatch
 from interlace.formats.runner import (
     Answer,
+    Array,
     ModelResponse,
     RequestInputs,
     RunsRequests,
@@ -41,13 +42,24 @@ def execute_requests(
         Exception: whatever the model raises; nothing stays allocated then.
     """
     started = perf_counter()
-    sources = intake.sources(run, batched)
+    heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
+    together = run.staged or (runner.stacked and len(run.rows) > 1)
+    sources = intake.sources(run, batched) if together else {}
     try:
-        heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
-        requests = _requests(run, heads, sources, streams, batched)
+        given = _cut_inputs(run, sources, batched) if together else intake.by_request(run, batched)
+        requests = [
+            RequestInputs(
+                inputs,
+                head.context,
+                head.outputs,
+                partial(streams.respond, head.request),
+                partial(streams.cancelled, head.request),
+            )
+            for head, inputs in zip(heads, given, strict=True)
+        ]
         gathered = perf_counter()
         try:
-            if runner.stacked and len(requests) > 1:
+            if runner.stacked and together:
                 (answer,) = runner.run_requests([_stacked(run, requests, sources)], calls.begin)
                 answers = _cut(run.rows, answer)
             else:
@@ -75,24 +87,16 @@ def execute_requests(
     )
 
 
-def _requests(
-    run: RunBatch,
-    heads: Sequence[RequestHead],
-    sources: Mapping[str, InputArray],
-    streams: ResponseStreams,
-    batched: bool,
-) -> list[RequestInputs]:
-    found = []
-    for head, end, rows in zip(heads, accumulate(run.rows), run.rows, strict=True):
-        part = slice(end - rows, end)
-        inputs = {
-            name: source.array[part] if batched else source.array
-            for name, source in sources.items()
-        }
-        respond = partial(streams.respond, head.request)
-        cancelled = partial(streams.cancelled, head.request)
-        found.append(RequestInputs(inputs, head.context, head.outputs, respond, cancelled))
-    return found
+def _cut_inputs(
+    run: RunBatch, sources: Mapping[str, InputArray], batched: bool
+) -> list[dict[str, Array]]:
+    """Each request's part of a batch whose rows lie together."""
+    if not batched:
+        return [{name: source.array for name, source in sources.items()}]
+    return [
+        {name: source.array[end - rows : end] for name, source in sources.items()}
+        for end, rows in zip(accumulate(run.rows), run.rows, strict=True)
+    ]
 
 
 def _stacked(

@@ -161,11 +161,12 @@ class Tensor:
 
     def shape(self) -> list[int]:
         """The size of each dim, rows included."""
-        return list(self.value.array.shape)
+        return list(self.contents.array.shape)
 
     def triton_dtype(self) -> int:
         """The number of the data type, as ``triton_to_numpy_type`` takes it."""
-        return 14 if self.value.datatype == "BF16" else TYPES.index(self.value.datatype) + 1
+        datatype = self.contents.datatype
+        return 14 if datatype == "BF16" else TYPES.index(datatype) + 1
 
     def is_cpu(self) -> bool:
         """Whether the tensor is in host memory: always."""
@@ -190,6 +191,34 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class ReceivedTensor(Tensor):
+    """An input of a request. Models may write into it: it is copied when it is first read."""
+
+    def __init__(self, name: str, value: TypedArray, open: Callable[[], bool]) -> None:
+        """An array that cannot be written to lies where it was received, while it is ``open``."""
+        self._name, self._value = name, value
+        self._open = open
+
+    @property
+    def value(self) -> TypedArray:
+        """The array with its v2 datatype, which may be written to.
+
+        Raises:
+            TritonModelException: the request has ended, and it was not read before.
+        """
+        datatype, array = self._value
+        if not array.flags.writeable:
+            self._value = TypedArray(datatype, self.contents.array.copy())
+        return self._value
+
+    @property
+    def contents(self) -> TypedArray:
+        """As ``value``, for one who only reads it while ``execute`` runs."""
+        if not (self._open() or self._value.array.flags.writeable):
+            raise TritonModelException(f"input '{self._name}' is read after its request has ended")
+        return self._value
 
 
 class InferenceTrace:
@@ -223,7 +252,8 @@ class InferenceRequest:
     ) -> InferenceRequest:
         """A request of a client that asks for these outputs."""
         made = cls.__new__(cls)
-        made._inputs = {name: Tensor.of(name, value) for name, value in inputs.items()}
+        open = responses.open
+        made._inputs = {name: ReceivedTensor(name, value, open) for name, value in inputs.items()}
         made._outputs = list(outputs)
         made._context = context
         made._cancelled = cancelled

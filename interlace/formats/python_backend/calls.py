@@ -179,7 +179,7 @@ class CallableRequest(api.InferenceRequest):
         if call is None:
             raise api.TritonModelException(_INSIDE)
         inputs = {
-            name: tensor.passed_on if isinstance(tensor, CalledTensor) else tensor.value
+            name: tensor.passed_on if isinstance(tensor, CalledTensor) else tensor.contents
             for name, tensor in self._inputs.items()
         }
         wanted = tuple(self._outputs)

@@ -27,10 +27,17 @@ class Send(Protocol):
 class ResponseState:
     """What a request and its senders share; with the last of them the request ends."""
 
-    def __init__(self, send: Send, decoupled: bool, dropped: Callable[[], None]) -> None:
-        """``dropped`` is called when nobody can respond any more."""
+    def __init__(
+        self,
+        send: Send,
+        decoupled: bool,
+        dropped: Callable[[], None] = lambda: None,
+        open: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``dropped`` is called when nobody can respond any more; ``open`` says if any may."""
         self.send = send
         self.decoupled = decoupled
+        self.open = open
         self._dropped = dropped
         self.used = self.closed = False
         self.sent = 0
@@ -50,7 +57,8 @@ class OpenResponses:
 
     def state(self, index: int, send: Send, decoupled: bool) -> ResponseState:
         """The state of a request, which ends when nobody can respond to it any more."""
-        return ResponseState(send, decoupled, partial(self.end, index, _DROPPED))
+        dropped, open = partial(self.end, index, _DROPPED), partial(self.open, index)
+        return ResponseState(send, decoupled, dropped, open)
 
     def open(self, index: int) -> bool:
         """Whether a request has not ended."""

@@ -230,9 +230,7 @@ class PythonRunner:
 
         inputs = {}
         for name, array in model_inputs(request.inputs, self._served).items():
-            # Models write into their inputs, and torch asks for arrays that it could write into.
-            own = array if array.flags.writeable else array.copy()
-            inputs[name] = TypedArray(self._datatypes[name], own)
+            inputs[name] = TypedArray(self._datatypes[name], array)
         wanted, context = request.outputs or tuple(self._specs), request.context
         if self._sequences is not None and not context.parameters:  # a trial
             context = _whole_sequence(self._sequences, index + 1, inputs)

@@ -169,3 +169,19 @@ def test_code_that_ends_its_process_is_a_death(python_rig: Rig, tmp_path: Path) 
     finished = python_rig.run(ask(python_rig, model, 100), name="dies")
     assert finished.failure is not None and finished.failure.fatal
     assert "exit code 1" in finished.failure.detail
+
+
+def _faults(pid: int) -> int:
+    """Pages that a process was given without reading a file, since it began."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+def test_memory_that_a_batch_frees_is_there_for_the_next(python_rig: Rig, plain: Model) -> None:
+    rig = python_rig
+    columns = rig.tensor("x", "FP32", np.ones((1, 1 << 18), np.float32))  # 1 MiB a request
+    asked = [rig.request(plain, columns) for _ in range(4)]
+    pid, faults = rig.device.workers()["p"], list[int]()
+    for _ in range(6):
+        rig.free(rig.run(*asked))
+        faults.append(_faults(pid))
+    assert faults[-1] - faults[-4] < 1000  # of 12 MiB in each, 3,000 pages
