@@ -3,7 +3,8 @@
     python -m bench.python_backend [ROUNDS]
 
 Needs what scripts/peers-setup puts in place. ``echo`` returns its input, ``image`` makes a
-normalised tensor of a picture.
+normalised tensor of a picture. ``cpu_us`` is the processor time of all processes of a server for
+one request: on a machine that does other things, it is what two runs can be compared by.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.harness import processes
 from bench.harness.closed_loop import closed_loop
 from bench.harness.load import figures
 from bench.harness.spread import spread
@@ -77,19 +79,24 @@ def main(rounds: int) -> None:
         found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
         for _ in range(rounds):
             for name, peer in servers.items():
-                with _running(peer, Path(folder) / f"{name}.log"):
+                with _running(peer, Path(folder) / f"{name}.log") as pid:
                     for model in _MODELS:
                         for connections in _CONNECTIONS:
-                            one = _measure(model, connections)
+                            one = _measure(model, connections, pid)
                             found.setdefault((model, name, connections), []).append(one)
     for model in _MODELS:
         for connections in _CONNECTIONS:
             _show(model, connections, found)
 
 
-def _measure(model: str, connections: int) -> dict[str, float]:
-    x = np.ones(_MODELS[model][1], np.float32)
-    return figures(closed_loop(v2_http(model, x).encoded(), connections, _SECONDS))
+def _measure(model: str, connections: int, pid: int) -> dict[str, float]:
+    call, before_s = v2_http(model, np.ones(_MODELS[model][1], np.float32)).encoded(), list[float]()
+    pids = [pid, *processes.descendants([pid])]
+    run = closed_loop(
+        call, connections, _SECONDS, on_measure=lambda: before_s.append(processes.cpu_s(pids))
+    )
+    used_s, found = processes.cpu_s(pids) - before_s[0], figures(run)
+    return {**found, "cpu_us": 1e6 * used_s / found["calls"]}
 
 
 def _show(
@@ -99,7 +106,7 @@ def _show(
         zip(found[model, "ours", connections], found[model, "triton", connections], strict=True)
     )
     print(f"{model}, {connections} connections")
-    for figure in ("rps", "p50_ms"):
+    for figure in ("rps", "p50_ms", "cpu_us"):
         ours_, theirs = ([one[figure] for one in side] for side in zip(*pairs, strict=True))
         ratio = spread([a / b for a, b in zip(ours_, theirs, strict=True)])
         texts = [one.text() for side in (ours_, theirs) if (one := spread(side))]
@@ -119,7 +126,8 @@ def _write(root: Path) -> Path:
 
 
 @contextmanager
-def _running(peer: Peer, log: Path) -> Iterator[None]:
+def _running(peer: Peer, log: Path) -> Iterator[int]:
+    """A server that is ready, by its process id."""
     with log.open("ab") as out:
         process = subprocess.Popen(
             list(peer.command),
@@ -135,7 +143,7 @@ def _running(peer: Peer, log: Path) -> Iterator[None]:
             if time.monotonic() > ends_s or process.poll() is not None:
                 raise RuntimeError(f"{peer.command[0]} is not ready: see {log.read_text()[-2000:]}")
             time.sleep(0.2)
-        yield
+        yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -249,6 +249,8 @@ class CpuPartition:
         finish(answer)
 
     def _heard(self, frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
+        if type(frame) is BatchResult and frame.batch not in self._waiting:  # the usual
+            return "", frame
         if isinstance(frame, Copied):
             return _copies(frame.model), frame
         if isinstance(frame, CallModel):
