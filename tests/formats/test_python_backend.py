@@ -297,6 +297,8 @@ def test_a_wrong_list_fails_all_requests(tmp_path: Path, returned: str, said: st
         ("__import__('sys').exit(3)", "SystemExit: 3 (model.py"),
         ("pb_utils.InferenceRequest(model_name='b').exec()", "BLS is supported only during the 'e"),
         ("pb_utils.InferenceRequest(inputs=[])", "InferenceRequest: expected model_name"),
+        ("pb_utils.InferenceRequest(model_name=7)", "model_name: expected a str, got int"),
+        ("pb_utils.InferenceRequest(model_name='b', timeout=0.5)", "'float' object cannot be"),
         ("pb_utils.Tensor('y', [1])", "tensor 'y': expected a numpy array, got list"),
         ("pb_utils.Tensor('y', np.zeros(1, complex))", "numpy type complex128 has no datatype"),
         ("pb_utils.InferenceResponse([np.zeros(1)])", "expected pb_utils.Tensor, got ndarray"),

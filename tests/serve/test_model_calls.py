@@ -35,7 +35,7 @@ def words(response):
 
 def request(name, tensor, **more):
     return pb_utils.InferenceRequest(
-        model_name=name,
+        model_name=name.encode(),  # as an element of an input is
         inputs=[tensor],
         requested_output_names=["ANSWER" if name == "chain" else "WORD"],
         **more

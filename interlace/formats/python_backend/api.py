@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from interlace.core.errors import Reason
 from interlace.core.request import CallContext
 from interlace.formats.python_backend.auto_complete import ModelConfig
 from interlace.formats.python_backend.datatypes import (
@@ -24,6 +23,12 @@ from interlace.formats.python_backend.datatypes import (
     serialize_byte_tensor,
     triton_string_to_numpy,
     triton_to_numpy_type,
+)
+from interlace.formats.python_backend.errors import (
+    TritonError,
+    TritonModelException,
+    json_parameters,
+    text,
 )
 from interlace.formats.python_backend.logger import Logger
 from interlace.formats.python_backend.metrics import Metric, MetricFamily, MetricKind
@@ -38,6 +43,8 @@ __all__ = [
     "MetricFamily",
     "MetricKind",
     "ModelConfig",
+    "TritonError",
+    "TritonModelException",
     "deserialize_bytes_tensor",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
@@ -50,43 +57,6 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 TRITONSERVER_MEMORY_CPU: Final = 0
 TRITONSERVER_MEMORY_GPU: Final = 2
-
-
-class TritonModelException(Exception):
-    """An error that a model raises; it fails all requests of the call."""
-
-
-class TritonError:
-    """An error of one response."""
-
-    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = range(6)
-    ALREADY_EXISTS, CANCELLED = 6, 7
-
-    def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = str(message)
-        self._code = code
-
-    def message(self) -> str:
-        """The text that the client receives."""
-        return self._message
-
-    def code(self) -> int:
-        """One of the codes of this class."""
-        return self._code
-
-    @property
-    def reason(self) -> Reason:
-        """The server's reason for this code; callers see most codes as bad input, as in Triton."""
-        return _REASONS.get(self._code, Reason.BAD_INPUT)
-
-
-_REASONS: Final = {
-    TritonError.INTERNAL: Reason.BACKEND,
-    TritonError.NOT_FOUND: Reason.UNKNOWN_MODEL,
-    TritonError.UNAVAILABLE: Reason.NOT_READY,
-    TritonError.UNSUPPORTED: Reason.UNSUPPORTED,
-    TritonError.CANCELLED: Reason.CANCELLED,
-}
 
 
 class Tensor:
@@ -107,7 +77,7 @@ class Tensor:
             array = array.astype(object)
         if array.dtype not in DATATYPES:
             raise TritonModelException(f"tensor '{name}': numpy type {array.dtype} has no datatype")
-        self._name = name
+        self._name = text(name, "name of a tensor")
         self._value = TypedArray(DATATYPES[array.dtype], np.asarray(array, order="C"))
 
     @classmethod
@@ -363,25 +333,6 @@ def _wrong_response(state: ResponseState, response: object, flags: int) -> str:
             "sending a response."
         )
     return ""
-
-
-def json_parameters(parameters: Mapping[str, Any] | None) -> str:
-    """Parameters as JSON; empty for none.
-
-    Raises:
-        TritonModelException: a name that is no text, or a value of another type than Triton has.
-    """
-    for name, value in (parameters or {}).items():
-        if not isinstance(name, str):
-            found = type(name)
-            raise TritonModelException(
-                f"Expect parameters keys to have type str, found type {found}"
-            )
-        if not isinstance(value, bool | int | str):
-            raise TritonModelException(
-                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
-            )
-    return json.dumps(parameters) if parameters else ""
 
 
 class InferenceResponse:

@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from operator import index
 from types import ModuleType
 from typing import ClassVar, Final, NamedTuple
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import CallContext
 from interlace.formats.python_backend import api
+from interlace.formats.python_backend.errors import json_parameters, text
 from interlace.formats.runner import (
     CallModels,
     LentArray,
@@ -108,6 +110,7 @@ class CallableRequest(api.InferenceRequest):
 
         Raises:
             TritonModelException: no model is named, or an input is no ``Tensor``.
+            TypeError: ``timeout`` is no integer.
         """
         if not model_name:
             raise api.TritonModelException("InferenceRequest: expected model_name")
@@ -115,16 +118,16 @@ class CallableRequest(api.InferenceRequest):
             if not isinstance(tensor, api.Tensor):
                 found = type(tensor).__name__
                 raise api.TritonModelException(f"inputs: expected pb_utils.Tensor, got {found}")
-        self._model_name = model_name
+        self._model_name = text(model_name, "model_name")
         self._version = "" if model_version < 0 else str(model_version)
-        self._timeout_us = timeout
+        self._timeout_us = index(timeout)
         self._inputs = {tensor.name(): tensor for tensor in inputs}
-        self._outputs = list(requested_output_names)
-        api.json_parameters(parameters)
+        self._outputs = [text(one, "output name") for one in requested_output_names]
+        json_parameters(parameters)
         self._given = {**(parameters or {})}
         if correlation_id:
             self._given["sequence_id"] = correlation_id
-        self._id = request_id
+        self._id = text(request_id, "request_id")
         self.set_flags(flags)
         self._cancelled = bool  # never
 

@@ -1,0 +1,78 @@
+"""Errors of models' code, and checks of what it says beside tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from interlace.core.errors import Reason
+
+
+class TritonModelException(Exception):
+    """An error that a model raises; it fails all requests of the call."""
+
+
+def text(value: str | bytes, what: str) -> str:
+    """A name as text. Elements of BYTES inputs are ``bytes``, which Triton takes for names, too.
+
+    Raises:
+        TritonModelException: it is neither.
+    """
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if not isinstance(value, str):
+        raise TritonModelException(f"{what}: expected a str, got {type(value).__name__}")
+    return value
+
+
+class TritonError:
+    """An error of one response."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = range(6)
+    ALREADY_EXISTS, CANCELLED = 6, 7
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self._message = str(message)
+        self._code = code
+
+    def message(self) -> str:
+        """The text that the client receives."""
+        return self._message
+
+    def code(self) -> int:
+        """One of the codes of this class."""
+        return self._code
+
+    @property
+    def reason(self) -> Reason:
+        """The server's reason for this code; callers see most codes as bad input, as in Triton."""
+        return _REASONS.get(self._code, Reason.BAD_INPUT)
+
+
+_REASONS: Final = {
+    TritonError.INTERNAL: Reason.BACKEND,
+    TritonError.NOT_FOUND: Reason.UNKNOWN_MODEL,
+    TritonError.UNAVAILABLE: Reason.NOT_READY,
+    TritonError.UNSUPPORTED: Reason.UNSUPPORTED,
+    TritonError.CANCELLED: Reason.CANCELLED,
+}
+
+
+def json_parameters(parameters: Mapping[str, Any] | None) -> str:
+    """Parameters as JSON; empty for none.
+
+    Raises:
+        TritonModelException: a name that is no text, or a value of another type than Triton has.
+    """
+    for name, value in (parameters or {}).items():
+        if not isinstance(name, str):
+            found = type(name)
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {found}"
+            )
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return json.dumps(parameters) if parameters else ""
