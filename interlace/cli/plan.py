@@ -85,6 +85,11 @@ _Page = Annotated[
     typer.Option(metavar="PORT", help="Show the plan in the browser, at this local port."),
 ]
 
+_Draft = Annotated[
+    bool,
+    typer.Option("--draft", help="With --json: print the plan that is tried first, on a line."),
+]
+
 
 def plan(
     target: Target,
@@ -102,7 +107,7 @@ def plan(
     current: _Current = None,
     device: Device = "auto", gpus: Gpus = None, cores: Cores = None,
     profiles: Profiles = None, measured: Measured = None,
-    page: _Page = None, as_json: Json = False,
+    page: _Page = None, draft: _Draft = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
@@ -129,7 +134,7 @@ def plan(
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
     outputs = PlanOutputs(
-        explain or (), draw or (), what_if or (), compare, as_json, save, current, page
+        explain or (), draw or (), what_if or (), compare, as_json, save, current, page, draft
     )
     overrides = _overrides(gpu, (rate, slo, price), memory, target)
     if target.suffix == ".toml":

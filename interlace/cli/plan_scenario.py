@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import typer
 
 from interlace.cli.options import NOT_KEPT, check_output
@@ -41,6 +42,7 @@ class PlanOutputs:
     save: Path | None = None
     current: Path | None = None  #: a plan that stands
     page: int | None = None  #: the port to show it at
+    draft: bool = False  #: print the plan that is tried first before its trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,10 @@ def check_outputs(outputs: PlanOutputs) -> None:
         "--save": outputs.save is not None,
         "--current": outputs.current is not None,
         "--page": outputs.page is not None,
+        "--draft": outputs.draft,
     }
+    if outputs.draft and not outputs.as_json:
+        raise InputError("--draft goes with --json")
     if outputs.what_if:
         _refuse("--what-if", {**one_plan, "--compare": outputs.compare})
     if outputs.compare:
@@ -163,6 +168,12 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
             raise InputError(f"{many} makes many plans: {option} does not go with it")
 
 
+def _draft(found: CapacityPlan) -> None:
+    """Print a plan of which nobody knows yet what it keeps."""
+    untold: dict[str, object] = {"kept": None, "said": []}
+    typer.echo(msgspec.json.encode({"trying": found.to_dict() | untold}))
+
+
 def _one(
     scenario: Scenario,
     system: System,
@@ -170,7 +181,14 @@ def _one(
     then: Callable[[CapacityPlan], None],
 ) -> None:
     layered = _layered(scenario)  # before the plan: it says at once what it cannot answer
-    found = plan(scenario, system=system, current=running_plan(scenario, system, outputs))
+    current = running_plan(scenario, system, outputs)
+    drafts = [_draft] if outputs.draft else []
+    found = plan(
+        scenario,
+        system=system,
+        current=current,
+        on_trial=lambda tried: drafts.pop()(tried) if drafts else None,
+    )
     said = [line for model in outputs.explain for line in explain(found, model, system)]
     helps = "" if scenario.as_given else advice(found, system)
     memory = None

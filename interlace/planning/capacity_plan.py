@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -283,6 +283,7 @@ def plan(
     system: str | System = "interlace",
     bound: LowerBound | None = None,
     current: Plan | None = None,
+    on_trial: Callable[[CapacityPlan], None] = lambda found: None,
 ) -> CapacityPlan:
     """The fewest accelerators that serve a scenario within its SLOs, and how each is cut.
 
@@ -291,6 +292,7 @@ def plan(
     name of the catalog, or a row of one's own. A ``bound`` that is known already, of the same
     scenario, is not worked out again. No accelerator is needed: the plan is tried in virtual time
     (``planning.plan_search``). With a ``current`` plan as few partitions move as can be.
+    ``on_trial`` is called with each plan of a search before it is tried: its trial is empty.
 
     What cannot be served is no error: it is in ``plan.unserved_rows_per_s`` of the answer, its
     reason in ``plan.reasons``; promises that break in the trial are in ``trial.broken``.
@@ -308,10 +310,15 @@ def plan(
     row = system_of(system)
     known = bound or lower_bound(scenario.demand, scenario.gpu, scenario.profiles)
     began_s = perf_counter()
+
+    def trying(made: Plan, fleet: Fleet) -> None:
+        took_s = perf_counter() - began_s
+        on_trial(CapacityPlan(scenario, row.name, made, fleet, known, PlanTrial({}, {}), took_s))
+
     if scenario.as_given:
         made = given_plan(scenario, row, current, usable_cores())
     else:
-        made = search_plan(scenario, row, known.gpus, current, usable_cores())
+        made = search_plan(scenario, row, known.gpus, current, usable_cores(), trying)
     took_s = perf_counter() - began_s
     moved = None if current is None else moves(current.partitions, made.plan.partitions)
     return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)

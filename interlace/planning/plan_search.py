@@ -13,7 +13,7 @@ from interlace.core.plan import Partition, Plan
 from interlace.perf.memory import holds_partitions
 from interlace.planning.pool_search import PoolSearch
 from interlace.planning.scenario import Scenario
-from interlace.planning.simulated_plan import AS_ASKED, PlanTrials, SimulatedPlan
+from interlace.planning.simulated_plan import AS_ASKED, OnTrial, PlanTrials, SimulatedPlan
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
@@ -31,6 +31,7 @@ def search_plan(
     start: int = 1,
     current: Plan | None = None,
     cores: int = 1,
+    on_trial: OnTrial = lambda plan, fleet: None,
 ) -> SimulatedPlan:
     """Return a plan on the fewest accelerators, from ``start`` up, that keeps every SLO.
 
@@ -42,7 +43,8 @@ def search_plan(
     A ``current`` plan on as many accelerators is preferred if it keeps every SLO, by itself or with
     more partitions for the models that miss theirs.
     """
-    search = _Search(PlanTrials(scenario, system, cores), start, current or Plan())
+    trials = PlanTrials(scenario, system, cores, on_trial)
+    search = _Search(trials, start, current or Plan())
     found = search.fewest()
     stays = (one for one in search.standing(found.gpus) if one.kept and one.gpus <= found.gpus)
     return next(stays, found)

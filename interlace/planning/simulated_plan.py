@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -25,6 +25,10 @@ _LAST_SEED: Final = 10_000
 _MOST: Final = 500_000
 #: Requests of a model that comes in bursts, were they independent, that tell something of it.
 _LEAST: Final = 200
+
+
+#: Hears of a plan and its accelerators.
+OnTrial = Callable[[Plan, Fleet], None]
 
 
 class Confirmation(NamedTuple):
@@ -72,11 +76,15 @@ class SimulatedPlan:
 
 @dataclass(frozen=True)
 class PlanTrials:
-    """Simulations of plans for one scenario and system, on so many cores at once."""
+    """Simulations of plans for one scenario and system, on so many cores at once.
+
+    ``on_trial`` is called with each plan before it is tried.
+    """
 
     scenario: Scenario
     system: System
     cores: int = 1
+    on_trial: OnTrial = lambda plan, fleet: None
     _known: dict[Hashable, PlanTrial] = field(default_factory=dict, repr=False)
 
     def confirmed(self, plan: Plan, fleet: Fleet, how: Confirmation | None = None) -> SimulatedPlan:
@@ -87,6 +95,7 @@ class PlanTrials:
         seed that no choice between plans depends on; that result is returned.
         """
         there = _in_use(plan, fleet)
+        self.on_trial(plan, there)
         found = self._confirmed(plan, there, how or WITH_SPARE)
         if how is None and found.missed and found.trial.nearly(found.missed):
             how = AS_ASKED
@@ -116,6 +125,7 @@ class PlanTrials:
     def tried(self, plan: Plan, fleet: Fleet) -> SimulatedPlan:
         """Simulate a plan until an SLO is clearly missed."""
         there = _in_use(plan, fleet)
+        self.on_trial(plan, there)
         trial = try_plan(plan, there, self.scenario, self.system, cores=self.cores)
         return SimulatedPlan(plan, there, trial)
 

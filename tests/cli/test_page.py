@@ -161,8 +161,19 @@ def test_the_page_is_one_file_within_its_budget() -> None:
 
 
 def _asked(questions: Questions, **question: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(asyncio.run(questions(question)))
-    return found
+    """The answer, with the draft that was told before it, if one was."""
+
+    async def ask() -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(await questions(question))
+        if "draft" not in told:
+            return told
+        after = {"ask": "tried", "number": told["number"]}
+        answer: dict[str, Any] = json.loads(await questions(after))
+        with pytest.raises(ServeError, match="no such plan"):
+            await questions(after)
+        return {**answer, "draft": told["draft"]}
+
+    return asyncio.run(ask())
 
 
 @pytest.mark.parametrize(
@@ -177,6 +188,7 @@ def _asked(questions: Questions, **question: object) -> dict[str, Any]:
         ({"ask": "what-if", "changes": ["system=os:system"]}, "a name or a number"),
         ({"ask": "what-if", "changes": ["gpus=1"] * 7}, "1 to 6"),
         ({"ask": "plan", "models": {}}, "nothing to plan for"),
+        ({"ask": "tried", "number": 0}, "no such plan"),
     ],
 )
 def test_questions_that_are_none_are_refused(
@@ -264,6 +276,10 @@ def test_a_scenario_is_planned_for_as_it_is_edited(tmp_path: Path) -> None:
     told = _asked(questions, ask="plan", models=models, gpu="a100")
     assert told["out"]["gpus"] >= 1 and told["out"]["gpu"] == "a100"
     assert told["out"]["models"]["goo"]["price_gpus_per_rps"] > 0
+    draft = told["draft"]
+    assert draft["gpus"] == told["out"]["gpus"] and draft["partitions"]
+    assert (draft["kept"], told["out"]["kept"]) == (None, True), "told before it was tried"
+    assert draft["models"]["goo"]["attainment"] is draft["models"]["goo"]["p99_ms"] is None
     assert "--rate goo=100.0" in told["command"]
     wrong = _asked(questions, ask="plan", models={"nobody": [1.0, 10.0]})
     assert wrong["status"] == 2 and "nobody" in wrong["error"]
@@ -276,8 +292,11 @@ def test_a_plan_is_shown_and_asked_again(tmp_path: Path) -> None:
         about = json.loads(_get(url + "page/about")[1])
         assert about["answer"]["out"]["models"].keys() == about["models"].keys()
         told = json.loads(_get(url + "page/ask", {"ask": "plan", "models": about["models"]})[1])
+        assert told["draft"]["kept"] is None
+        told = json.loads(_get(url + "page/ask", {"ask": "tried", "number": told["number"]})[1])
         assert told["out"]["cost_per_hour"] == 3 * told["out"]["gpus"] > 0
         assert "2080ti" in about["kinds"]
+    assert "goes with --json" in question.refused("--draft")
     question.path = tmp_path
     assert "is no scenario" in question.refused("--page", "0")
 

@@ -149,11 +149,13 @@ def test_a_thousand_models_on_a_phone(browse: Browser, tmp_path: Path) -> None:
 def test_a_scenario_is_planned_for(browse: Browser, tmp_path: Path) -> None:
     nine = EXAMPLES / "planning" / "nine.toml"
     with _shown(str(nine)) as url:
-        fewest, drawn, goo, kinds = browse(
+        draft, fewest, drawn, goo, kinds = browse(
             url,
             ["fill", "#asked tbody tr:nth-child(2) input", "500"],
             ["click", "#planform button"],
-            ["until", "#fewest:not(:empty)"],
+            ["until", "#fewest:text-matches('tried$')"],
+            ["text", "#fewest"],
+            ["until", "#fewest:text-matches('kept')"],
             ["text", "#fewest"],
             ["value", "document.querySelectorAll('#planned .tile').length"],
             ["text", "#promised tbody tr"],
@@ -161,7 +163,8 @@ def test_a_scenario_is_planned_for(browse: Browser, tmp_path: Path) -> None:
             ["until", "#kinds tbody tr:nth-child(2)"],
             ["text", "#kinds tbody"],
         )
-    assert re.match(r"[12] 2080ti, ", fewest)
+    assert re.match(r"[12] 2080ti, .*, being tried$", draft)
+    assert re.match(r"[12] 2080ti, .* kept", fewest)
     assert drawn >= int(fewest[0])
     name, p99_ms, in_slo, gpus_for_more = goo.split("\t")
     assert name == "goo" and 0 < float(p99_ms) < 66 and float(in_slo) >= 99

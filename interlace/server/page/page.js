@@ -343,9 +343,15 @@ function drawPlan() {
   $("planform").onsubmit = async (event) => {
     event.preventDefault();
     try {
-      showPlan(await ask({ ask: "plan", models: models(), gpu: kinds.value || undefined }, button));
+      showPlan(await askPlan({ models: models(), gpu: kinds.value || undefined }, button, showPlan));
     } catch (error) { $("plansaid").textContent = String(error.message || error); say("", false); }
   };
+}
+async function askPlan(question, button, show = () => {}) {
+  const told = await ask({ ask: "plan", ...question }, button);
+  if (!told.draft) return told;
+  show({ out: told.draft, error: "The plan is being tried with random requests." });
+  return ask({ ask: "tried", number: told.number }, button);
 }
 async function compareKinds(models, button) {
   const body = $("kinds").tBodies[0];
@@ -355,7 +361,7 @@ async function compareKinds(models, button) {
   for (const kind of state.about.kinds) {
     let cells;
     try {
-      const told = await ask({ ask: "plan", models, gpu: kind }, button), found = told.out;
+      const told = await askPlan({ models, gpu: kind }, button), found = told.out;
       cells = typeof found === "object" ? [String(found.gpus), String(found.lower_bound.gpus), fixed(found.cost_per_hour, 2), found.kept ? "yes" : "no"] : [told.error];
     } catch (error) { cells = [String(error.message || error)]; }
     body.append(h("tr", {}, h("td", {}, kind), ...cells.map((cell) => h("td", {}, cell))));
@@ -365,8 +371,8 @@ async function compareKinds(models, button) {
 function showPlan(told) {
   const found = typeof told.out === "object" ? told.out : null;
   $("fewest").textContent = !found ? "" : found.gpus + " " + found.gpu + (found.gap === 1 ? ", the fewest there can be" : ", no scheduler needs fewer than " + found.lower_bound.gpus) +
-    (found.cost_per_hour ? ", " + fixed(found.cost_per_hour, 2) + " an hour" : "") + (found.kept ? ", every promise kept when it was tried" : ", a promise is not kept");
-  $("plansaid").textContent = "$ " + told.command + "\n" + told.error + (found ? "" : told.out) + (told.scenario ? "\n# scenario.toml\n" + told.scenario : "");
+    (found.cost_per_hour ? ", " + fixed(found.cost_per_hour, 2) + " an hour" : "") + (found.kept === null ? ", being tried" : found.kept ? ", every promise kept when it was tried" : ", a promise is not kept");
+  $("plansaid").textContent = (told.command ? "$ " + told.command + "\n" : "") + told.error + (found ? "" : told.out) + (told.scenario ? "\n# scenario.toml\n" + told.scenario : "");
   drawPlanned(found);
 }
 const PROMISED = [["model", "model"], ["p99", "p99 ms"], ["attainment", "in SLO %"], ["price", PRICE]];

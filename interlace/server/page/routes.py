@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -36,6 +37,9 @@ _FRAMES: Final = 240
 _NICE: Final = 10
 _ERROR_CHARS: Final = 4_000
 
+#: How `interlace plan --draft` begins a plan that it tries, and where that goes.
+_DRAFT: Final = b'{"trying":'
+Draft = asyncio.Future[msgspec.Raw]
 _WORD: Final = re.compile(r"^[A-Za-z0-9_.+/-]{1,64}$")
 
 #: What follows `interlace plan` for these rates (requests/s) and SLOs (ms) by model. The folder is
@@ -68,23 +72,42 @@ class Questions:
         self._planned = planned
         self._one = asyncio.Semaphore(1)
         self._asked = 0
+        self._numbers = count()
+        self._trying: dict[int, asyncio.Task[bytes]] = {}  #: answers of which a draft was told
 
     async def __call__(self, question: Mapping[str, Any]) -> bytes:
-        """The answer to one question.
+        """The answer to one question, or the draft of a plan and the number of its answer.
 
         Raises:
             ServeError: the question is none, or too many wait already.
         """
+        if question.get("ask") == "tried":
+            told = self._trying.pop(_whole(question, "number"), None)
+            if told is None:
+                raise bad_input("number: no such plan is tried: ask for it again")
+            return await told
         if self._asked >= _WAITING:
             raise ServeError(Reason.OVERLOADED, "the page's questions wait already: ask again")
         self._asked += 1
+        draft: Draft = asyncio.get_running_loop().create_future()
+        answer = asyncio.ensure_future(self._in_turn(question, draft))
+        await asyncio.wait((answer, draft), return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        number = next(self._numbers)
+        self._trying[number] = answer
+        if len(self._trying) > _WAITING:  # nobody came for it
+            self._trying.pop(next(iter(self._trying))).cancel()
+        return msgspec.json.encode({"number": number, "draft": draft.result()})
+
+    async def _in_turn(self, question: Mapping[str, Any], draft: Draft) -> bytes:
         try:
             async with self._one:
-                return await self._answer(question)
+                return await self._answer(question, draft)
         finally:
             self._asked -= 1
 
-    async def _answer(self, question: Mapping[str, Any]) -> bytes:
+    async def _answer(self, question: Mapping[str, Any], draft: Draft) -> bytes:
         match question.get("ask"):
             case "history":
                 return await self._replay("--history", str(_FRAMES))
@@ -95,7 +118,7 @@ class Questions:
             case "trace":
                 return await self._trace(question)
             case "plan":
-                return await self._plan(question)
+                return await self._plan(question, draft)
         raise bad_input(
             "the question: ask is missing; expected history, why, what-if, trace or plan"
         )
@@ -118,7 +141,7 @@ class Questions:
                 raise ServeError(Reason.TOO_LARGE, "the trace is too long: ask for fewer seconds")
             return file.read_bytes()
 
-    async def _plan(self, question: Mapping[str, Any]) -> bytes:
+    async def _plan(self, question: Mapping[str, Any], draft: Draft) -> bytes:
         if self._planned is None:
             raise bad_input("there is nothing to plan for here")
         asked = _asked_models(question)
@@ -129,7 +152,7 @@ class Questions:
                 raise bad_input(str(error)) from None
             if kind := question.get("gpu"):
                 words += ["--gpu", _word(kind, "gpu")]
-            answer = await _answered(words)
+            answer = await _answered(words, draft)
             scenario = Path(folder) / "scenario.toml"
             if scenario.exists():
                 command = answer.command.replace(f"{folder}/", "")
@@ -178,17 +201,18 @@ def _whole(question: Mapping[str, Any], key: str) -> int:
     return value
 
 
-async def _answered(words: Sequence[str]) -> PageAnswer:
-    """Run a command of ours."""
+async def _answered(words: Sequence[str], draft: Draft | None = None) -> PageAnswer:
+    """Run a command of ours, which prints a line for the ``draft`` first if there is to be one."""
+    more = () if draft is None else ("--draft",)
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "interlace", *words,
+        sys.executable, "-m", "interlace", *words, *more, limit=_ANSWER_BYTES,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     with suppress(ProcessLookupError, PermissionError):
         os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
     try:
-        out, error = await asyncio.wait_for(_both(child), _ANSWER_S)
+        out, error = await asyncio.wait_for(_both(child, draft), _ANSWER_S)
         status = await child.wait()
     except TimeoutError:
         raise ServeError(Reason.DEADLINE, f"no answer within {_ANSWER_S:g} s") from None
@@ -210,10 +234,19 @@ def _plain(out: bytes) -> msgspec.Raw | str:
     return msgspec.Raw(out)
 
 
-async def _both(child: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+async def _both(child: asyncio.subprocess.Process, draft: Draft | None) -> tuple[bytes, bytes]:
     assert child.stdout is not None and child.stderr is not None
-    out, error = await asyncio.gather(_within(child.stdout), _within(child.stderr))
+    printed = _within(child.stdout) if draft is None else _after(draft, child.stdout)
+    out, error = await asyncio.gather(printed, _within(child.stderr))
     return out, error
+
+
+async def _after(draft: Draft, stream: asyncio.StreamReader) -> bytes:
+    first = await stream.readline()
+    if not first.startswith(_DRAFT):
+        return first + await _within(stream)
+    draft.set_result(msgspec.Raw(first[len(_DRAFT) : -len(b"}\n")]))
+    return await _within(stream)
 
 
 async def _within(stream: asyncio.StreamReader) -> bytes:
