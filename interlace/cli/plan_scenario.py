@@ -169,7 +169,7 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
 
 
 def _draft(found: CapacityPlan) -> None:
-    """Print a plan of which nobody knows yet what it keeps."""
+    """Print a plan before its trial, which shows what it keeps."""
     untold: dict[str, object] = {"kept": None, "said": []}
     typer.echo(msgspec.json.encode({"trying": found.to_dict() | untold}))
 

@@ -111,9 +111,7 @@ class NodeChannel:
         taker: CallTaker,
         trace: TraceFields = (),
     ) -> NodeCall:
-        """Make a unary call with ``budget_ms`` left, that came ``waited_ms`` ago.
-
-        ``trace`` names the span that the node's is to be below.
+        """Make a unary call below the span ``trace``: ``waited_ms`` old, ``budget_ms`` are left.
 
         Raises:
             ServeError: OVERLOADED, the node has as many calls as it takes.

@@ -73,7 +73,7 @@ class Questions:
         self._one = asyncio.Semaphore(1)
         self._asked = 0
         self._numbers = count()
-        self._trying: dict[int, asyncio.Task[bytes]] = {}  #: answers of which a draft was told
+        self._trying: dict[int, asyncio.Task[bytes]] = {}  #: answers that follow a draft
 
     async def __call__(self, question: Mapping[str, Any]) -> bytes:
         """The answer to one question, or the draft of a plan and the number of its answer.
@@ -256,10 +256,6 @@ async def _within(stream: asyncio.StreamReader) -> bytes:
         if len(found) > _ANSWER_BYTES:
             raise ServeError(Reason.TOO_LARGE, "the answer is too long: ask for less")
     return bytes(found)
-
-
-def _niced() -> None:
-    os.nice(_NICE)
 
 
 #: No frame was wanted for so long: nobody watches any more.
