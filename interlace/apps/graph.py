@@ -16,8 +16,11 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.draft import Draft
 from interlace.repository.model_config import ModelConfig
 
-#: The weight of the newest request in the average of a step's run.
-_NEWEST: Final = 0.3
+#: The weight of the newest request in the average of a step's run, which counts at most so many
+#: times the average; and what is left of it after a hopeless refusal.
+_NEWEST: Final = 0.2
+_MOST: Final = 4.0
+_DOUBTED: Final = 0.97
 _STEPS: Final = "ensemble_scheduling.step"
 
 
@@ -141,9 +144,18 @@ class ServedApp:
         self.runs_ms = [0.0 for _ in app.steps]
 
     def ran(self, place: int, run_ms: float) -> None:
-        """Take in a request of a step that was answered."""
+        """Take in a request of a step that was answered; a stall counts as a few runs."""
         known_ms = self.runs_ms[place]
-        self.runs_ms[place] += (_NEWEST if known_ms else 1.0) * (run_ms - known_ms)
+        if known_ms:
+            run_ms = known_ms + _NEWEST * (min(run_ms, _MOST * known_ms) - known_ms)
+        self.runs_ms[place] = run_ms
+
+    def doubt(self) -> None:
+        """A request was refused because even an idle server seemed too slow.
+
+        Refusals teach nothing: runs count for less, until one is let in and shows the truth.
+        """
+        self.runs_ms = [_DOUBTED * run_ms for run_ms in self.runs_ms]
 
     def rest_ms(self, time_ms: float) -> list[float]:
         """For each step, what to keep for those behind it, of a request that has ``time_ms``.

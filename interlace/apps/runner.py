@@ -315,6 +315,9 @@ class _AppRequest:
         elif reply.outcome is Outcome.REFUSED and (self.timings or number):
             self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
         else:
+            refused = reply.outcome is Outcome.REFUSED and reply.error
+            if refused and refused.reason is Reason.DEADLINE:
+                self.served.doubt()
             self.end(reply.outcome, reply.error or _EXPIRED)
         self._parts_ended(place, model, 1)
 

@@ -296,6 +296,23 @@ def test_the_engine_hears_which_steps_follow_and_when_none_does_any_more() -> No
     stand.settle()
 
 
+def test_a_stall_does_not_keep_all_later_requests_out() -> None:
+    stand = Stand(FIRST, SECOND)
+    for took_ms in (5.0, 900.0):
+        stand.send()
+        stand.below.end("first", took_ms=5.0)
+        stand.below.end("second", took_ms=took_ms)
+    stand.below.refuse["first"] = ServeError(Reason.DEADLINE, "even an idle server", late_ms=9.0)
+    for _ in range(100):
+        stand.send()
+    del stand.below.refuse["first"]
+    request = stand.send()
+    kept_ms = request.deadline_ms - stand.below.end("first", took_ms=0.0).deadline_ms
+    assert 0.0 < kept_ms < 2.0, "until one was let in again"
+    stand.below.end("second")
+    stand.settle()
+
+
 def test_a_failed_step_cancels_the_others_and_waits_for_them() -> None:
     stand = Stand(*DIAMOND)
     stand.send()
