@@ -25,6 +25,7 @@ from interlace.cli.options import (
     Level,
     NodeCa,
     NodeKeyFile,
+    Otlp,
     Price,
     Requests,
     Root,
@@ -148,7 +149,7 @@ def serve(
     node_key_file: NodeKeyFile = None,
     tls_cert: TlsCert = None, tls_key: TlsKey = None, ca: NodeCa = None,
     request_memory_mb: Requests = 1024.0,
-    exit_timeout_s: Grace = 30.0,
+    exit_timeout_s: Grace = 30.0, otlp: Otlp = "",
     log_level: Level = LogLevel.INFO,
 ) -> None:  # fmt: skip
     """Plan for all nodes, assign models to each, and route requests to them.
@@ -173,7 +174,7 @@ def serve(
     found = _found(nodes, ray, local, launch, max_machines)
     router = RouterSettings(
         found, host, http_port, grpc_port, keys, int(request_memory_mb * (1 << 20)),
-        exit_timeout_s=exit_timeout_s, tls=tls,
+        exit_timeout_s=exit_timeout_s, tls=tls, otlp=otlp,
     )  # fmt: skip
     run_fleet(
         FleetSettings(router, models_dir, system_of(system), lease, _prices(price)),
