@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from interlace.apps.graph import fitted_shape
 from interlace.core.errors import Reason, ServeError, bad_input
-from interlace.core.request import Reply, Timing
+from interlace.core.model import Model
+from interlace.core.request import Reply, Request, StageTiming, Timing
 from interlace.core.tensor import BYTES, Span, Tensor, TensorSpec, element_count
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.blocks import ArenaBlocks
@@ -176,6 +178,45 @@ def added(timings: Sequence[Timing]) -> Timing:
         sum(one.infer_ms for one in timings),
         sum(one.output_ms for one in timings),
     )
+
+
+def own_outputs(
+    model: Model,
+    request: Request,
+    names: Sequence[str],
+    values: Mapping[str, Value],
+    absent: Container[str],
+) -> tuple[Tensor, ...]:
+    """The outputs of an app that were asked for; of all, those whose steps had their inputs.
+
+    Raises:
+        ServeError: BAD_INPUT, an output that optional inputs are needed for was asked for by name,
+            or nothing else is left; BACKEND, a step did not give one.
+    """
+    batched = model.signature.batched
+    specs = {spec.name: spec for spec in model.signature.outputs}
+    missing = [name for name in names if name in absent]
+    if missing and (request.outputs or len(missing) == len(specs)):
+        raise bad_input(f"output '{missing[0]}' needs an optional input that is not given")
+    found: list[Tensor] = []
+    for name in names:
+        value = values.get(name)
+        if name in absent:
+            continue
+        if value is None:
+            raise ServeError(Reason.BACKEND, f"no step gave output '{name}'")
+        what = f"output '{name}'"
+        shape = fitted_shape(value.tensor.shape, value.batched, specs[name], batched, what)
+        found.append(value.tensor._replace(shape=shape))
+    return tuple(found)
+
+
+def stage_timing(name: str, replies: Sequence[Reply], now_ms: float) -> StageTiming:
+    """Wait, run and slack of a stage whose last reply came now."""
+    first = replies[0].request
+    wait_ms = max(reply.timing.queue_ms for reply in replies)
+    run_ms = max(0.0, now_ms - first.arrived_ms - wait_ms)
+    return StageTiming(name, wait_ms, run_ms, first.deadline_ms - now_ms)
 
 
 def in_app(name: str, error: ServeError) -> ServeError:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from interlace.apps.graph import App, ServedApp, Step, fitted_shape
-from interlace.apps.parts import Held, TensorMemory, Value, added, in_app, overlap, row_count
-from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.apps.parts import (
+    Held,
+    TensorMemory,
+    Value,
+    added,
+    in_app,
+    overlap,
+    own_outputs,
+    row_count,
+    stage_timing,
+)
+from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import AppEnded
 from interlace.core.model import Model
 from interlace.core.request import (
@@ -331,7 +341,8 @@ class _AppRequest:
         sources = [held for held in self._sources(place) if held.users]
         if self.reason is None:
             self.timings += [reply.timing for reply in replies]
-            self.stages.append(self._timing(place, replies))
+            step, now_ms = self.served.app.steps[place], self.owner.clock.now_ms()
+            self.stages.append(stage_timing(step.name, replies, now_ms))
             try:
                 sources = self._store(place, model, replies, sources)
             except ServeError as error:
@@ -344,13 +355,6 @@ class _AppRequest:
         for held in sources:
             self._drop(held)
         self._go_on_later()
-
-    def _timing(self, place: int, replies: Sequence[Reply]) -> StageTiming:
-        now_ms, first = self.owner.clock.now_ms(), replies[0].request
-        wait_ms = max(reply.timing.queue_ms for reply in replies)
-        run_ms = max(0.0, now_ms - first.arrived_ms - wait_ms)
-        name = self.served.app.steps[place].name
-        return StageTiming(name, wait_ms, run_ms, first.deadline_ms - now_ms)
 
     def _go_on_later(self) -> None:
         if self.waiting:
@@ -414,7 +418,9 @@ class _AppRequest:
             return
         if self.reason is None:
             try:
-                outputs = self._own_outputs()
+                outputs = own_outputs(
+                    self.served.model, self.request, self._outputs(), self.values, self.absent
+                )
             except ServeError as error:
                 self.reason = Outcome.FAILED, in_app(self.served.app.name, error)
         self.ended = True
@@ -435,27 +441,3 @@ class _AppRequest:
         outcome = Outcome.LATE if late else Outcome.OK
         timing, stages = added(self.timings), tuple(self.stages)
         self.caller.on_reply(Reply(self.request, outcome, outputs, None, timing, stages=stages))
-
-    def _own_outputs(self) -> tuple[Tensor, ...]:
-        """The outputs asked for; of all, those whose steps had their inputs.
-
-        Raises:
-            ServeError: BAD_INPUT, an output that optional inputs are needed for was asked for by
-                name, or nothing else is left; BACKEND, a step did not give one.
-        """
-        specs = {spec.name: spec for spec in self.served.model.signature.outputs}
-        found: list[Tensor] = []
-        missing = [name for name in self._outputs() if name in self.absent]
-        if missing and (self.request.outputs or len(missing) == len(specs)):
-            raise bad_input(f"output '{missing[0]}' needs an optional input that is not given")
-        for name in self._outputs():
-            value = self.values.get(name)
-            if name in self.absent:
-                continue
-            if value is None:
-                raise ServeError(Reason.BACKEND, f"no step gave output '{name}'")
-            shape = fitted_shape(
-                value.tensor.shape, value.batched, specs[name], self._batched, f"output '{name}'"
-            )
-            found.append(value.tensor._replace(shape=shape))
-        return tuple(found)
