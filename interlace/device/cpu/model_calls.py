@@ -186,11 +186,14 @@ class BatchCalls:
 
     @contextmanager
     def turn_given_up(self) -> Iterator[None]:
-        """Let others run meanwhile."""
+        """Let others run meanwhile; a batch that has ended has no turn to give."""
         with self.changing:
-            self._give_up_turn()
+            over = self.over
+            if not over:
+                self._give_up_turn()
         yield
-        self._take_turn()
+        if not over:
+            self._take_turn()
 
     def _give_up_turn(self) -> None:
         self._owner.leave(Waits(self.batch))

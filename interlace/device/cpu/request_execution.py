@@ -43,29 +43,21 @@ def execute_requests(
     """
     started = perf_counter()
     heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
-    together = run.staged or (runner.stacked and len(run.rows) > 1)
+    stacked = runner.stacked and len(run.rows) > 1
+    together = run.staged or stacked
     sources = intake.sources(run, batched) if together else {}
     try:
         given = _cut_inputs(run, sources, batched) if together else intake.by_request(run, batched)
-        requests = [
-            RequestInputs(
-                inputs,
-                head.context,
-                head.outputs,
-                partial(streams.respond, head.request),
-                partial(streams.cancelled, head.request),
-            )
-            for head, inputs in zip(heads, given, strict=True)
-        ]
+        requests = [_request(*one, streams) for one in zip(heads, given, strict=True)]
         gathered = perf_counter()
         try:
-            if runner.stacked and together:
-                (answer,) = runner.run_requests([_stacked(run, requests, sources)], calls.begin)
-                answers = _cut(run.rows, answer)
-            else:
-                answers = runner.run_requests(requests, calls.begin)
+            if stacked:
+                requests = [_stacked(run, requests, sources)]
+            answers = runner.run_requests(requests, calls.begin)
         finally:
             calls.end()
+        if stacked:
+            answers = _cut(run.rows, *answers)
         if failed := streams.failed:
             pairs = zip(heads, answers, strict=True)
             answers = [failed.get(head.request, answer) for head, answer in pairs]
@@ -75,16 +67,17 @@ def execute_requests(
         intake.release(sources)
     if block is not None:
         inbox.blocks.hold(run.batch, [block])
-    return BatchResult(
-        run.batch,
-        (),
-        batched,
-        block is not None,
-        (gathered - started) * 1e3,
-        (inferred - gathered) * 1e3,
-        (perf_counter() - inferred) * 1e3,
-        results=results,
-    )
+    ended = perf_counter()
+    took_ms = (gathered - started) * 1e3, (inferred - gathered) * 1e3, (ended - inferred) * 1e3
+    return BatchResult(run.batch, (), batched, block is not None, *took_ms, results=results)
+
+
+def _request(
+    head: RequestHead, inputs: Mapping[str, Array], streams: ResponseStreams
+) -> RequestInputs:
+    respond = partial(streams.respond, head.request)
+    cancelled = partial(streams.cancelled, head.request)
+    return RequestInputs(inputs, head.context, head.outputs, respond, cancelled)
 
 
 def _cut_inputs(
