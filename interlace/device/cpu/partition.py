@@ -211,9 +211,8 @@ class CpuPartition:
         self.link.watch_apart(_batch_line(batch), not self.calls.waits(batch))
 
     def _called(self, frame: CallModel) -> None:
-        if not frame.streams:  # else it waits when it says so
-            self._wait(frame.batch)
-            self.link.watch_apart(_batch_line(frame.batch), False)
+        self._wait(frame.batch)  # before its callee is admitted, which may have its place
+        self.link.watch_apart(_batch_line(frame.batch), False)
         run = self._runs.get(frame.batch)
         if run is not None:
             self.calls.begin(frame, run)
