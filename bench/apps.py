@@ -11,6 +11,7 @@ each server. Triton has two instances of each model, and needs what scripts/peer
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import tomllib
@@ -282,9 +283,13 @@ def _write_fan(root: Path, triton: bool) -> None:
 def _zoo(app: str) -> Callable[[Path, bool], None]:
     def write(root: Path, triton: bool) -> None:
         zoo = ROOT / "examples" / "zoo"
-        table = tomllib.loads((zoo / app / "interlace.toml").read_text())["app"]
-        for name in (app, *{stage["model"] for stage in table["stages"].values()}):
+        table = tomllib.loads((zoo / app / "interlace.toml").read_text())
+        shutil.copytree(zoo / app, root / app)
+        for name in {stage["model"] for stage in table["app"]["stages"].values()}:
             shutil.copytree(zoo / name, root / name)
+            terms = root / name / "interlace.toml"  # whose SLO is for GPUs, and its own requests
+            slo = f"slo_ms = {table['slo_ms']}"
+            terms.write_text(re.sub(r"slo_ms = \d+", slo, terms.read_text()))
 
     return write
 
