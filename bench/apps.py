@@ -24,13 +24,14 @@ import numpy as np
 
 from bench.harness import Report, Table, main
 from bench.harness.command import ROOT
+from bench.harness.load import goodput_rps, ms, poisson
 from bench.mix.peers import CORE
 from bench.peers.server import Bench, claim, started
 from bench.peers.table import HERE, PEERS_HOME, Peer, ours, peers, prepare
 from bench.peers.wire import HTTP_PORT, OCTETS
-from interlace.load.call import Call, pack
-from interlace.load.open_loop import OpenLoop, poisson
-from interlace.load.result import LoadRun, goodput_rps, ms, percentile
+from interlace.load.connections import Call
+from interlace.load.open_loop import OpenLoop
+from interlace.load.result import LoadRun, percentile
 
 _TRITON: Final = "triton"
 _CORES: Final = "0,1"
@@ -160,7 +161,7 @@ def apps(
 def _played(asked: World, rate: float, seconds: float, seed: int) -> dict[str, Any]:
     each = [rate / len(asked.calls)] * len(asked.calls)
     arrivals = poisson(each, _WARM_S + seconds, seed)
-    run = OpenLoop([pack(one) for one in asked.calls], arrivals, _CONNECTIONS).run(_DRAIN_S)
+    run = OpenLoop([one.encoded() for one in asked.calls], arrivals, _CONNECTIONS).run(_DRAIN_S)
     counted = [one for one in run.samples if one.due_s >= _WARM_S]
     return {
         "offered_rps": len(counted) / seconds,
@@ -239,7 +240,7 @@ def _call(model: str, tensors: Mapping[str, np.ndarray[Any, Any]]) -> Call:
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
     body = b"".join([head, *(one.tobytes() for one in tensors.values())])
-    return Call("http", HTTP_PORT, f"/v2/models/{model}/infer", body, headers)
+    return Call(HTTP_PORT, f"/v2/models/{model}/infer", body, headers)
 
 
 def _model(root: Path, name: str, code: str, tensors: str) -> None:
