@@ -69,7 +69,10 @@ def update_sustaining_batches(
         }
         costs = {model: _cost(state.models[model], live, rates) for model in live.parts}
         cycle_ms = round_ms(costs.values())
-        live.sustaining_rows = {m: one.rows_per_s / 1000.0 * cycle_ms for m, one in costs.items()}
+        live.sustaining_rows = {  # nothing arrives of some models, however long a round is
+            model: one.rows_per_s / 1000.0 * cycle_ms if one.rows_per_s else 0.0
+            for model, one in costs.items()
+        }
 
 
 def _cost(deployed: DeployedModel, live: LivePartition, rates: RateTracker) -> AffineCost:

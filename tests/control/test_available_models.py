@@ -28,6 +28,9 @@ class Preparation:
     def forget(self, key: str) -> None:
         self.registered.remove(key)
 
+    def offered(self) -> dict[str, Any]:
+        return {}
+
     async def names(self) -> list[str]:
         return ["m"]
 

@@ -1,7 +1,7 @@
 """Stages that requests of apps still have before them: counted on arrival, forgotten at the end."""
 
 from interlace.core.messages import AppEnded
-from interlace.core.request import LaterStage, Outcome, Request, StageOf
+from interlace.core.request import Callbacks, LaterStage, Outcome, Request, StageOf
 from tests.builders import World, line_profile
 
 
@@ -20,7 +20,7 @@ def _send(world: World, begun: bool = False) -> Request:
     part = StageOf("s", "app", number, now_ms + 200.0, later, begun)
     model, due_ms = ("b", 20.0) if begun else ("a", 150.0)
     request = Request(number, model, now_ms, now_ms + due_ms, part=part)
-    world.runtime.submit(request, world._answered)
+    world.runtime.submit(request, Callbacks(world._answered))
     return request
 
 

@@ -1,5 +1,7 @@
 """What runs now: turns, deadlines, long work that must begin, batches that must not block."""
 
+from math import inf
+
 import pytest
 from msgspec.structs import replace
 
@@ -184,3 +186,18 @@ def test_a_replica_sustains_the_part_that_is_planned_for_it() -> None:
     world.run(2_500)
     alone, shared = (live.sustaining_rows for live in world.state.partitions.values())
     assert 0.0 < alone["quick"] < shared["quick"] / 3
+
+
+def test_a_model_of_which_nothing_is_planned_sustains_nothing_beside_an_overload() -> None:
+    both = (
+        Partition("g0:0", "g0", 50, (Slot("quick", 8, 300.0), Slot("other", 8, 0.0))),
+        Partition("g0:1", "g0", 50, (Slot("other", 8, 100.0),)),
+    )
+    world = _world("interlace", both, quick=8, other=8)
+    for _ in range(40):
+        for _ in range(500):
+            world.send("quick", 900.0)
+        world.run(100)
+        world.send("other", 900.0)
+    overloaded, _ = (live.sustaining_rows for live in world.state.partitions.values())
+    assert overloaded == {"quick": inf, "other": 0.0}
