@@ -158,7 +158,8 @@ class _AppRequest:
     pending: dict[int, int] = field(default_factory=dict)
     replies: dict[int, list[Reply]] = field(default_factory=dict)
     rest_ms: list[float] = field(default_factory=list)
-    later: tuple[LaterStage, ...] = ()  #: what the engine was last told to follow
+    later: tuple[LaterStage, ...] = ()  #: what follows the step that was submitted last
+    followed: bool = False  #: the engine was told of some that follow
     held: list[Held] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     stages: list[StageTiming] = field(default_factory=list)
@@ -260,6 +261,7 @@ class _AppRequest:
             self.owner.on_asked(self.request, request)
             heard = partial(self._heard, place, number, model)
             self.owner.submit(request, Callbacks(heard, self._too_long))
+            self.followed = self.followed or (self.reason is None and bool(self.later))
 
     def _part(self, step: Step) -> StageOf:
         whole, begun = self.request, bool(self.timings or self.running)
@@ -424,8 +426,7 @@ class _AppRequest:
             except ServeError as error:
                 self.reason = Outcome.FAILED, in_app(self.served.app.name, error)
         self.ended = True
-        refused = self.reason is not None and self.reason[0] is Outcome.REFUSED
-        if self.later and not refused:
+        if self.later and self.followed:
             ended = AppEnded(self.request.id)
             self.owner.clock.call_soon(lambda: self.owner.runtime.deliver(ended))
         if self.reason is not None:

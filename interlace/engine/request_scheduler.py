@@ -62,14 +62,14 @@ class RequestScheduler:
     def arrive(self, request: Request, now_ms: float) -> list[Command]:
         """Admit or refuse a request; launch at once if a partition is idle."""
         deployed = self._state.models.get(request.model)
+        if request.part is not None:  # it counts itself from now on, or its app ends
+            self._state.expect_stages(request.part.request, ())
         error = refusals.not_served(request, deployed)
         if deployed is None or error is not None:
             return [_refused(request, error or refusals.unknown(request))]
         self._rates.count(request.model, request.rows)
         if deployed.weights:
             self.fetching.arrived(deployed, request, now_ms)
-        if request.part is not None:
-            self._state.expect_stages(request.part.request, ())
         error = self._judge(request, deployed, now_ms)
         if error is None and request.sequence is not None:
             error = sequences.lost_state(self._state, request)

@@ -39,6 +39,7 @@ DIAMOND = (
 )
 MEMBERS = {
     "first": model("first", {"X": (8,)}, {"Y": (5,), "Z": (3,)}),
+    "other": model("other", {"X": (8,)}, {"Y": (5,)}),
     "second": model("second", {"X": (5,)}, {"Y": (2,)}),
     "detect": model("detect", {"X": (8,)}, {"Y": (5,)}, 0),
     "boxes": model("boxes", {"X": (5,)}, {"Y": (4,)}),
@@ -293,6 +294,22 @@ def test_the_engine_hears_which_steps_follow_and_when_none_does_any_more() -> No
     broken = stand.send()
     stand.below.end("first", Outcome.FAILED, ServeError(Reason.BACKEND, "no"))
     assert stand.below.ended == [AppEnded(broken.id)]
+    stand.settle()
+
+
+def test_the_engine_forgets_what_follows_where_one_of_two_first_steps_is_refused() -> None:
+    stand = Stand(
+        step("first", {"X": "IMAGE"}, {"Y": "left"}),
+        step("other", {"X": "IMAGE"}, {"Y": "right"}),
+        JOIN,
+    )
+    stand.below.refuse["other"] = ServeError(Reason.OVERLOADED, "too late")
+    request = stand.send()
+    stand.below.end("first")
+    assert stand.below.ended == [AppEnded(request.id)]
+    stand.below.refuse["first"] = ServeError(Reason.OVERLOADED, "too late")
+    stand.send()
+    assert len(stand.below.ended) == 1, "nothing was accepted"
     stand.settle()
 
 

@@ -1,5 +1,7 @@
 """Stages that requests of apps still have before them: counted on arrival, forgotten at the end."""
 
+from msgspec.structs import replace
+
 from interlace.core.messages import AppEnded
 from interlace.core.request import Callbacks, LaterStage, Outcome, Request, StageOf
 from tests.builders import World, line_profile
@@ -49,3 +51,14 @@ def test_a_later_stage_is_not_refused_but_expires() -> None:
     sent = [_send(world, begun=True) for _ in range(3)]
     world.run(100.0)
     assert {world.reply_of(one).outcome for one in sent} <= {Outcome.OK, Outcome.EXPIRED}
+
+
+def test_a_stage_that_is_not_served_any_more_is_not_awaited() -> None:
+    world = _world()
+    first = _send(world).part
+    assert first and world.state.coming
+    world.state.models["b"].quarantine_reason = "it ended its worker three times"
+    part = replace(first, later=(), begun=True)
+    second = Request(world.runtime.next_id(), "b", 0.0, 9_000.0, part=part)
+    world.runtime.submit(second, Callbacks(world._answered))
+    assert world.reply_of(second).outcome is Outcome.REFUSED and not world.state.coming
