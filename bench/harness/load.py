@@ -21,6 +21,8 @@ from interlace.server.grpc import http2_frames as h2
 LAG_OF_P99_MAX: Final = 0.25
 _WARM_S: Final = 0.3
 _CONNECTIONS: Final = 256
+#: A frame's size beyond which sending it apart costs less than a copy.
+_LARGE: Final = 1 << 16
 
 
 class GrpcCall(Call):
@@ -69,12 +71,11 @@ class Http2(ClientConnection):
         self.busy, self.got = True, 0
         self.window_stream = self.window_first
         self.pending = memoryview(call.payload)
-        opening = h2.frame(h2.HEADERS, h2.END_HEADERS, self.stream, call.head)
-        self.write(opening + self._data())
+        self._send(h2.frame(h2.HEADERS, h2.END_HEADERS, self.stream, call.head))
 
-    def _data(self) -> bytes:
-        """As many DATA frames as both windows allow."""
-        out: list[bytes | memoryview] = []
+    def _send(self, opening: bytes = b"") -> None:
+        """Send as many DATA frames as both windows allow; large ones are not copied."""
+        out: list[bytes | memoryview] = [opening]
         left = self.pending
         while left is not None:
             size = min(len(left), self.max_frame, self.window, self.window_stream)
@@ -83,12 +84,19 @@ class Http2(ClientConnection):
             last = size == len(left)
             flags = h2.END_STREAM if last else 0
             head = h2.HEAD.pack(size >> 8, size & 0xFF, h2.DATA, flags, self.stream)
-            out += [head, left[:size]]
+            out.append(head)
+            if size > _LARGE:
+                self.write(b"".join(out))
+                self.write(left[:size])
+                out.clear()
+            else:
+                out.append(left[:size])
             self.window -= size
             self.window_stream -= size
             left = None if last else left[size:]
         self.pending = left
-        return b"".join(out)
+        if any(out):
+            self.write(b"".join(out))
 
     def readable(self) -> int | None:
         try:
@@ -99,7 +107,8 @@ class Http2(ClientConnection):
             return BROKEN
         if not count:
             return BROKEN
-        buffer, at = self.input + bytes(RECEIVED[self._data_in(count) : count]), 0
+        data = RECEIVED[self._data_in(count) : count]
+        buffer, at = memoryview(self.input + bytes(data)) if self.input else data, 0
         status: int | None = None
         while len(buffer) - at >= 9:
             high, low, kind, flags, stream = h2.HEAD.unpack_from(buffer, at)
@@ -112,10 +121,11 @@ class Http2(ClientConnection):
                 at -= 9
                 break
             else:
-                ended = self._frame(kind, flags, stream & h2.MAX_WINDOW, buffer[at : at + size])
+                payload = bytes(buffer[at : at + size])
+                ended = self._frame(kind, flags, stream & h2.MAX_WINDOW, payload)
                 status = status if ended is None else ended
                 at += size
-        self.input = buffer[at:]
+        self.input = bytes(buffer[at:])
         return self._settle(status)
 
     def _data_in(self, count: int) -> int:
@@ -165,9 +175,7 @@ class Http2(ClientConnection):
         if status is not None:
             self.busy = False
         elif self.pending is not None:
-            more = self._data()
-            if more:
-                self.write(more)
+            self._send()
         return status
 
 

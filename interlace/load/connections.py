@@ -110,7 +110,7 @@ class ClientConnection(ABC):
     def readable(self) -> int | None:
         """Take what arrived: the status if the call ended, ``BROKEN``, or None if it goes on."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Queue bytes and push as many as the socket takes."""
         self.out = memoryview(bytes(self.out) + data if self.out else data)
         self.flush()
@@ -136,6 +136,7 @@ class ClientConnection(ABC):
 Address = tuple[type[ClientConnection], str, int]
 CHUNK = 1 << 20
 _ERROR_BYTES_MAX = 4096
+_HEAD_BYTES_MAX: Final = 1 << 14
 #: Where all connections receive. ``recv`` would map and unmap a mebibyte of memory for each reply.
 RECEIVED: Final = memoryview(bytearray(CHUNK))
 
@@ -164,14 +165,11 @@ class Http1(ClientConnection):
                 return self._broken(str(error))
             if not count:
                 return self._broken("closed by the server")
-            if self.left >= 0 and self.status == 200:
-                self.left -= count
-                complete = self.left <= 0
-            else:
-                try:
-                    complete = self._take(bytes(RECEIVED[:count]))
-                except ValueError:
-                    return self._broken("not HTTP")
+            data = RECEIVED[:count]
+            try:
+                complete = self._take(data) if self.status == 0 else self._body(data)
+            except ValueError:
+                return self._broken("not HTTP")
             if complete:
                 return self._finish()
 
@@ -179,38 +177,44 @@ class Http1(ClientConnection):
         self.reason = reason
         return BROKEN
 
-    def _take(self, data: bytes) -> bool:
-        """Whether the reply is complete.
+    def _take(self, data: memoryview) -> bool:
+        """Whether the reply is complete, whose head is not.
 
         Raises:
             ValueError: it is not HTTP.
         """
-        if self.status not in (0, 200):
-            self.error = (self.error + data)[:_ERROR_BYTES_MAX]
-        if self.left >= 0:
-            self.left -= len(data)
-            return self.left <= 0
-        if self.chunked:
-            self.tail = (self.tail + data)[-8:]
-            return self.tail.endswith(b"0\r\n\r\n")
-        self.head += data
+        before = len(self.head)
+        self.head += bytes(data[:_HEAD_BYTES_MAX])  # a body of any size may follow: no copy of it
         end = self.head.find(b"\r\n\r\n")
         if not self.head.startswith(b"HTTP/1."[: len(self.head)]):
             raise ValueError
-        return end >= 0 and self._begin(self.head[:end].lower(), self.head[end + 4 :])
+        if end >= 0:
+            return self._begin(self.head[:end].lower(), data[end + 4 - before :])
+        if len(self.head) >= _HEAD_BYTES_MAX:
+            raise ValueError
+        return False
 
-    def _begin(self, head: bytes, body: bytes) -> bool:
+    def _begin(self, head: bytes, body: memoryview) -> bool:
         self.head = b""
         self.status = int(head[9:12])
-        self.error = b"" if self.status == 200 else body[:_ERROR_BYTES_MAX]
         self.closing = b"connection: close" in head
         at = head.find(b"\ncontent-length:")
         if at >= 0:
             end = head.find(b"\r\n", at + 1)
-            self.left = max(0, int(head[at + 16 : end if end >= 0 else None]) - len(body))
-            return self.left == 0
-        if b"transfer-encoding: chunked" in head:
-            self.chunked, self.tail = True, body[-8:]
+            self.left = int(head[at + 16 : end if end >= 0 else None])
+        else:
+            self.chunked = b"transfer-encoding: chunked" in head
+        return self._body(body)
+
+    def _body(self, data: memoryview) -> bool:
+        """Whether the reply is complete with these bytes of its body."""
+        if self.status != 200:
+            self.error = (self.error + bytes(data[:_ERROR_BYTES_MAX]))[:_ERROR_BYTES_MAX]
+        if self.left >= 0:
+            self.left -= len(data)
+            return self.left <= 0
+        if self.chunked:
+            self.tail = (self.tail + bytes(data[-8:]))[-8:]
             return self.tail.endswith(b"0\r\n\r\n")
         return True
 
