@@ -21,7 +21,6 @@ from interlace.packing.bounds import lower_bound
 from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 from interlace.runtime.clock import Clock
-from interlace.runtime.scheduling import yield_cores
 from interlace.shm import children
 
 LIMIT_S: Final = 60.0
@@ -84,7 +83,7 @@ def unsendable(system: System) -> str | None:
 
 def _begun(system: System, yields: bool = False) -> subprocess.Popen[bytes]:
     """A planning process that imports what these planners need, and waits for its question."""
-    process = children.start(f"{__name__}:main", yields, pipes=True)
+    process = children.start(f"{__name__}:main", pipes=True, yields=yields)
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended: who asks it hears why
         process.stdin.write(pickle.dumps((system.planner, system.packer)))
@@ -187,12 +186,10 @@ def _asked(
     return answer
 
 
-def main(yields: bool) -> None:
+def main() -> None:
     """The planning process: pickled planners and then, once there is one, a question on standard
-    input, the answer on its output. It ``yields`` its cores to requests, if there are any.
+    input, the answer on its output.
     """
-    if yields:
-        yield_cores()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what planners and their libraries print is no part of the answer
     pickle.load(sys.stdin.buffer)  # what it takes to plan is imported by now

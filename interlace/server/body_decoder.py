@@ -16,7 +16,6 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span
-from interlace.runtime.scheduling import yield_cores
 from interlace.server.compression import unpack_into
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
@@ -152,7 +151,6 @@ class DecoderProcess:
 
 def main(descriptor: int, owner_pid: int, number: int) -> None:
     """Answer the questions on a socket; the arena is the owner's, of that number."""
-    yield_cores()  # models come first where both want a core
     bodies = DecoderProcess(Arena.adopt(owner_pid, number))
     decoder = msgspec.msgpack.Decoder(DecoderRequest)
     frames: BlockingFrameSocket[DecoderReply, DecoderRequest] = BlockingFrameSocket(
@@ -256,7 +254,8 @@ class BodyDecoder:
         try:
             shared = theirs.fileno()
             arguments = shared, os.getpid(), self._arena.number
-            self._child = children.start(_CHILD, *arguments, descriptors=[shared])
+            # Models come first where both want a core.
+            self._child = children.start(_CHILD, *arguments, descriptors=[shared], yields=True)
         except OSError as error:
             ours.close()
             text = f"the process that decodes large bodies cannot start: {error}"

@@ -10,9 +10,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Final, NamedTuple, Protocol
 
+#: A tenth of the weight of a process that serves (sched(7)).
+NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
 _CODE: Final = (
     "import json, sys; entry, owner, arguments, sys.path[:] = json.loads(sys.argv[1]); "
@@ -26,12 +29,14 @@ def start(
     environment: Mapping[str, str] | None = None,
     descriptors: Sequence[int] = (),
     pipes: bool = False,
+    yields: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process that calls ``entry``, a ``module:function``, with what JSON can hold.
 
     ``environment`` is set beside this process's own. A process that is given ``descriptors`` has a
     session of its own, and ends once they are closed. Any other is sent SIGTERM when the thread
     that called this has ended, however it did. With ``pipes``, its standard streams come from here.
+    One that ``yields`` leaves its cores to processes that serve, its imports included.
 
     Raises:
         OSError: no process or memory is left.
@@ -40,14 +45,30 @@ def start(
     settings = [f"{key}={value}" for key, value in (environment or {}).items()]
     argument = json.dumps([entry, owner, arguments, sys.path])
     pipe = subprocess.PIPE if pipes else None
-    return subprocess.Popen(
+    process = subprocess.Popen(
         ["env", *settings, sys.executable, "-P", "-c", _CODE, argument],
         stdin=pipe or subprocess.DEVNULL,
         stdout=pipe,
         stderr=pipe,
         pass_fds=descriptors,
-        start_new_session=bool(descriptors),
+        start_new_session=yields or bool(descriptors),
     )
+    if yields:
+        yield_cores(process.pid)
+    return process
+
+
+def yield_cores(pid: int) -> None:
+    """Leave the cores to processes that serve: ``pid`` gets idle time, or a tenth of a core.
+
+    It leads a session of its own. Where sessions are Linux's scheduling groups (autogroup,
+    sched(7)), cores are divided among sessions first, and nice values count only within one: so the
+    session gets the same nice value.
+    """
+    with suppress(OSError):  # it has ended, or is not ours
+        os.setpriority(os.PRIO_PROCESS, pid, max(NICE, os.getpriority(os.PRIO_PROCESS, pid)))
+    with suppress(OSError):  # no such groups, or not ours to weigh
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
 
 
 def main(entry: str, owner: int, arguments: Sequence[object]) -> None:

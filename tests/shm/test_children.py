@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -28,6 +29,13 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def tell_weights() -> None:
+    """In the child: its nice value and session, and the scheduling group's line if there is one."""
+    group = Path("/proc/self/autogroup")
+    weights = os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0)
+    print(json.dumps([*weights, group.read_text() if group.exists() else ""]))
+
+
 def keep_one() -> None:
     """In the child: have one more, and say which."""
     made = children.start("interlace.shm.children:become", "-c", "import time; time.sleep(60)")
@@ -40,6 +48,16 @@ def test_a_child_gets_its_arguments_and_packages_and_says_how_it_ended() -> None
     status, written, last_words = children.finish(made, 30.0, b"sent")
     assert (status, last_words) == (3, "last words")
     assert json.loads(written) == ["a", [1.5], "sent", sys.path, "x"]
+
+
+def test_a_child_that_yields_is_weighed_less_within_and_between_sessions() -> None:
+    made = children.start(f"{_HERE}:tell_weights", pipes=True, yields=True)
+    nice, session, group = json.loads(children.finish(made, 30.0).written)
+    assert nice == max(children.NICE, os.getpriority(os.PRIO_PROCESS, 0))
+    assert session == made.pid
+    enabled = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if group and enabled.read_text().strip() == "1":
+        assert group.strip().endswith(f"nice {children.NICE}")
 
 
 def test_a_child_that_takes_too_long_is_killed() -> None:

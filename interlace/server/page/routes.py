@@ -28,13 +28,13 @@ from interlace.server.api_keys import Access
 from interlace.server.http.responses import EVENTS
 from interlace.server.http.routes import AdminRequest, EventSource, HttpResponse, Route
 from interlace.server.page.frames import PageTally
+from interlace.shm.children import yield_cores
 
 #: How long an answer may take, what it may hold, and how many questions may wait for it.
 _ANSWER_S: Final = 60.0
 _ANSWER_BYTES: Final = 64 << 20
 _WAITING: Final = 4
 _FRAMES: Final = 240
-_NICE: Final = 10
 _ERROR_CHARS: Final = 4_000
 
 #: How `interlace plan --draft` begins a plan that it tries, and where that goes.
@@ -209,8 +209,7 @@ async def _answered(words: Sequence[str], draft: Draft | None = None) -> PageAns
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    with suppress(ProcessLookupError, PermissionError):
-        os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
+    yield_cores(child.pid)
     try:
         out, error = await asyncio.wait_for(_both(child, draft), _ANSWER_S)
         status = await child.wait()
