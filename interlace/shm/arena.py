@@ -29,7 +29,7 @@ class BuddyAllocator:
         self._quick: list[list[int]] = [[] for _ in range(top + 1)]
         self._orders: dict[int, int] = {}
         self._filled = 0  # bit k is set while self._free[k] holds a block
-        self.used_bytes = 0
+        self.used_bytes = self.peak_bytes = 0  #: the peak since somebody set it back
         offset = 0
         for order in range(top, MIN_ORDER - 1, -1):
             if size_bytes & (1 << order):
@@ -50,6 +50,7 @@ class BuddyAllocator:
                 return None
         self._orders[offset] = order
         self.used_bytes += 1 << order
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         return offset
 
     def free(self, offset: int) -> None:
@@ -114,6 +115,11 @@ class BuddyAllocator:
 
 _FD_BITS: Final = 16
 _TRIM_BYTES: Final = 1 << 16
+#: Of what was in use at once, how much counts as needed one ``trim_unused`` later; how much more
+#: stays anyway; and the part of an arena that one looks at.
+_STAYS: Final = 0.995
+_RESERVE_BYTES: Final = 16 << 20
+_STEP_BYTES: Final = 16 << 20
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which Python does not name
 
 
@@ -150,7 +156,8 @@ class Arena:
         self._mmap = memory
         self._memory = memoryview(memory)
         self._blocks = BuddyAllocator(self.size_bytes)
-        self._trimmed = 0  # how far ``trim_next`` came
+        self._needed_bytes = 0.0
+        self._trimmed = 0  # how far ``trim_unused`` came
 
     @classmethod
     def create(cls, size_bytes: int) -> Arena:
@@ -247,11 +254,20 @@ class Arena:
             if first < end:
                 self._mmap.madvise(mmap.MADV_REMOVE, first, end - first)
 
-    def trim_next(self, nbytes: int) -> None:
-        """Trim the next ``nbytes``, so that calls in a row come through the whole arena in turn."""
-        start, stop = self._trimmed, min(self.size_bytes, self._trimmed + nbytes)
-        self.trim(start, stop)
-        self._trimmed = stop if stop < self.size_bytes else 0
+    def trim_unused(self) -> None:
+        """Give some of the memory back that was not needed lately; for calls at a steady pace.
+
+        Fresh pages cost twenty times what filling them does: a queue that grows into them makes
+        itself longer. So what was in use at once stays for about as long as 200 calls.
+        """
+        blocks = self._blocks
+        self._needed_bytes = max(blocks.peak_bytes, _STAYS * self._needed_bytes)
+        blocks.peak_bytes = blocks.used_bytes
+        held_bytes = os.fstat(self._fd).st_blocks * 512
+        if held_bytes > self._needed_bytes + _RESERVE_BYTES:
+            start, stop = self._trimmed, min(self.size_bytes, self._trimmed + _STEP_BYTES)
+            self.trim(start, stop)
+            self._trimmed = stop if stop < self.size_bytes else 0
 
     def wipe(self) -> None:
         """Give all memory back to the system, also what other processes still map."""

@@ -16,13 +16,12 @@ from interlace.server.http.openapi import with_description
 from interlace.server.http.request_head import Origins, RequestHeadReader
 from interlace.server.http.routes import Route, RouteTable
 from interlace.server.http.timeouts import ConnectionTimeouts
-from interlace.server.limits import MIB, HttpLimits, RouteKind
+from interlace.server.limits import HttpLimits, RouteKind
 from interlace.server.listening import listening_sockets
 from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
 BACKLOG: Final = 1024
 #: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
-TRIM_BYTES: Final = 16 * MIB
 
 
 class HttpServer:
@@ -119,7 +118,7 @@ class HttpServer:
 
     def _trim(self) -> None:
         if self._trims and self._inference is not None:
-            self._inference.arena.trim_next(TRIM_BYTES)
+            self._inference.arena.trim_unused()
 
 
 _PLAIN: Final = "with plain JSON values"

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from interlace.server.http.request_head import Origins
-from interlace.server.http.server import TRIM_BYTES
 from interlace.server.limits import HttpLimits
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
@@ -259,10 +258,10 @@ def test_a_client_that_leaves_frees_what_was_decoded_for_it(stand: Stand) -> Non
         connection.close()
 
 
-def test_memory_of_bodies_goes_back_in_turns(stand: Stand) -> None:
+def test_memory_of_bodies_goes_back_once_it_was_not_needed_for_long(stand: Stand) -> None:
     """Only where nobody locks the pages: with GPUs it stays."""
     arena, server = stand.parts.memory.arena, stand.parts.http
-    plain, headers = binary(np.zeros((1, 4_000_000), np.float32))
+    plain, headers = binary(np.zeros((1, 8_000_000), np.float32))
     assert ask(stand, "free", plain, headers).status == 200
 
     def resident_bytes() -> int:
@@ -270,10 +269,10 @@ def test_memory_of_bodies_goes_back_in_turns(stand: Stand) -> None:
 
     wait_until(lambda: stand.used_bytes == 0)
     held = resident_bytes()
-    assert held >= 16_000_000
-    turns = -(-arena.size_bytes // TRIM_BYTES)
-    for trims, left in ((False, held), (True, 0)):
+    assert held >= 32_000_000
+    for trims, turns, least, most in ((False, 900, held, held), (True, 20, held, held),
+                                      (True, 900, 0, 16 << 20)):  # fmt: skip
         server._trims = trims
         for _ in range(turns):
             stand.do(server._trim)
-        assert resident_bytes() == left
+        assert least <= resident_bytes() <= most
