@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from interlace.core.errors import ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.repository.draft import Draft
-from interlace.repository.model_config import ModelConfig
+
+if TYPE_CHECKING:  # scenarios of apps have no model folders
+    from interlace.repository.draft import Draft
+    from interlace.repository.model_config import ModelConfig
 
 #: The weight of the newest request in the average of a step's run, which counts at most so many
 #: times the average; and what is left of it after a hopeless refusal.

@@ -32,7 +32,6 @@ from interlace.planning.scenario_file import (
     rate_parts,
 )
 from interlace.profiling.corun import learned_interference, read_coruns
-from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import (
     SUFFIXES,
     TOOL,
@@ -362,6 +361,9 @@ def _interference(
 
 
 def _packaged(path: Path, kind: str) -> dict[str, Profile]:
+    # It brings what measures models, and few scenarios ask for it.
+    from interlace.profiling.packaged import NotMeasuredError, packaged
+
     try:
         return packaged(kind)
     except NotMeasuredError as error:
