@@ -73,7 +73,7 @@ from interlace.server.shared_memory import Regions
 from interlace.server.spans import RequestSpans, span_exporter
 from interlace.server.statistics import Metrics
 from interlace.server.tls import NO_TLS, TlsFiles
-from interlace.shm.arena import Arena, ArenaMap
+from interlace.shm.arena import RESERVE_BYTES, Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
 PUBLIC: Final = "hf://"  #: repositories there are their authors', not the operator's
@@ -167,6 +167,7 @@ class LiveServer:
             RequestSpans(span_exporter(otlp, "interlace"), self.clock.now_ms) if otlp else None
         )
         self.arena = Arena.create(int(choices.options.request_memory_mb * (1 << 20)))
+        self.arena.touch(RESERVE_BYTES)
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
         inputs = (self.arena.number,)

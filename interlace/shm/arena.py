@@ -115,10 +115,11 @@ class BuddyAllocator:
 
 _FD_BITS: Final = 16
 _TRIM_BYTES: Final = 1 << 16
-#: Of what was in use at once, how much counts as needed one ``trim_unused`` later; how much more
-#: stays anyway; and the part of an arena that one looks at.
+#: What of an arena for requests is there from the start, and stays: a queue of some 30 images.
+RESERVE_BYTES: Final = 32 << 20
+#: Of what was in use at once, how much counts as needed one ``trim_unused`` later; and the part of
+#: an arena that one looks at.
 _STAYS: Final = 0.995
-_RESERVE_BYTES: Final = 16 << 20
 _STEP_BYTES: Final = 16 << 20
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which Python does not name
 
@@ -227,19 +228,20 @@ class Arena:
         """
         return _slice(self._memory, self.number, offset, nbytes)
 
-    def touch(self) -> None:
-        """Take all of its memory now: fresh pages cost several times what filling them does.
+    def touch(self, nbytes: int | None = None) -> None:
+        """Take that much of its memory now, or all: fresh pages cost far more than filling them.
 
         Raises:
             OSError: there is not that much.
         """
+        nbytes = self.size_bytes if nbytes is None else min(nbytes, self.size_bytes)
         try:
-            self._mmap.madvise(_POPULATE_WRITE)
+            self._mmap.madvise(_POPULATE_WRITE, 0, nbytes)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             # a kernel before 5.14
-            for offset in range(0, self.size_bytes, mmap.PAGESIZE):
+            for offset in range(0, nbytes, mmap.PAGESIZE):
                 self._memory[offset] = self._memory[offset]
 
     def trim(self, start: int = 0, stop: int | None = None) -> None:
@@ -264,7 +266,7 @@ class Arena:
         self._needed_bytes = max(blocks.peak_bytes, _STAYS * self._needed_bytes)
         blocks.peak_bytes = blocks.used_bytes
         held_bytes = os.fstat(self._fd).st_blocks * 512
-        if held_bytes > self._needed_bytes + _RESERVE_BYTES:
+        if held_bytes > self._needed_bytes + RESERVE_BYTES:
             start, stop = self._trimmed, min(self.size_bytes, self._trimmed + _STEP_BYTES)
             self.trim(start, stop)
             self._trimmed = stop if stop < self.size_bytes else 0

@@ -138,6 +138,13 @@ def test_memory_is_given_back(arena: Arena) -> None:
     assert resident_bytes(arena) == 0
 
 
+def test_memory_is_taken_ahead(arena: Arena) -> None:
+    arena.touch(1 << 18)
+    assert resident_bytes(arena) == 1 << 18
+    arena.touch()
+    assert resident_bytes(arena) == arena.size_bytes
+
+
 def test_trimming_a_part_leaves_the_rest(arena: Arena) -> None:
     whole = arena.alloc(1 << 20)
     assert whole is not None

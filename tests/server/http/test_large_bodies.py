@@ -16,6 +16,7 @@ import pytest
 
 from interlace.server.http.request_head import Origins
 from interlace.server.limits import HttpLimits
+from interlace.shm.arena import RESERVE_BYTES
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Response, binary_outputs, exchange, request, v2_body
@@ -268,10 +269,11 @@ def test_memory_of_bodies_goes_back_once_it_was_not_needed_for_long(stand: Stand
         return os.stat(f"/proc/self/fd/{arena._fd}").st_blocks * 512
 
     wait_until(lambda: stand.used_bytes == 0)
+    arena.touch()
     held = resident_bytes()
-    assert held >= 32_000_000
+    assert held == arena.size_bytes
     for trims, turns, least, most in ((False, 900, held, held), (True, 20, held, held),
-                                      (True, 900, 0, 16 << 20)):  # fmt: skip
+                                      (True, 900, 0, RESERVE_BYTES)):  # fmt: skip
         server._trims = trims
         for _ in range(turns):
             stand.do(server._trim)
