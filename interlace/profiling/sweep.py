@@ -15,7 +15,8 @@ class SweepSettings:
     """How thoroughly a model is measured.
 
     A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
-    not before ``samples_min``. A point was disturbed by other work on the machine if its p95 is
+    not before ``samples_min``; also once ``steady_samples`` have a p95 of at most ``steady`` times
+    their median. Warm-up runs of a point take a quarter of ``budget_s``. A point was disturbed by other work on the machine if its p95 is
     over ``calm`` times its median, or if it is ``doubtful`` beside the others. It is measured again
     ``retakes`` times at most, and the calmest take counts. A share's larger batches are left out
     once the median passes ``slo_multiple`` times the SLO: no plan could use them.
@@ -23,7 +24,9 @@ class SweepSettings:
     """
 
     samples: int = 100
-    samples_min: int = 5
+    samples_min: int = 3
+    steady_samples: int = 12
+    steady: float = 1.1
     warm_ups: int = 3
     budget_s: float = 0.6
     slo_multiple: float = 4.0
@@ -40,8 +43,8 @@ class SweepSettings:
         """One line for people: how the figures were taken."""
         return (
             f"command to completion, one batch at a time after {self.warm_ups} warm-up runs; "
-            f"{self.samples_min} to {self.samples} samples or {self.budget_s:g} s a point; larger "
-            f"batches left out past {self.slo_multiple:g} x SLO"
+            f"{self.samples_min} to {self.samples} samples or {self.budget_s:g} s a point, "
+            f"{self.steady_samples} where they agree; larger batches left out past {self.slo_multiple:g} x SLO"
         )
 
 
@@ -65,7 +68,12 @@ def enough(latencies_ms: Sequence[float], spent_s: float, settings: SweepSetting
     count = len(latencies_ms)
     if count < settings.samples_min:
         return False
-    return count >= settings.samples or spent_s >= settings.budget_s
+    if count >= settings.samples or spent_s >= settings.budget_s:
+        return True
+    if count < settings.steady_samples:
+        return False
+    ordered = sorted(latencies_ms)
+    return quantile(ordered, 0.95) <= settings.steady * quantile(ordered, 0.5)
 
 
 def point(latencies_ms: Sequence[float], gpu_ms: Sequence[float] = ()) -> LatencyPoint:

@@ -223,6 +223,14 @@ def test_a_point_ends_by_count_or_by_time_but_not_before_the_least() -> None:
     assert enough([1.0] * 10, 0.0, settings)
 
 
+def test_samples_that_agree_end_a_point_early() -> None:
+    settings = SweepSettings(samples=100, samples_min=3, steady_samples=12, steady=1.1)
+    assert not enough([1.0] * 11, 0.1, settings)
+    assert enough([1.0] * 12, 0.1, settings)
+    assert not enough([1.0] * 11 + [1.2], 0.1, settings)
+    assert enough([1.0] * 30 + [1.2], 0.1, settings)  # one of 31 is no interference
+
+
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=300))
 def test_quantiles_are_ordered_and_were_seen(latencies_ms: list[float]) -> None:
     found = point(latencies_ms)
