@@ -16,10 +16,11 @@ class SweepSettings:
 
     A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
     not before ``samples_min``; also once ``steady_samples`` have a p95 of at most ``steady`` times
-    their median. Warm-up runs of a point take a quarter of ``budget_s``. A point was disturbed by other work on the machine if its p95 is
-    over ``calm`` times its median, or if it is ``doubtful`` beside the others. It is measured again
-    ``retakes`` times at most, and the calmest take counts. A share's larger batches are left out
-    once the median passes ``slo_multiple`` times the SLO: no plan could use them.
+    their median. Warm-up runs of a point take a quarter of ``budget_s``. A point was disturbed by
+    other work on the machine if its p95 is over ``calm`` times its median, or if it is ``doubtful``
+    beside the others. It is measured again ``retakes`` times at most, and the calmest take counts.
+    A share's larger batches are left out once the median passes ``slo_multiple`` times the SLO: no
+    plan could use them.
     ``factor`` is the step between batches.
     """
 
@@ -44,7 +45,8 @@ class SweepSettings:
         return (
             f"command to completion, one batch at a time after {self.warm_ups} warm-up runs; "
             f"{self.samples_min} to {self.samples} samples or {self.budget_s:g} s a point, "
-            f"{self.steady_samples} where they agree; larger batches left out past {self.slo_multiple:g} x SLO"
+            f"{self.steady_samples} where they agree; larger batches left out past "
+            f"{self.slo_multiple:g} x SLO"
         )
 
 

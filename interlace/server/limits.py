@@ -125,6 +125,27 @@ class TokenBucket:
         return self._left >= 0.0
 
 
+class RefusalBucket(TokenBucket):
+    """Calls that may be refused in a second before their connections are left unread for a while.
+
+    Callers that call again at once take the cores from the models, which then are slower, and more
+    is refused: ``per_s`` refusals are a twelfth of a core. ``most_s`` is short, since other callers
+    may share a connection.
+    """
+
+    __slots__ = ("_most_s",)
+
+    def __init__(self, per_s: float = 5_000.0, most_s: float = 0.05) -> None:
+        super().__init__(per_s / 10.0, per_s)
+        self._most_s = most_s
+
+    def rest_s(self, refused: int = 1) -> float:
+        """Enter calls that were refused; how long their connection rests for it, in seconds."""
+        if self.take(refused):
+            return 0.0
+        return min(self._most_s, -self._left / self._per_s)
+
+
 class HeapBudget:
     """Bytes that requests hold outside of the arena, ``limit_bytes`` at most."""
 

@@ -29,7 +29,7 @@ from interlace.server.grpc.http2_frames import (
     PeerError,
 )
 from interlace.server.grpc.service import GrpcService
-from interlace.server.limits import GrpcLimits
+from interlace.server.limits import GrpcLimits, RefusalBucket
 from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
 _log = logging.getLogger(__name__)
@@ -48,13 +48,14 @@ _WRITE: Final = select.EPOLLOUT
 class _Client:
     """A connection, and what the loop waits for on it."""
 
-    __slots__ = ("connection", "interest")
+    __slots__ = ("connection", "interest", "rests")
 
     def __init__(
         self, make: Callable[[Callable[[], None]], Http2Connection], wake: Callable[[_Client], None]
     ) -> None:
         """``make`` gets what the connection calls when it has something to write."""
         self.interest = _READ
+        self.rests = False  #: not read for a while, for calls of it that were refused
         self.connection = make(lambda: wake(self))
 
 
@@ -113,6 +114,7 @@ class EpollLoop:
         self._shaking: dict[int, tuple[ssl.SSLSocket, float, tuple[object, ...]]] = {}
         self._handshake_log = HandshakeLog("gRPC")
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._refusals = RefusalBucket()
         self._called = False  #: ``_turn`` is called soon, with or without anything to read
         self._timer: asyncio.TimerHandle | None = None
 
@@ -245,7 +247,9 @@ class EpollLoop:
         if connection.done:
             self._close(client)
             return
-        interest = 0 if writer.congested else _READ
+        if writer.refused:
+            self._count_refused(client)
+        interest = 0 if writer.congested or client.rests else _READ
         if writer.backlog_bytes:
             interest |= _WRITE
         if interest != client.interest and connection.sock.fileno() in self._clients:
@@ -253,6 +257,20 @@ class EpollLoop:
             self._epoll.modify(connection.sock.fileno(), interest)
             if interest & _READ and connection.reader.unfinished:
                 self._unfinished[client] = None
+
+    def _count_refused(self, client: _Client) -> None:
+        """Let a connection rest if more calls are refused than may be; those that run go on."""
+        writer = client.connection.writer
+        refused, writer.refused = writer.refused, 0
+        rest_s = self._refusals.rest_s(refused)
+        if rest_s and not client.rests:
+            client.rests = True
+            self._loop.call_later(rest_s, self._read_again, client)
+
+    def _read_again(self, client: _Client) -> None:
+        client.rests = False
+        if self._clients.get(client.connection.sock.fileno()) is client:
+            self._wake(client)
 
     def _accept(self) -> None:
         for listener in tuple(self._listeners):

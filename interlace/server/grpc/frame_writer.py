@@ -62,6 +62,7 @@ class FrameWriter:
         self.backlog_bytes = 0
         self.sent_bytes = 0
         self.data_frames = 0  #: made so far
+        self.refused = 0  #: calls, until somebody sets it back
         self._sock = sock
         self._wake = wake
         self._max_backlog_bytes = max_backlog_bytes

@@ -20,7 +20,7 @@ from interlace.server.http.exchange import (
 )
 from interlace.server.http.request_head import CHUNKED, RequestHead, RequestHeadReader, head_end
 from interlace.server.http.responses import CONTINUE, error_response, with_connection
-from interlace.server.limits import HeapBudget, HttpLimits, RouteKind
+from interlace.server.limits import HeapBudget, HttpLimits, RefusalBucket, RouteKind
 
 #: How often all connections may be looked through.
 LOOK_S: Final = 0.05
@@ -54,6 +54,7 @@ class ServerState:
         self.connections: set[HttpConnection] = set()
         self.draining = False
         self.budget = HeapBudget(limits.heap_bytes) if placer is None else placer.budget
+        self.refusals = RefusalBucket()
         self._idle: list[tuple[float, HttpConnection]] = []  #: those found, the longest idle last
         self._looked_s = float("-inf")
         self._last_refusal: tuple[Exception | None, bytes] = (None, b"")
@@ -245,6 +246,19 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def fail(self, error: ServeError | HttpError) -> None:
         self.respond(self._state.refusal_bytes(error))
+        rest_s, transport = self._state.refusals.rest_s(), self.transport
+        if not rest_s or not self._reading or self.phase is not _HEAD:
+            return
+        if transport is not None and not transport.is_closing():
+            self._reading = False
+            transport.pause_reading()
+            self._state.loop.call_later(rest_s, self._read_again)
+
+    def _read_again(self) -> None:
+        """End the pause after a refusal, unless a request that was here already has done so."""
+        if self.transport is not None and self.phase is _HEAD and not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
 
     @property
     def progress(self) -> int:

@@ -21,7 +21,6 @@ from interlace.server.listening import listening_sockets
 from interlace.server.tls import HANDSHAKE_S, HANDSHAKES_A_TURN, FollowedContext, HandshakeLog
 
 BACKLOG: Final = 1024
-#: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
 
 
 class HttpServer:

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
+from interlace.server.limits import RefusalBucket
 from tests.processes import memory_maps, open_files
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
@@ -131,3 +132,20 @@ def test_a_call_that_is_cancelled_while_its_head_is_read_leaves_nothing(echo: Ma
         for one in asked:
             one.cancel()
         echo.settled()
+
+
+def test_a_connection_rests_after_refusals_where_there_are_too_many() -> None:
+    with Main() as main:
+        loop = main.server._loop
+        main.do(lambda: setattr(loop, "_refusals", RefusalBucket(per_s=0.5, most_s=1.5)))
+        apart = [("grpc.use_local_subchannel_pool", 1)]
+        with (
+            grpc.insecure_channel(main.target, apart) as refused,
+            grpc.insecure_channel(main.target, apart) as other,
+        ):
+            failure(raw(refused), request(b"x", model="refuse-overloaded"))  # at once
+            later = raw(refused).future(request(b"x"))  # type: ignore[attr-defined]
+            raw(other)(request(b"x"), timeout=20)
+            assert not later.done()
+            later.result(20)
+        main.settled()

@@ -1,6 +1,7 @@
 """Connections: order, keep-alive, slow and vanishing clients, smuggling, limits."""
 
 import gzip
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from interlace.core.errors import ServeError
 from interlace.server.errors import HttpError
 from interlace.server.http.bodies import ChunkedBody
 from interlace.server.http.connection import LOOK_S
-from interlace.server.limits import HeapBudget, HttpLimits
+from interlace.server.limits import HeapBudget, HttpLimits, RefusalBucket
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, binary_outputs, exchange, infer, request, v2_body
@@ -58,6 +59,29 @@ def held(small: Stand) -> Iterator[None]:
         runtime.release()
 
     small.do(restore)
+
+
+def test_a_connection_rests_after_a_refusal_where_there_are_too_many(http: Stand) -> None:
+    state = http.parts.http._state
+    before = state.refusals
+    http.do(lambda: setattr(state, "refusals", RefusalBucket(per_s=0.5, most_s=1.5)))
+    try:
+        with http.connect() as refused, http.connect() as other:
+            assert exchange(refused, infer("nobody", [[1.0]])).status == 404  # at once
+            refused.sendall(LIVE)
+            assert exchange(other, LIVE).status == 200
+            assert not select.select([refused], [], [], 0.0)[0]
+            assert Reader(refused).response().status == 200
+    finally:
+        http.do(lambda: setattr(state, "refusals", before))
+
+
+def test_refusals_are_free_up_to_a_rate() -> None:
+    bucket = RefusalBucket(per_s=5_000.0, most_s=0.05)
+    rests_s = [bucket.rest_s() for _ in range(2_000)]
+    assert rests_s[:500] == [0.0] * 500
+    assert max(rests_s) == 0.05
+    assert 0.0 < rests_s[-1]
 
 
 @pytest.mark.parametrize("piece", [7, 61, 1000])
