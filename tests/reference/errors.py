@@ -22,6 +22,9 @@ text. A refusal may have more:
 * `Interlace-Final: 1`, a header or trailer: the code of the model answered so. Routers ask no other
   node, whatever the status.
 
+A refusal is sent at once. Above 5,000 refusals a second, the next request on the connection of a
+refused one is read up to 50 ms later.
+
 ## Reasons
 """
 _END = """
