@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from interlace.device.cpu.execution import BatchInputs, execute
 from interlace.device.cpu.inbox import Inbox
 from interlace.device.cpu.model_calls import BatchCalls, Leadership, WorkerCalls
-from interlace.device.cpu.request_execution import execute_requests
+from interlace.device.cpu.request_execution import ResponseStreams, execute_requests
 from interlace.device.cpu.resident import OpenModel, ResidentModel
-from interlace.device.cpu.response_stream import ResponseStreams
 from interlace.device.process.error_text import batch_failure, error_text
 from interlace.device.process.sandbox import confine
 from interlace.device.process.wire import (
