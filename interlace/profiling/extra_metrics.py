@@ -10,10 +10,9 @@ from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
-from interlace.profiling.corun_partitions import measure_coruns
 from interlace.profiling.cuda.readers import pressure
 from interlace.profiling.findings import PartFindings, PartsTask, ReaderPlacement, take_apart
-from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.rig import MeasureError, Rig, measure_coruns
 
 Known = Mapping[str, Profile]  #: by deployment key
 

@@ -28,8 +28,7 @@ from interlace.profiling.corun import (
     total_ms,
     triples,
 )
-from interlace.profiling.corun_partitions import at_once, keep_busy, measure_coruns
-from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.rig import MeasureError, Rig, at_once, keep_busy, measure_coruns
 from interlace.profiling.samples import SampleInputs
 from interlace.runtime.clock import SimClock
 from tests.profiling.fakes import (
