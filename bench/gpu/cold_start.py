@@ -23,7 +23,7 @@ from interlace.core.model import Model
 from interlace.policy.cold_starts.deepplan import direct_host_access
 from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cuda.examine import examine
-from interlace.profiling.findings import GpuTask
+from interlace.profiling.extra_metrics import GpuTask
 
 _MODELS: Final = ("bert_base",)
 _TIMES: Final = 30

@@ -21,12 +21,14 @@ from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, save_coruns
 from interlace.profiling.extra_metrics import (
+    CoresTask,
     ExtraMetrics,
+    GpuTask,
+    PartsTask,
     reader_placements,
     side_by_side,
     with_parts,
 )
-from interlace.profiling.findings import CoresTask, GpuTask, PartsTask
 from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.store import FillResult, ProfileStore, fill

@@ -13,7 +13,7 @@ import msgspec
 from interlace.core.model import Format, Model
 from interlace.device.process.sandbox import confine
 from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel
-from interlace.profiling.findings import CoresTask, PartFindings, write_findings
+from interlace.profiling.extra_metrics import CoresTask, PartFindings, write_findings
 
 
 def measure_layers(model: Model, threads: int, weights_dir: str | None, takes: int) -> PartFindings:

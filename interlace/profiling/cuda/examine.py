@@ -26,7 +26,7 @@ from interlace.device.cuda.worker.context import made_backend, stopwatch_of
 from interlace.formats.runner import WARM_RUNS
 from interlace.profiling.cuda.layers import GraphTimer, measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
-from interlace.profiling.findings import (
+from interlace.profiling.extra_metrics import (
     BatchStrains,
     GpuTask,
     PartFindings,

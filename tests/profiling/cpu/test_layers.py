@@ -25,7 +25,7 @@ from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.cpu import layer_bench
 from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD, LayerBench, LayeredModel
 from interlace.profiling.cpu.process_main import measure_layers
-from interlace.profiling.findings import CoresTask, take_apart
+from interlace.profiling.extra_metrics import CoresTask, take_apart
 from tests.formats.making import (
     F32,
     a_model,

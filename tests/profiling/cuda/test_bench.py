@@ -14,13 +14,14 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.profile import LayerProfile, MemoryContention, Profile
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.profiling.cuda.layers import BETWEEN
-from interlace.profiling.extra_metrics import reader_placements, with_findings
-from interlace.profiling.findings import (
+from interlace.profiling.extra_metrics import (
     BatchStrains,
     GpuTask,
     PartFindings,
     ReaderPlacement,
+    reader_placements,
     take_apart,
+    with_findings,
 )
 from interlace.profiling.rig import MeasureError
 
