@@ -43,9 +43,9 @@ from interlace.engine.engine import Engine
 from interlace.planning.follower import AssignedPlan
 from interlace.policy.base import System
 from interlace.profiling.extra_metrics import ExtraMetrics
-from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import OnSweepStep
 from interlace.runtime.clock import WallClock
 from interlace.runtime.log.read import LogHeader
 from interlace.runtime.log.write import LogWriter

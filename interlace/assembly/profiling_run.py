@@ -29,10 +29,9 @@ from interlace.profiling.extra_metrics import (
     side_by_side,
     with_parts,
 )
-from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.store import FillResult, ProfileStore, fill
-from interlace.profiling.sweep import THOROUGH
+from interlace.profiling.sweep import THOROUGH, OnSweepStep, no_progress, telling
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap
 

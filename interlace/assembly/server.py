@@ -34,7 +34,7 @@ from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
-from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.profiling.sweep import OnSweepStep, no_progress
 from interlace.runtime.event_loop import run_loop
 from interlace.runtime.plan_solver import unsendable
 from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory, wait_for_turns

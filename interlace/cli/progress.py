@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from interlace.profiling.progress import TELL_S, SweepStep
+from interlace.profiling.sweep import TELL_S, SweepStep
 
 
 class ProgressBar:

@@ -15,8 +15,8 @@ from interlace.control.registry import VersionEntry, VersionRegistry, VersionSta
 from interlace.core.model import Format, Model
 from interlace.core.node import NodeModel
 from interlace.device.base import Registers
-from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.store import FillResult
+from interlace.profiling.sweep import OnSweepStep
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -20,10 +20,16 @@ from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
 from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.profile_file import values_text
-from interlace.profiling.progress import OnSweepStep, no_progress, telling
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import FillResult, ProfileStore, SignatureStore, fill, one_of_each
-from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
+from interlace.profiling.sweep import (
+    QUICK,
+    THOROUGH,
+    OnSweepStep,
+    SweepSettings,
+    no_progress,
+    telling,
+)
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read

@@ -23,8 +23,8 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.core.tables import counted
 from interlace.device.base import Registers
-from interlace.profiling.progress import OnSweepStep, telling
 from interlace.profiling.store import FillResult
+from interlace.profiling.sweep import OnSweepStep, telling
 from interlace.repository.draft import Draft
 
 _log = logging.getLogger(__name__)

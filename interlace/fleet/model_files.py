@@ -14,7 +14,7 @@ import msgspec
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.node import ModelFiles
 from interlace.core.tables import counted
-from interlace.profiling.progress import telling
+from interlace.profiling.sweep import telling
 from interlace.repository.digest import BLOCK_BYTES, Digests, models_in
 from interlace.server.api_keys import Access
 from interlace.server.http.responses import OCTETS

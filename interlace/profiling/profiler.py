@@ -13,10 +13,19 @@ from interlace.core.model import Model
 from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
 from interlace.core.request import Timing
 from interlace.perf.latency import doubtful
-from interlace.profiling.progress import OnSweepStep, SweepStep, TimeEstimate, no_progress
 from interlace.profiling.rig import MeasureError, PartitionLostError, Rig, TimedWork
 from interlace.profiling.samples import SampleInputs
-from interlace.profiling.sweep import THOROUGH, SweepSettings, batch_sizes, enough, point
+from interlace.profiling.sweep import (
+    THOROUGH,
+    OnSweepStep,
+    SweepSettings,
+    SweepStep,
+    TimeEstimate,
+    batch_sizes,
+    enough,
+    no_progress,
+    point,
+)
 
 
 class ShareVisit(NamedTuple):

@@ -38,9 +38,8 @@ from interlace.profiling.profile_file import (
     values_text,
 )
 from interlace.profiling.profiler import profile_all
-from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
-from interlace.profiling.sweep import THOROUGH, SweepSettings
+from interlace.profiling.sweep import THOROUGH, OnSweepStep, SweepSettings, no_progress
 
 _log = logging.getLogger(__name__)
 

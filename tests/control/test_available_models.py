@@ -11,8 +11,8 @@ import pytest
 from interlace.control.available_models import AvailableModels
 from interlace.control.registry import VersionRegistry
 from interlace.core.plan import Demand
-from interlace.profiling.progress import no_progress
 from interlace.profiling.store import FillResult
+from interlace.profiling.sweep import no_progress
 from interlace.testing.worlds import line_profile
 
 

@@ -14,7 +14,7 @@ from interlace.control.startup import Startup
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.profiling import progress
-from interlace.profiling.progress import no_progress
+from interlace.profiling.sweep import no_progress
 
 
 class OneAfterTheOther:

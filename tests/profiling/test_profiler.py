@@ -14,9 +14,8 @@ from interlace.core.profile import Profile
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.perf.latency import doubtful
 from interlace.profiling.profiler import MeasuredModel, profile_all
-from interlace.profiling.progress import SweepStep
 from interlace.profiling.rig import MeasureError, Rig
-from interlace.profiling.sweep import SweepSettings, batch_sizes, enough, point
+from interlace.profiling.sweep import SweepSettings, SweepStep, batch_sizes, enough, point
 from interlace.runtime.clock import SimClock
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, latency_ms, make_model
 
