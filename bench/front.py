@@ -20,7 +20,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.runtime.clock import WallClock
-from interlace.runtime.scheduling import settle_memory
+from interlace.runtime.event_loop import settle_memory
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.dataplane.plane import DataPlane

@@ -21,8 +21,7 @@ from interlace.router.polling import NodePoller, OnHeard
 from interlace.router.spans import RouterSpans
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
-from interlace.runtime.event_loop import run_loop
-from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory
+from interlace.runtime.event_loop import raise_descriptor_limit, run_loop, settle_memory
 from interlace.server.api_keys import ApiKeys, shown_key
 from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.request_head import loopback

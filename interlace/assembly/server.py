@@ -35,9 +35,13 @@ from interlace.planning.plan_file import following, unknown_models
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
 from interlace.profiling.sweep import OnSweepStep, no_progress
-from interlace.runtime.event_loop import run_loop
+from interlace.runtime.event_loop import (
+    raise_descriptor_limit,
+    run_loop,
+    settle_memory,
+    wait_for_turns,
+)
 from interlace.runtime.plan_solver import unsendable
-from interlace.runtime.scheduling import raise_descriptor_limit, settle_memory, wait_for_turns
 from interlace.server.api_keys import DIGEST
 from interlace.server.http.request_head import loopback
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP

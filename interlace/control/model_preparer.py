@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from interlace.control.storage import StorageReader
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.loading import link_of
 from interlace.core.model import Description, Format, Model, TrustedModels
@@ -36,6 +35,7 @@ from interlace.repository.draft import Draft, read
 from interlace.repository.environment import unpacked
 from interlace.repository.folder import ModelFolder, folder_names, scan_folder
 from interlace.repository.model import complete
+from interlace.runtime.event_loop import StorageReader
 from interlace.server.limits import GenerationalCache
 
 _log = logging.getLogger(__name__)

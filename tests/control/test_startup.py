@@ -13,7 +13,7 @@ from interlace.control.registry import VersionRegistry
 from interlace.control.startup import Startup
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
-from interlace.profiling import progress
+from interlace.profiling import sweep
 from interlace.profiling.sweep import no_progress
 
 
@@ -85,7 +85,7 @@ def test_what_is_being_opened_is_given_up_at_the_end() -> None:
 def test_how_many_models_are_open_is_told_meanwhile(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress, "TELL_S", 0.01)
+    monkeypatch.setattr(sweep, "TELL_S", 0.01)
 
     with caplog.at_level(logging.INFO, "interlace.control.startup"):
         asyncio.run(starting(VersionRegistry()).run(no_progress))

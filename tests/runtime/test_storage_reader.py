@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from interlace.control import storage
-from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError
+from interlace.runtime import event_loop
+from interlace.runtime.event_loop import StorageReader
 
 
 def test_results_and_errors_come_back_and_the_loop_goes_on() -> None:
@@ -56,7 +56,7 @@ def test_storage_that_hangs_holds_a_few_threads_and_no_more() -> None:
             *(reads.read("dead", hangs.wait, lambda: 0) for _ in range(30)), return_exceptions=True
         )
         assert all(isinstance(end, RepositoryError) for end in ends)
-        assert threading.active_count() - before <= storage._AT_ONCE
+        assert threading.active_count() - before <= event_loop._READS_AT_ONCE
         hangs.set()
         assert await reads.read("well again", lambda: 1, lambda: 0) == 1
 
@@ -69,7 +69,7 @@ def test_reads_that_get_on_keep_no_others_from_their_turn() -> None:
         steps = count()
         large = [
             asyncio.ensure_future(reads.read("large", lambda: time.sleep(0.3), lambda: next(steps)))
-            for _ in range(storage._AT_ONCE)
+            for _ in range(event_loop._READS_AT_ONCE)
         ]
         assert await reads.read("small", lambda: 1, lambda: 0) == 1
         await asyncio.gather(*large)
