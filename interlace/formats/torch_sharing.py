@@ -16,8 +16,13 @@ from interlace.core.model import Model
 from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.machine import machine_key, release_free_memory
 from interlace.formats.runner import WARM_RUNS, WeightUse
-from interlace.formats.tensor_file import is_undamaged, storable
-from interlace.formats.weights_file import WeightsFile, header_of, write_weights
+from interlace.formats.weights_file import (
+    WeightsFile,
+    header_of,
+    is_undamaged,
+    storable,
+    write_weights,
+)
 from interlace.formats.weights_folder import publish, tell_damaged
 
 #: To be raised when modules are prepared in another way, so that old files are not looked at.

@@ -13,8 +13,7 @@ from torch import nn
 from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.page_cache import cached_part, drop_cached
 from interlace.formats.runner import ArrivingWeights, WeightUse
-from interlace.formats.tensor_file import ALIGNMENT_BYTES
-from interlace.formats.weights_file import WeightsFile, write_weights
+from interlace.formats.weights_file import ALIGNMENT_BYTES, WeightsFile, write_weights
 
 ROWS = torch.arange(6).view(2, 3) % 5
 

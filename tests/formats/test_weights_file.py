@@ -11,7 +11,7 @@ from safetensors.torch import load
 
 from interlace.formats.page_cache import LARGE_PAGE_BYTES, cached_part, drop_cached
 from interlace.formats.runner import map_file
-from interlace.formats.tensor_file import (
+from interlace.formats.weights_file import (
     ALIGNMENT_BYTES,
     _in_pieces,
     is_undamaged,
