@@ -11,11 +11,16 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
-from interlace.formats.opened import ModelCall, OpenedModel, Retarget, hold_lookups
+from interlace.formats.opened import (
+    DeclaredSignature,
+    ModelCall,
+    OpenedModel,
+    Retarget,
+    hold_lookups,
+)
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.torch_values import UNNAMED, datatype_of, named_values
 from interlace.formats.torchscript import check_unpacked
-from interlace.formats.trial import DeclaredSignature
 
 
 def open_call(model: Model) -> OpenedModel:

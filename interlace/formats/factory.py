@@ -20,6 +20,7 @@ from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.formats.architecture import OWN_CODE, architecture, own_code
 from interlace.formats.model_file import execute_file
 from interlace.formats.opened import (
+    DeclaredSignature,
     ModelCall,
     OpenedModel,
     keyword_call,
@@ -28,7 +29,6 @@ from interlace.formats.opened import (
 )
 from interlace.formats.torch_sharing import module_tensors
 from interlace.formats.torch_values import named_values, sample_values
-from interlace.formats.trial import DeclaredSignature
 
 #: Largest difference accepted, as a part of the largest value: folding rounds differently.
 _TOLERANCE: Final = 1e-4

@@ -17,9 +17,8 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.formats.architecture import architecture
-from interlace.formats.opened import ModelCall, OpenedModel
+from interlace.formats.opened import DeclaredSignature, ModelCall, OpenedModel
 from interlace.formats.torch_sharing import module_tensors
-from interlace.formats.trial import DeclaredSignature
 
 Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 #: transformers looks for it by itself.

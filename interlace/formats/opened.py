@@ -1,34 +1,159 @@
-"""A torch model opened in this process, before anything was done for what it will run on."""
+"""A torch model opened in this process, and tried out on sample inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
-from interlace.formats.trial import DeclaredSignature
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.formats.torch_values import (
+    ROWS,
+    named_values,
+    sample_shapes,
+    sample_values,
+    value_datatype,
+)
+
+#: One execution: values by input name to whatever the model returns.
+ModelCall = Callable[[Mapping[str, Any]], Any]
+#: Readies it for a processor: called before it runs there, and not at all on the CPU it is for.
+#: What a file has written down is changed: the processor, and FP32 where a type is given.
+Retarget = Callable[[torch.device, torch.dtype | None], None]
+ValuesByName = dict[str, Any]
+#: What TorchScript says where no values will do: inputs are of other types than it takes.
+_OTHER_SIGNATURE: Final = "Expected a value of type"
 
 
-class ModelCall(Protocol):
-    """One execution: values by input name to whatever the model returns."""
+@dataclass(frozen=True, slots=True)
+class DeclaredSignature:
+    """What the model's own file says; ``None`` where it is silent.
 
-    def __call__(self, values: Mapping[str, Any]) -> Any: ...
-
-
-class Retarget(Protocol):
-    """Readies it for a processor: called before it runs there, and not at all on the CPU it is for.
-
-    What a file has written down is changed: the processor, and FP32 where ``dtype`` is given.
+    ``source`` names the file, ``hint`` how to say what is missing.
     """
 
-    def __call__(self, device: torch.device, dtype: torch.dtype | None) -> None: ...
+    source: str
+    inputs: tuple[TensorSpec, ...] | None = None
+    outputs: tuple[TensorSpec, ...] | None = None
+    batched: bool | None = None
+    max_batch: int = 0
+    hint: str = "inputs declared in config.pbtxt: input [ { name data_type dims } ]"
 
 
-def _nothing_written_down(device: torch.device, dtype: torch.dtype | None) -> None:
-    """Most formats need nothing."""
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What trying a model out showed."""
+
+    signature: Signature
+    writes_inputs: bool
+
+
+def try_out(run: ModelCall, model: Model, spoken: DeclaredSignature) -> TrialResult:
+    """Run a model on sample inputs: twice if its file does not describe its outputs, else once.
+
+    A model that fails on them keeps the described outputs, if there are any; requests test them.
+
+    Raises:
+        RepositoryError: the inputs are unknown; the model fails on them and no outputs are
+            described; or its outputs differ from the described ones.
+    """
+    inputs = spoken.inputs or model.signature.inputs
+    if not inputs:
+        raise RepositoryError(spoken.source, "no description of the inputs", spoken.hint)
+    batched = model.signature.batched if spoken.batched is None else spoken.batched
+    try:
+        first, wrote = _execute(run, sample_values(inputs, model, batched, 0))
+        second = first
+        if spoken.outputs is None:
+            second, _ = _execute(run, sample_values(inputs, model, batched, 1))
+    except Exception as error:
+        described = spoken.outputs or model.signature.outputs
+        if not described or _OTHER_SIGNATURE in str(error):
+            raise _failed(error, spoken, sample_shapes(inputs, model, batched, 0)) from error
+        first, wrote = {}, True
+    own = tuple(spec.own for spec in inputs)
+    outputs = spoken.outputs
+    if outputs is None and first:
+        outputs = _as_declared(_learn(first, second, batched, spoken.source), model, spoken)
+    elif outputs is None:
+        outputs = tuple(spec.own for spec in model.signature.outputs)
+    return TrialResult(Signature(own, outputs, batched, spoken.max_batch), wrote)
+
+
+def _failed(
+    error: Exception, spoken: DeclaredSignature, shapes: Mapping[str, tuple[int, ...]]
+) -> RepositoryError:
+    lines = str(error).strip().splitlines() or [""]
+    said = lines[0] if _OTHER_SIGNATURE in lines[0] else lines[-1]
+    return RepositoryError(
+        spoken.source,
+        f"a model that failed on sample inputs of shape {shapes} ({said})",
+        "what it takes: in interlace.toml, [sample] with sizes (NAME = [...]) or values "
+        "(NAME = { value = ... } or { file = ... }); or output [ { name data_type dims } ] in "
+        "config.pbtxt, and it is tried by requests",
+    )
+
+
+def _execute(run: ModelCall, values: ValuesByName) -> tuple[ValuesByName, bool]:
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    # Version counters exist under no_grad, not under inference_mode.
+    with torch.no_grad():
+        before = [tensor._version for tensor in tensors]
+        result = named_values(run(values))
+        wrote = before != [tensor._version for tensor in tensors]
+    return result, wrote
+
+
+def _learn(
+    first: ValuesByName, second: ValuesByName, batched: bool, source: str
+) -> tuple[TensorSpec, ...]:
+    specs = []
+    for name, value in first.items():
+        datatype = value_datatype(value)
+        if datatype is None:
+            raise RepositoryError(source, f"output '{name}' of type {value.dtype}", "a v2 datatype")
+        shapes = tuple(value.shape), tuple(second[name].shape)
+        if batched and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in ROWS):
+            raise RepositoryError(
+                source,
+                f"output '{name}' of shape {list(shapes[0])} for {ROWS[0]} row and "
+                f"{list(shapes[1])} for {ROWS[1]}",
+                "rows first in every output, or max_batch = 0 for a model that takes no batches",
+            )
+        dims = tuple(a if a == b else -1 for a, b in zip(*shapes, strict=True))
+        specs.append(TensorSpec(name, datatype, dims[1:] if batched else dims))
+    return tuple(specs)
+
+
+def _as_declared(
+    learnt: tuple[TensorSpec, ...], model: Model, spoken: DeclaredSignature
+) -> tuple[TensorSpec, ...]:
+    """The outputs under the names they are described by, where order is all that relates them.
+
+    A dim that is described as free is: two runs of one size do not show what values may do.
+    """
+    declared = {spec.name: spec.own.dims for spec in model.signature.outputs}
+    found = [spec.name for spec in learnt]
+    if not declared.keys() <= set(found):
+        if len(declared) != len(found):
+            expected = f"{list(declared)}"
+            raise RepositoryError(spoken.source, f"{len(found)} outputs: {found}", expected)
+        found = list(declared)
+    return tuple(
+        TensorSpec(name, spec.datatype, _freed(spec.dims, declared.get(name, ())))
+        for name, spec in zip(found, learnt, strict=True)
+    )
+
+
+def _freed(found: tuple[int, ...], declared: tuple[int, ...]) -> tuple[int, ...]:
+    if len(found) != len(declared):
+        return found
+    return tuple(-1 if free < 0 else size for size, free in zip(found, declared, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +178,18 @@ class OpenedModel:
     below: Mapping[str, int] = field(default_factory=dict)
     longest: Mapping[str, int] = field(default_factory=dict)
     eager_because: str = ""
-    retarget: Retarget = _nothing_written_down
+    retarget: Retarget = lambda device, dtype: None
     architecture: Callable[[], str] = str
 
 
 def keyword_call(forward: Callable[..., Any]) -> ModelCall:
     """A call that hands every input to ``forward`` under its own name."""
-
-    def call(values: Mapping[str, Any]) -> Any:
-        return forward(**values)
-
-    return call
+    return lambda values: forward(**values)
 
 
 def ordered_call(forward: Callable[..., Any], names: tuple[str, ...]) -> ModelCall:
     """A call that hands the inputs over in the order of ``names``; absent ones are ``None``."""
-
-    def call(values: Mapping[str, Any]) -> Any:
-        return forward(*[values.get(name) for name in names])
-
-    return call
+    return lambda values: forward(*[values.get(name) for name in names])
 
 
 _TABLES: Final = torch.nn.Embedding | torch.nn.EmbeddingBag

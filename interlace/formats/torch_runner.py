@@ -13,7 +13,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.formats.arrays import client_outputs, model_inputs
 from interlace.formats.cold_weights import ColdWeights
-from interlace.formats.opened import ModelCall, OpenedModel
+from interlace.formats.opened import ModelCall, OpenedModel, TrialResult, try_out
 from interlace.formats.runner import Array
 from interlace.formats.torch_sharing import (
     SharedWeights,
@@ -29,7 +29,6 @@ from interlace.formats.torch_values import (
     to_numpy,
     to_torch,
 )
-from interlace.formats.trial import TrialResult, try_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ import torch
 from interlace.core.errors import RepositoryError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
-from interlace.formats.opened import ModelCall, OpenedModel, ordered_call
+from interlace.formats.opened import DeclaredSignature, ModelCall, OpenedModel, ordered_call
 from interlace.formats.runner import Array
 from interlace.formats.torch_sharing import module_tensors
-from interlace.formats.trial import DeclaredSignature
 
 #: torch stores entries as they are; who compresses an archive gains less than this.
 _MOST_TIMES: Final = 8

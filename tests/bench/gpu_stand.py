@@ -16,8 +16,7 @@ from interlace.device.cuda.green_contexts.gpu import green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings
-from interlace.formats.opened import OpenedModel
-from interlace.formats.trial import DeclaredSignature
+from interlace.formats.opened import DeclaredSignature, OpenedModel
 from tests.device.cuda.backends import clients_sms
 from tests.device.cuda.rig import CudaStand
 from tests.device.models import SLOW_S

@@ -11,8 +11,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.device.cuda.driver.api import CudaError
 from interlace.formats import open_torch
-from interlace.formats.opened import OpenedModel
-from interlace.formats.trial import DeclaredSignature
+from interlace.formats.opened import DeclaredSignature, OpenedModel
 from tests.device.cuda.backends import note
 from tests.device.cuda.fake.handles import convolution
 from tests.device.models import SLOW_S

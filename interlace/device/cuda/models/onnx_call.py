@@ -17,8 +17,7 @@ from interlace.core.tensor import BYTES, Signature
 from interlace.device.cuda.backend.tensors import TORCH_TYPES, tensor_at
 from interlace.formats.arrays import NUMPY_TYPES
 from interlace.formats.onnx import describe
-from interlace.formats.opened import OpenedModel
-from interlace.formats.trial import DeclaredSignature
+from interlace.formats.opened import DeclaredSignature, OpenedModel
 
 _CUDA: Final = "CUDAExecutionProvider"
 _BF16: Final = 16  # TensorProto.BFLOAT16

@@ -14,9 +14,8 @@ from interlace.device.cuda.backend.tensors import TORCH_TYPES
 from interlace.device.cuda.models.precision import ModelVariant
 from interlace.device.cuda.models.weights import DeviceWeights
 from interlace.formats import open_torch
-from interlace.formats.opened import OpenedModel
+from interlace.formats.opened import OpenedModel, try_out
 from interlace.formats.torch_values import named_values, pick
-from interlace.formats.trial import try_out
 
 OpenTorch = Callable[[Model], OpenedModel]
 TensorsByName = Mapping[str, torch.Tensor]

@@ -16,8 +16,7 @@ from interlace.device.cuda.memory import weights_memory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
-from interlace.formats.opened import OpenedModel
-from interlace.formats.trial import DeclaredSignature
+from interlace.formats.opened import DeclaredSignature, OpenedModel
 from tests.device.cuda.models.rig import Bench
 from tests.device.models import model
 
