@@ -47,7 +47,7 @@ from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import OnSweepStep
 from interlace.runtime.clock import WallClock
-from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
 from interlace.runtime.plan_solver import AssignedPlanSolver, ProcessPlanSolver
 from interlace.runtime.runtime import Runtime

@@ -23,7 +23,7 @@ from interlace.planning.capacity_plan import CapacityPlan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.event_loop import run_loop
-from interlace.runtime.log.read import open_log
+from interlace.runtime.log.codec import open_log
 from interlace.runtime.runtime import Runtime
 from interlace.server.http.request_head import Origins
 from interlace.server.http.routes import Route

@@ -24,7 +24,7 @@ from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
-from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.observers import ColdRequests

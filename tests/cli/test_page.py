@@ -24,8 +24,7 @@ from interlace.core.plan import Demand
 from interlace.core.request import Callbacks, Request
 from interlace.core.user_errors import InputError
 from interlace.policy.catalog import CATALOG
-from interlace.runtime.log.codec import glance
-from interlace.runtime.log.read import LogHeader, open_log
+from interlace.runtime.log.codec import LogHeader, glance, open_log
 from interlace.runtime.log.write import LogWriter
 from interlace.server.page.frames import PageTally
 from interlace.server.page.routes import Questions, page_html

@@ -13,7 +13,7 @@ from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand
 from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG, system_of
-from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate

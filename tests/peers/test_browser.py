@@ -16,7 +16,7 @@ import pytest
 
 from interlace.core.plan import Demand
 from interlace.policy.catalog import CATALOG
-from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate

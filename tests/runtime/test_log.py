@@ -30,8 +30,18 @@ from interlace.core.tensor import Span, Tensor
 from interlace.device.simulated.physics import HostLink, Physics, Transfer
 from interlace.policy.catalog import resolve
 from interlace.runtime.log import write
-from interlace.runtime.log.codec import decode, digest, encode
-from interlace.runtime.log.read import LENGTH, MAGIC, LogError, LogFile, LogHeader, frame, open_log
+from interlace.runtime.log.codec import (
+    LENGTH,
+    MAGIC,
+    LogError,
+    LogFile,
+    LogHeader,
+    decode,
+    digest,
+    encode,
+    frame,
+    open_log,
+)
 from interlace.runtime.log.replay import Replay
 from interlace.runtime.log.write import LogWriter, previous_file, restore
 from tests.builders import World, distinct_rows, line_profile

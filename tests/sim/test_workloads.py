@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
 from interlace.policy.catalog import resolve
-from interlace.runtime.log.read import LogHeader
+from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.run import simulate

@@ -16,7 +16,7 @@ from interlace.core.request import Outcome, Reply
 from interlace.core.user_errors import InputError
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import system_of
-from interlace.runtime.log.read import LogError, open_log
+from interlace.runtime.log.codec import LogError, open_log
 from interlace.runtime.log.replay import Replay, ReplayStep
 from interlace.server.page.frames import PageFrame, PageTally
 from interlace.sim.record import PartitionSpan, RunRecord

@@ -20,8 +20,7 @@ from interlace.packing.bounds import most_in_time
 from interlace.planning.parallel import in_parallel, usable_cores
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
-from interlace.runtime.log.codec import glance
-from interlace.runtime.log.read import LogFile
+from interlace.runtime.log.codec import LogFile, glance
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.observers import AnswerTimes
 from interlace.sim.run import play

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from interlace.core.messages import Command, Event
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.runtime.log.codec import OpenWork, decode, digest, track
-from interlace.runtime.log.read import LogError, LogFile
+from interlace.runtime.log.codec import LogError, LogFile, OpenWork, decode, digest, track
 from interlace.runtime.log.write import restore
 
 

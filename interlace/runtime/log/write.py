@@ -21,8 +21,16 @@ from interlace.core.messages import Command, Event, RequestArrived, Woke, WorkFi
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve
-from interlace.runtime.log.codec import ENCODE, OpenWork, encode, track
-from interlace.runtime.log.read import LENGTH, MAGIC, LogHeader, frame
+from interlace.runtime.log.codec import (
+    ENCODE,
+    LENGTH,
+    MAGIC,
+    LogHeader,
+    OpenWork,
+    encode,
+    frame,
+    track,
+)
 
 _ROOMS: Final = ("interlace.core.", "interlace.engine.", "interlace.perf.", "interlace.policy.")
 _CONTAINERS: Final = frozenset({"deque", "Counter", "OrderedDict", "defaultdict"})

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from interlace.core.messages import RequestArrived
-from interlace.runtime.log.codec import glance
-from interlace.runtime.log.read import ANY_MAGIC, LogError, open_log
+from interlace.runtime.log.codec import ANY_MAGIC, LogError, glance, open_log
 from interlace.sim.arrivals import Times
 
 _INVOCATION = ("func", "end_timestamp", "duration")
