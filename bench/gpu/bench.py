@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from bench.gpu.rows import Row
 from bench.gpu.switches import Switches, chosen
-from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.backend.library_threads import LibraryContext, threads_for
+from interlace.device.cuda.backend.base import CudaBackend, LibraryContext, threads_for
 
 Size = TypeVar("Size")
 

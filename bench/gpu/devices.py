@@ -12,8 +12,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.forking import ForkLauncher
 from interlace.core.hardware import Gpu
 from interlace.device.cuda import mps, streams
-from interlace.device.cuda.backend.base import CudaBackend, make_backend
-from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.backend.base import CudaBackend, LibraryContext, make_backend
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
 from interlace.device.cuda.green_contexts import gpu as green

@@ -9,7 +9,7 @@ from interlace.core.quantile import quantile as nearest_rank
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedBlock, SmSplit
 from interlace.device.cuda.graphs.capture import CapturedGraph
-from interlace.device.cuda.graphs.stopwatch import between_events
+from interlace.device.cuda.lanes import between_events
 
 _ATOM_SMS = 8
 

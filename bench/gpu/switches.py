@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.backend.base import LibraryContext
 from interlace.device.cuda.green_contexts.atoms import Atoms
 
 _FILE: Final = "switches.json"

@@ -16,7 +16,7 @@ from interlace.core.deployment_key import DeploymentKey
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile, MemoryContention, Profile
-from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.cuda.backend.base import LibraryChoice
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
 from interlace.profiling.cuda.readers import pressure
 from interlace.profiling.rig import MeasureError, Rig, measure_coruns

@@ -23,8 +23,7 @@ from bench.gpu.preflight.tries import Opened, Try, tried
 from bench.gpu.rows import Row, Verdict, failed, judged, seen
 from bench.gpu.switches import Switches, choose
 from bench.gpu.switches import chosen as switches_of
-from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.backend.base import CudaBackend, LibraryContext
 from interlace.device.cuda.discovery import NoGpuError
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from tests.device.cuda.fake import FakeDriver

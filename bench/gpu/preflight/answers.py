@@ -14,7 +14,7 @@ from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, judged, skipped
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Run
 from interlace.core.request import Batch, Request
-from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.backend.base import LibraryContext
 from interlace.device.cuda.models.opening import open_portable
 from interlace.formats import open_torch
 

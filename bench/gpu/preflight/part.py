@@ -17,7 +17,7 @@ from bench.gpu.preflight.mps_client import client_sms
 from bench.gpu.preflight.tries import tried
 from bench.gpu.rows import Row, Verdict, attempt, failed, flow, judged, seen, skipped
 from bench.gpu.switches import USUAL, Switches, choose
-from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.backend.base import LibraryContext
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.mps import MpsControl, MpsError
 

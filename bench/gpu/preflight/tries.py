@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import Lane, Lanes, lanes
 from bench.gpu.rows import Row, Verdict, failed, skipped
-from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.backend.base import CudaBackend, LibraryContext
 
 #: For one try; the first of a process waits for CUDA, torch and our kernels, too, and the first
 #: convolution of a machine for a gigabyte of libraries from its disk.

@@ -8,7 +8,7 @@ from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.loading import HostLinks
-from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.cuda.backend.base import LibraryChoice
 from interlace.device.cuda.discovery import NvLink
 from interlace.device.process.link import WorkTimeouts
 

@@ -17,8 +17,7 @@ from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.backend.trials import library_threads
 from interlace.device.cuda.graphs.capture import CapturedGraph
-from interlace.device.cuda.graphs.stopwatch import between_events
-from interlace.device.cuda.lanes import Lane, Lanes
+from interlace.device.cuda.lanes import Lane, Lanes, between_events
 from interlace.device.cuda.models.opening import PortableModel, open_portable
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
 from interlace.device.cuda.models.weights import DeviceWeights

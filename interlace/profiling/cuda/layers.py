@@ -16,8 +16,7 @@ from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
-from interlace.device.cuda.graphs.stopwatch import between_events
-from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.lanes import Lane, between_events
 from interlace.device.cuda.models.cold_layout import ModuleCall, is_table, module_calls
 
 GpuWork = Callable[[], None]

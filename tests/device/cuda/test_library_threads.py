@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.device.cuda.backend.library_threads import ContextThreads
+from interlace.device.cuda.backend.base import ContextThreads
 from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.lanes import Lane

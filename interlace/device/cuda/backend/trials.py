@@ -8,11 +8,12 @@ from typing import Final
 
 import torch
 
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
-from interlace.device.cuda.backend.library_threads import (
+from interlace.device.cuda.backend.base import (
     ContextThreads,
+    CudaBackend,
     LibraryChoice,
     LibraryThreads,
+    on_stream,
     threads_for,
 )
 from interlace.device.cuda.lanes import Lane, Lanes

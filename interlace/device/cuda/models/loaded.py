@@ -14,8 +14,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import most_rows, sample_dims
 from interlace.device.cuda.graphs.cache import GraphCache, GraphPreparation, is_capture_error
 from interlace.device.cuda.graphs.program import BatchProgram, GraphProgram, LaneContext
-from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.lanes import CaptureStream, Lane
+from interlace.device.cuda.lanes import CaptureStream, Lane, Stopwatch, graph_ms
 from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory

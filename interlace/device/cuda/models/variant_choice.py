@@ -14,8 +14,7 @@ from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import sample_dims, sample_inputs
 from interlace.device.cuda.driver.kernels import cached_bytes
 from interlace.device.cuda.graphs.program import Dims
-from interlace.device.cuda.graphs.stopwatch import Stopwatch
-from interlace.device.cuda.lanes import CaptureStream
+from interlace.device.cuda.lanes import CaptureStream, Stopwatch
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.precision import (

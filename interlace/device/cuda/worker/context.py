@@ -15,8 +15,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.trials import library_threads, wait_refusal
 from interlace.device.cuda.completion.flag_poller import FlagPoller, LaneFlags
 from interlace.device.cuda.driver.api import Driver, MappedBlock
-from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.lanes import Lane, Lanes
+from interlace.device.cuda.lanes import Lane, Lanes, Stopwatch, graph_ms
 from interlace.device.cuda.memory.budget import MemoryBudget
 from interlace.device.cuda.memory.mapped import MappedMemory, PooledDriver
 from interlace.device.cuda.memory.registered import RegisteredArenas

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.cuda.backend.base import LibraryChoice
 from interlace.device.process.wire import (
     BatchResult,
     EvictWeights,

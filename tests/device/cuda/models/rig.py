@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from interlace.core.model import Model
-from interlace.device.cuda.backend.library_threads import LibraryContext, threads_for
+from interlace.device.cuda.backend.base import LibraryContext, threads_for
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.graphs.program import BatchProgram
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
