@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from interlace.core.quantile import quantile as nearest_rank
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedBlock, SmSplit
 from interlace.device.cuda.graphs.capture import CapturedGraph
 from interlace.device.cuda.lanes import between_events
@@ -72,7 +72,7 @@ def warm(backend: CudaBackend, lane: Lane, body: Callable[[], object], times: in
     finish_setup(backend)
 
     def run() -> None:
-        with on_stream(backend, lane.stream):
+        with backend.torch_stream(lane.stream):
             for _ in range(times):
                 body()
 

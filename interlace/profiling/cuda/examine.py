@@ -13,7 +13,7 @@ import torch
 
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.backend.trials import library_threads
 from interlace.device.cuda.graphs.capture import CapturedGraph
@@ -48,7 +48,7 @@ class PlacedModel:
     def run(self, rows: int) -> Execute:
         """One execution of a batch of made-up inputs, on torch's current stream."""
         dims = sample_dims(self.described, self.model.signature)
-        with on_stream(self.backend, self.lane.stream):
+        with self.backend.torch_stream(self.lane.stream):
             values = sample_inputs(self.model, dims, rows)
         return lambda: self.model.outputs(values)
 
@@ -63,7 +63,7 @@ def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> 
     if task.layers:
         with placed_model(backend, lanes, model, 100) as one:
             timer = GraphTimer(backend, one.lane, flush_bytes=task.flush_bytes)
-            with on_stream(backend, one.lane.stream):
+            with backend.torch_stream(one.lane.stream):
                 layers = measure_layers(backend, one.lane, timer, one.run(1))
     found: list[BatchStrains] = []
     if task.places:
@@ -134,7 +134,7 @@ def executed(one: PlacedModel, rows: int) -> Iterator[Callable[[], float]]:
 
     def recorded() -> CapturedGraph:
         run = one.run(rows)
-        with on_stream(one.backend, stream), torch.inference_mode():
+        with one.backend.torch_stream(stream), torch.inference_mode():
             for _ in range(WARM_RUNS):
                 run()
         driver.synchronize(stream)

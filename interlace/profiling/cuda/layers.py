@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from interlace.core.profile import LayerProfile
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.lanes import Lane, between_events
@@ -45,7 +45,7 @@ class GraphTimer:
         self.lane = lane
         self.repeats = repeats
         self.takes = takes
-        with on_stream(backend, lane.stream):
+        with backend.torch_stream(lane.stream):
             self._scratch = torch.zeros(flush_bytes // 4, device=backend.torch_device)
         self._flush_ms: float | None = None
 
@@ -81,7 +81,7 @@ class GraphTimer:
             for _ in range(self.repeats):
                 body()
 
-        with on_stream(self.backend, stream):
+        with self.backend.torch_stream(stream):
             body()  # libraries make their handles and choose their kernels outside of captures
         self.backend.driver.synchronize(stream)
         captured = self.backend.capturer.capture(stream, None, repeated)

@@ -87,8 +87,8 @@ def threads_for(context: LibraryContext, driver: Driver) -> LibraryThreads:
 class CudaBackend(NamedTuple):
     """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
 
-    ``torch_stream`` has torch's work of a thread go to a stream, ``convolve`` is some of it that
-    needs a handle of a library. Torch works on a lane inside
+    ``torch_stream`` has torch's work of a thread go to a stream, on the CPU to where it always
+    goes. ``convolve`` is some of it that needs a handle of a library. Torch works on a lane inside
     ``threads.run(lane.green, ...)``.
     """
 
@@ -137,11 +137,6 @@ def make_backend(gpu: str) -> CudaBackend:
         return torch.nn.functional.conv2d(image, torch.ones(8, 8, 3, 3, device="cuda:0"))
 
     return CudaBackend(driver, "cuda:0", capturer, kernels, torch_stream, convolve)
-
-
-def on_stream(backend: CudaBackend, stream: int) -> AbstractContextManager[object]:
-    """Torch's work of this thread goes to ``stream``, on the CPU to where it always goes."""
-    return backend.torch_stream(stream)
 
 
 def make_deterministic() -> None:

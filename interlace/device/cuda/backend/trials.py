@@ -13,7 +13,6 @@ from interlace.device.cuda.backend.base import (
     CudaBackend,
     LibraryChoice,
     LibraryThreads,
-    on_stream,
     threads_for,
 )
 from interlace.device.cuda.lanes import Lane, Lanes
@@ -98,7 +97,7 @@ def _refusal(backend: CudaBackend, threads: LibraryThreads, lane: Lane) -> str:
     """Why a convolution fails on the lane; empty if it does not."""
 
     def convolve() -> None:
-        with on_stream(backend, lane.stream), torch.inference_mode():
+        with backend.torch_stream(lane.stream), torch.inference_mode():
             backend.convolve()
         backend.driver.synchronize(lane.stream)
 

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from interlace.core.errors import RepositoryError
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import RunnableModel, most_rows, sample_inputs
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.program import (
@@ -129,7 +129,7 @@ class GraphCache:
         slots = input_slots(signature, self._dims)
         inputs = StaticInputs(backend.driver, slots, rows, model.defaults)
         self._inputs = inputs
-        with on_stream(backend, stream):
+        with backend.torch_stream(stream):
             sample = sample_inputs(model, self._dims, rows)
             inputs.write(sample, rows if signature.batched else None, model.device)
         backend.driver.synchronize(stream)
@@ -210,7 +210,7 @@ class GraphPreparation:
         self, model: RunnableModel, stream: int, buckets: Sequence[int], known: Collection[int]
     ) -> None:
         """What happens once at each size that is new to the process, and once in each lane."""
-        with on_stream(self._backend, stream), torch.inference_mode():
+        with self._backend.torch_stream(stream), torch.inference_mode():
             for rows in sorted(set(buckets), reverse=True):
                 values = self._sample(model, rows)
                 for _ in range(1 if rows in known else WARM_RUNS):
@@ -219,7 +219,7 @@ class GraphPreparation:
 
     def _rehearse(self, cache: GraphCache, rows: int) -> None:
         model = cache.model
-        with on_stream(self._backend, cache.capture_stream.handle), torch.inference_mode():
+        with self._backend.torch_stream(cache.capture_stream.handle), torch.inference_mode():
             values = self._sample(model, rows)
         self._backend.driver.synchronize(cache.capture_stream.handle)
         cache.capture_stream.rehearse(lambda: model.outputs(values))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 
 from interlace.core.tensor import Signature, element_count
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import (
     TORCH_TYPES,
     RunnableModel,
@@ -305,7 +305,7 @@ class EagerProgram:
 
     def _run(self, stream: int) -> None:
         backend = self._context.backend
-        with on_stream(backend, stream), torch.inference_mode():
+        with backend.torch_stream(stream), torch.inference_mode():
             values = self._gathered(stream)
             keep_up(backend, stream)
             self._kept = self._model.execute(values, stream, self._parameters)
@@ -340,7 +340,7 @@ def output_slots(
     signature = model.signature
     if not any(-1 in spec.dims for spec in signature.outputs):
         return tuple(slot(spec.name, spec.datatype, spec.dims) for spec in signature.outputs)
-    with on_stream(backend, stream), torch.inference_mode():
+    with backend.torch_stream(stream), torch.inference_mode():
         values = sample_inputs(model, dims, rows)
         return output_layout(signature, model.outputs(values))
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import nn
 
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import CopyGroup, CudaError, Piece
 from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot, keep_up
@@ -77,7 +77,7 @@ class SwappedWeights:
         self.lanes: dict[Lane, LaneModel] = {}
         self._lock = threading.RLock()
         self._hooks: list[Any] = []
-        with on_stream(backend, stream), torch.inference_mode():
+        with backend.torch_stream(stream), torch.inference_mode():
             self.layout = cold_layout(model.tensors, run)
         backend.driver.synchronize(stream)
         self._moving = {name: model.tensors[name] for name in self.layout.places}
@@ -278,7 +278,7 @@ class SwappedWeights:
         fixed = DeviceWeights.allocate(
             self.backend.driver, lay_out(rest, ModelVariant(), frozenset(rest))
         )
-        with on_stream(self.backend, stream):
+        with self.backend.torch_stream(stream):
             fixed.fill(rest, self.model.device)
         self.backend.driver.synchronize(stream)
         fixed.adopt(rest, self.model.device)

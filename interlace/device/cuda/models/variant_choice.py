@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from interlace.core.model import Model
-from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import sample_dims, sample_inputs
 from interlace.device.cuda.driver.kernels import cached_bytes
 from interlace.device.cuda.graphs.program import Dims
@@ -44,7 +44,7 @@ def place_weights(
     """
     weights = DeviceWeights.allocate(backend.driver, lay_out(model.originals, variant, model.exact))
     try:
-        with on_stream(backend, stream):
+        with backend.torch_stream(stream):
             weights.fill(model.originals, model.device)
         backend.driver.synchronize(stream)
         model.become(variant, weights)
@@ -88,7 +88,7 @@ def swapped_weights(
     """
     placed = place_weights(model, variant._replace(compiled=False), backend, stream)
     try:
-        with on_stream(backend, stream):
+        with backend.torch_stream(stream):
             one = sample_inputs(model, dims, 1)
         return SwappedWeights(model, memory, backend, stream, lambda: model.outputs(one))
     finally:
@@ -162,12 +162,12 @@ class VariantChooser:
             weights.close()
 
     def _outputs(self, seed: int) -> Outputs:
-        with on_stream(self._backend, self._stream.handle), torch.inference_mode():
+        with self._backend.torch_stream(self._stream.handle), torch.inference_mode():
             values = self._sample(seed)
             return [tensor.cpu().clone() for tensor in self._model.outputs(values)]
 
     def _time_ms(self, stopwatch: Stopwatch) -> float:
-        with on_stream(self._backend, self._stream.handle), torch.inference_mode():
+        with self._backend.torch_stream(self._stream.handle), torch.inference_mode():
             values = self._sample(0)
 
         def run() -> object:
