@@ -136,7 +136,7 @@ class Describer:
         self._links.add(link)
         opener = _Opener(link, arena)
         try:
-            link.start(spawner, setup, question)
+            link.start(spawner.spawn, setup, question)
         except OSError:
             self._end(opener)
             raise

@@ -113,7 +113,7 @@ class CpuPartition:
             OSError: no file descriptor is left.
         """
         question = PendingRequest(partial(self._carved, work, done), self._limits.carve_s, "start")
-        self.link.start(spawner, self._setup, question)
+        self.link.start(spawner.spawn, self._setup, question)
 
     def load(
         self, work: Load, model: Model, done: Done, spared: bool, weighed: Callable[[Loaded], None]
@@ -161,7 +161,7 @@ class CpuPartition:
         line = _copies(frame.model)
 
         def answered(told: WorkerAnswer | Failure) -> None:
-            self.link.forget(line)
+            self.link.questions.forget(line)
             answer(told)
 
         self.link.ask(frame, PendingRequest(answered, self._limits.load_s, what), line)
@@ -208,11 +208,11 @@ class CpuPartition:
     def _send_call(self, batch: int, frame: CallAnswered, arenas: Iterable[int]) -> None:
         self._give_arenas(arenas)
         self.link.tell(frame)
-        self.link.watch_apart(_batch_line(batch), not self.calls.waits(batch))
+        self.link.questions.watch_apart(_batch_line(batch), not self.calls.waits(batch))
 
     def _called(self, frame: CallModel) -> None:
         self._wait(frame.batch)  # before its callee is admitted, which may have its place
-        self.link.watch_apart(_batch_line(frame.batch), False)
+        self.link.questions.watch_apart(_batch_line(frame.batch), False)
         run = self._runs.get(frame.batch)
         if run is not None:
             self.calls.begin(frame, run)
@@ -221,7 +221,7 @@ class CpuPartition:
         """A batch waits: what was asked behind it is answered before it."""
         if batch in self._runs and batch not in self._waiting:
             self._waiting.add(batch)
-            self.link.set_apart("", _batch_line(batch))
+            self.link.questions.set_apart("", _batch_line(batch))
             self.on_waits(self.name, batch)
 
     def _ran(
@@ -239,7 +239,7 @@ class CpuPartition:
         self._died = self._died or (isinstance(answer, Failure) and answer.fatal)
         if batch in self._waiting:
             self._waiting.discard(batch)
-            self.link.forget(_batch_line(batch))
+            self.link.questions.forget(_batch_line(batch))
         if said and isinstance(answer, BatchResult):
             if answer.held:
                 self.outputs.hold(batch)
@@ -275,18 +275,20 @@ class CpuPartition:
         if not isinstance(frame, Starved):
             return "", frame
         # That replies are not delivered is not the worker's fault: its batch gets more time.
-        self.link.extend("", self._setup.patience_s)
+        self.link.questions.extend("", self._setup.patience_s)
         for batch in self._runs:
-            self.link.extend(_batch_line(batch), self._setup.patience_s)
+            self.link.questions.extend(_batch_line(batch), self._setup.patience_s)
             self.outputs.starve(_batch_line(batch))
         return None
 
     def _responded(self, frame: Responded) -> None:
         """Pass a response on; the batch may be silent for as long again."""
         if frame.batch in self._waiting:
-            self.link.watch_apart(_batch_line(frame.batch), not self.calls.waits(frame.batch))
+            self.link.questions.watch_apart(
+                _batch_line(frame.batch), not self.calls.waits(frame.batch)
+            )
         else:
-            self.link.extend_anew("")
+            self.link.questions.begin_anew("")
         self.outputs.lend(frame.number)
         release = partial(self.outputs.delivered, frame.number)
         error, outputs = error_of(frame.result), frame.result.outputs

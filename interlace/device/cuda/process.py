@@ -50,7 +50,7 @@ from interlace.device.cuda.worker.wire import (
     decode_from_gpu,
 )
 from interlace.device.process.batch_frames import failure_of, finish, finish_run, run_frame
-from interlace.device.process.link import FrameProtocol, PendingRequest, ProcessSpawner, WorkerLink
+from interlace.device.process.link import FrameProtocol, PendingRequest, Spawn, WorkerLink
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.wire import (
     Column,
@@ -165,7 +165,7 @@ class GpuProcess:
         )
         self.outputs = None if arena is None else OutputArena(held, arena, self.link.tell)
 
-    def start(self, launcher: ProcessSpawner, on_started: OnStarted) -> None:
+    def start(self, spawn: Spawn, on_started: OnStarted) -> None:
         """Start the process; ``on_started`` is called when it is ready or has failed.
 
         Raises:
@@ -174,7 +174,7 @@ class GpuProcess:
         self._on_started = on_started
         limit_s = self._settings.limits.carve_s
         question: PendingRequest[GpuAnswer] = PendingRequest(self._started, limit_s, "start")
-        self.link.start(launcher, self._setup, question)
+        self.link.start(spawn, self._setup, question)
 
     def carve(self, work: CreatePartition, done: Done) -> None:
         self.partitions.add(work.partition)
@@ -289,7 +289,7 @@ class GpuProcess:
                 self._worn = True
             case Starved(line=line):
                 # That replies are not delivered is not the GPU's fault: its batch gets more time.
-                self.link.extend(line, self._settings.patience_s)
+                self.link.questions.extend(line, self._settings.patience_s)
                 if self.outputs is not None:
                     self.outputs.starve(line)
         return None

@@ -15,7 +15,6 @@ from interlace.core.messages import Failure
 from interlace.device.cuda.process import GpuProcess, OnStarted
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.worker.wire import GpuSetup
-from interlace.device.process.link import ProcessSpawner
 from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.spawner import SpawnCallbacks
 from interlace.device.process.wire import ForgetArena
@@ -58,10 +57,6 @@ class ProcessLauncher:
         self._leaving: set[int] = set()
         self._waiting: deque[LaunchSpec] = deque()
 
-    def spawner(self, environment: Mapping[str, str]) -> ProcessSpawner:
-        """Starts processes with these settings besides this process's own environment."""
-        return _Spawner(self, environment)
-
     def wait_for_all(self) -> None:
         """What is spawned from now on starts when all that run now have ended.
 
@@ -70,8 +65,11 @@ class ProcessLauncher:
         """
         self._leaving.update(self._running)
 
-    def spawn(self, order: LaunchSpec) -> None:
-        """Start a process, now or when those that leave are gone."""
+    def spawn(
+        self, settings: Mapping[str, str], name: str, descriptor: int, callbacks: SpawnCallbacks
+    ) -> None:
+        """Start a process with these settings, now or when those that leave are gone."""
+        order = LaunchSpec(name, descriptor, callbacks, {**BEFORE_CUDA, **settings})
         if self._leaving:
             # Who asked may give up meanwhile, and close it.
             self._waiting.append(order._replace(descriptor=os.dup(order.descriptor)))
@@ -121,17 +119,6 @@ class ProcessLauncher:
             order = self._waiting.popleft()
             self._start(order)
             os.close(order.descriptor)
-
-
-class _Spawner(NamedTuple):
-    """``ProcessSpawner`` with an environment."""
-
-    launcher: ProcessLauncher
-    environment: Mapping[str, str]
-
-    def spawn(self, name: str, descriptor: int, callbacks: SpawnCallbacks) -> None:
-        environment = {**BEFORE_CUDA, **self.environment}
-        self.launcher.spawn(LaunchSpec(name, descriptor, callbacks, environment))
 
 
 _WHOLE: Final = 100
@@ -205,7 +192,7 @@ class GpuProcesses:
         process = GpuProcess(self._loop, setup, arena, self._held, settings, self._dead)
         self.running.append(process)
         try:
-            process.start(self.launcher.spawner(settings.environment(share_pct)), on_started)
+            process.start(partial(self.launcher.spawn, settings.environment(share_pct)), on_started)
         except OSError:
             self._drop(process)
             raise
@@ -261,8 +248,8 @@ class GpuProcesses:
             self._weight_server = GpuProcess(
                 self._loop, setup, None, self._held, settings, self._dead
             )
-            spawner = self.launcher.spawner(settings.environment(_WHOLE))
-            self._weight_server.start(spawner, _ignore)
+            spawn = partial(self.launcher.spawn, settings.environment(_WHOLE))
+            self._weight_server.start(spawn, _ignore)
         return path
 
     # --------------------------------------------------------------------------------------- death

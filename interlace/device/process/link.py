@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from interlace.core.messages import Failure
 from interlace.device.process.spawner import SpawnCallbacks
@@ -162,11 +162,8 @@ class PendingRequests(Generic[A]):
 _STATUS_S: Final = 0.25  #: how long to wait for the reason of a death
 
 
-class ProcessSpawner(Protocol):
-    """Starts processes; nothing here blocks."""
-
-    def spawn(self, name: str, descriptor: int, callbacks: SpawnCallbacks) -> None:
-        """One that talks over ``descriptor``, which must stay open until it is there."""
+#: Starts a process of a name that talks over a descriptor, which must stay open until it is there.
+Spawn = Callable[[str, int, SpawnCallbacks], None]
 
 
 class FrameProtocol(NamedTuple, Generic[From, A]):
@@ -187,7 +184,7 @@ class WorkerLink(Generic[To, From, A]):
 
     A worker that does not answer within a question's limit, counted from when it could begin, is
     killed. Questions of one line are answered in order; a worker that does one thing at a time has
-    one line.
+    one line. ``questions`` are those that are open.
     """
 
     def __init__(
@@ -201,7 +198,7 @@ class WorkerLink(Generic[To, From, A]):
         self._name = name
         self._protocol = protocol
         self._on_dead = on_dead
-        self._questions: PendingRequests[A] = PendingRequests(
+        self.questions: PendingRequests[A] = PendingRequests(
             loop, lambda late: self.kill(f"killed: {late}")
         )
         self._frames: AsyncFrameSocket[To, From] | None = None
@@ -213,7 +210,7 @@ class WorkerLink(Generic[To, From, A]):
         self.pid: int | None = None
         self.dead = False
 
-    def start(self, spawner: ProcessSpawner, setup: To, question: PendingRequest[A]) -> None:
+    def start(self, spawn: Spawn, setup: To, question: PendingRequest[A]) -> None:
         """Start the worker and send it its setup; the answer is the first of line "".
 
         Raises:
@@ -223,7 +220,7 @@ class WorkerLink(Generic[To, From, A]):
         decode = self._protocol.decode
         self._frames = AsyncFrameSocket(self._loop, ours, decode, self._heard, self._closed)
         self.ask(setup, question)
-        spawner.spawn(self._name, self._child.fileno(), SpawnCallbacks(self._forked, self._exited))
+        spawn(self._name, self._child.fileno(), SpawnCallbacks(self._forked, self._exited))
 
     def ask(self, frame: To, question: PendingRequest[A], line: str = "") -> bool:
         """Send a frame that has an answer; ``False`` if it was not sent, and will be answered."""
@@ -236,7 +233,7 @@ class WorkerLink(Generic[To, From, A]):
         except (ValueError, BufferError) as error:
             self._loop.call_soon(question.answer, Failure(f"{self._name}: {error}"))
             return False
-        self._questions.add(line, question)
+        self.questions.add(line, question)
         return True
 
     def tell(self, frame: To, descriptor: int | None = None) -> None:
@@ -244,26 +241,6 @@ class WorkerLink(Generic[To, From, A]):
         if self._frames is not None:
             with contextlib.suppress(BufferError):  # a hung worker is about to be killed
                 self._frames.send(frame, descriptor)
-
-    def forget(self, line: str) -> None:
-        """Nothing more is asked in a line that has nothing open."""
-        self._questions.forget(line)
-
-    def set_apart(self, line: str, apart: str) -> None:
-        """The first question of a line is answered out of order, whenever that is."""
-        self._questions.set_apart(line, apart)
-
-    def watch_apart(self, apart: str, watched: bool) -> None:
-        """Limit how long a question that was set apart may take from now on, or do not."""
-        self._questions.watch_apart(apart, watched)
-
-    def extend(self, line: str, by_s: float) -> None:
-        """Allow the line's current request so much longer: it waits for replies to be delivered."""
-        self._questions.extend(line, by_s)
-
-    def extend_anew(self, line: str) -> None:
-        """Allow the line's current request as long again: it got on."""
-        self._questions.begin_anew(line)
 
     def finish(self) -> None:
         """Let the worker end after what it was asked."""
@@ -293,7 +270,7 @@ class WorkerLink(Generic[To, From, A]):
         answer = self._protocol.answer(frame)
         if answer is None:
             return
-        question = self._questions.answered(answer[0])
+        question = self.questions.answered(answer[0])
         if self._child is not None:
             self._let_go_of_child()
         question.answer(answer[1])
@@ -342,7 +319,7 @@ class WorkerLink(Generic[To, From, A]):
             self._frames = None
         self._let_go_of_child()
         failure = Failure(f"{self._name}: {self._cause}", fatal=True, innocent=innocent)
-        for question in self._questions.close():
+        for question in self.questions.close():
             question.answer(failure)
         self._on_dead(self._cause)
 
