@@ -59,54 +59,6 @@ class LaneFlags:
         self._driver.free_mapped(self._block)
 
 
-class InFlightSequences:
-    """Sequence numbers in flight, by lane, in order, and the streams that they are in."""
-
-    def __init__(self) -> None:
-        self._lanes: dict[int, deque[int]] = {}
-        self._streams: dict[int, int] = {}
-
-    @property
-    def lanes(self) -> tuple[int, ...]:
-        """Those with anything in flight."""
-        return tuple(self._lanes)
-
-    def add(self, lane_index: int, sequence: int, stream: int) -> None:
-        self._lanes.setdefault(lane_index, deque()).append(sequence)
-        self._streams[lane_index] = stream
-
-    def oldest(self, lane_index: int) -> int:
-        """What a lane with anything in flight will come to next."""
-        return self._lanes[lane_index][0]
-
-    def reached(self, lane_index: int, sequence: int) -> list[tuple[int, int]]:
-        """What ended if the lane has come to ``sequence``; it is awaited no more."""
-        waiting = self._lanes.get(lane_index, deque())
-        ended: list[tuple[int, int]] = []
-        while waiting and waiting[0] <= sequence:
-            ended.append((lane_index, waiting.popleft()))
-        if ended and not waiting:
-            del self._lanes[lane_index], self._streams[lane_index]
-        return ended
-
-    def check(self, driver: Driver) -> None:
-        """Ask the GPU whether it still works: each stream that holds work says so if not.
-
-        An event of our own would not do: one that was never recorded has ended, which the driver
-        says without a look at the GPU.
-        """
-        for stream in self._streams.values():
-            driver.idle(stream)
-
-
-def poll_for(told: Callable[[], bool], for_s: float) -> bool:
-    """Ask at least once, and for that long, whether memory tells something."""
-    until_s = time.perf_counter() + for_s
-    while not (found := told()) and time.perf_counter() < until_s:
-        pass
-    return found
-
-
 _COMPILER: Final = "cc"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC")
 _COMPILE_S: Final = 30.0
@@ -213,7 +165,8 @@ class FlagPoller:
         self._driver = driver
         poll = poll_loop()
         self._flags = LaneFlags(driver, lanes)
-        self._awaited = InFlightSequences()
+        self._awaited: dict[int, deque[int]] = {}  #: in flight, by lane, in order
+        self._streams: dict[int, int] = {}  #: those that they are in
         words = lanes * LINE_BYTES // WORD_BYTES
         self._wanted = (ctypes.c_uint64 * words)()
         self._seen = (ctypes.c_uint64 * lanes)()
@@ -244,7 +197,8 @@ class FlagPoller:
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
         """A batch was just launched on the lane's stream; call it right after the launch."""
-        self._awaited.add(lane_index, sequence, stream)
+        self._awaited.setdefault(lane_index, deque()).append(sequence)
+        self._streams[lane_index] = stream
         self._wanted[lane_index * LINE_BYTES // WORD_BYTES] = sequence
         os.eventfd_write(self._wake_fd, 1)
 
@@ -258,30 +212,42 @@ class FlagPoller:
         Before sleeping on the descriptor, which takes longer to wake up from.
         """
         awaited, flags = self._awaited, self._flags
-        oldest = [(lane, awaited.oldest(lane)) for lane in awaited.lanes]
-        return poll_for(lambda: any(flags.value(lane) >= first for lane, first in oldest), for_s)
+        oldest = [(lane, numbers[0]) for lane, numbers in awaited.items()]
+        until_s = time.perf_counter() + for_s
+        while not (found := any(flags.value(lane) >= first for lane, first in oldest)):
+            if time.perf_counter() >= until_s:
+                break
+        return found
 
     def drain(self) -> list[tuple[int, int]]:
         """(lane, sequence) of what ended since the last call, in order within a lane."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._tell_fd)
         ended: list[tuple[int, int]] = []
-        for lane in self._awaited.lanes:
-            ended += self._awaited.reached(lane, self._flags.value(lane))
+        for lane, waiting in list(self._awaited.items()):
+            reached = self._flags.value(lane)
+            while waiting and waiting[0] <= reached:
+                ended.append((lane, waiting.popleft()))
+            if not waiting:
+                del self._awaited[lane], self._streams[lane]
         return ended
 
     @property
     def busy(self) -> bool:
         """Whether anything was submitted and not drained; any thread may ask."""
-        return bool(self._awaited.lanes)
+        return bool(self._awaited)
 
     def check(self) -> None:
         """Ask the GPU whether it still works; call it now and then, a flag tells no error.
 
+        Each stream that holds work says so if not. An event of our own would not do: one that was
+        never recorded has ended, which the driver says without a look at the GPU.
+
         Raises:
             CudaError: it failed; what was submitted and not drained will never end.
         """
-        self._awaited.check(self._driver)
+        for stream in self._streams.values():
+            self._driver.idle(stream)
 
     def close(self) -> None:
         """Stop; nothing is in flight any more, or the GPU failed.
