@@ -30,9 +30,9 @@ def lacking(found: DiscoveredGpu) -> str:
     return found.mig_refusal
 
 
-def streams_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
-    """The accelerator that such a device is; its profiles are kept apart from those of parts."""
-    return Gpu(
+def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
+    """The settings of such a device; its profiles are kept apart from those of parts."""
+    gpu = Gpu(
         gpu_id,
         f"{found.kind}-streams",
         found.sms,
@@ -41,11 +41,6 @@ def streams_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
         SHARED_PROCESS_TRAITS,
         ahead_ms=AHEAD_MS,
     )
-
-
-def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
-    """The settings of such a device."""
-    gpu = streams_gpu(found, gpu_id)
     environment, links = only_gpu(found.uuid), found.nvlinks
     return CudaSettings(gpu, found.uuid, LANES, environment=environment, nvlinks=links)
 
@@ -110,16 +105,8 @@ def mig_instances(found: DiscoveredGpu) -> tuple[MigInstance, ...]:
     return found.instances
 
 
-def mig_gpu(instance: MigInstance, gpu_id: str) -> Gpu:
-    """The accelerator that an instance is."""
-    memory_bytes = model_memory_bytes(instance.memory_bytes)
-    return Gpu(
-        gpu_id, instance.kind, instance.sms, memory_bytes, (100,), _TRAITS, ahead_ms=AHEAD_MS
-    )
-
-
 def mig_settings(instance: MigInstance, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
-    return CudaSettings(
-        mig_gpu(instance, gpu_id), instance.uuid, ONE_LANE, environment=only_gpu(instance.uuid)
-    )
+    memory_bytes = model_memory_bytes(instance.memory_bytes)
+    gpu = Gpu(gpu_id, instance.kind, instance.sms, memory_bytes, (100,), _TRAITS, ahead_ms=AHEAD_MS)
+    return CudaSettings(gpu, instance.uuid, ONE_LANE, environment=only_gpu(instance.uuid))

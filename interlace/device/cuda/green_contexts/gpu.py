@@ -39,14 +39,12 @@ def lacking(found: DiscoveredGpu) -> str:
     return ""
 
 
-def usual_atoms(found: DiscoveredGpu) -> Atoms:
-    """The atoms of a GPU whose parts are of one size; the driver alone knows whether they are."""
-    return Atoms(found.sms // ATOM_SMS, ATOM_SMS, found.sms % ATOM_SMS)
-
-
 def green_gpu(found: DiscoveredGpu, gpu_id: str, atoms: Atoms | None = None) -> Gpu:
-    """The accelerator that such a device is, with the atoms that the driver makes of it."""
-    atoms = atoms or usual_atoms(found)
+    """The accelerator that such a device is, with the atoms that the driver makes of it.
+
+    Without, they are those of a GPU whose parts are of one size, which the driver alone knows.
+    """
+    atoms = atoms or Atoms(found.sms // ATOM_SMS, ATOM_SMS, found.sms % ATOM_SMS)
     return Gpu(
         gpu_id,
         found.kind,
