@@ -50,10 +50,11 @@ class GpuContext:
             OSError: nothing compiles the loop that learns the ends of batches.
         """
         self.note = note
-        laps = StartTimes()
+        self.took_s: tuple[tuple[str, float], ...] = ()
+        self._lap_s = time.perf_counter()
         with ExitStack() as steps:
             plain = made_backend(setup.backend, setup.gpu, steps)
-            laps.end("torch, CUDA and kernels")
+            self._lap("torch, CUDA and kernels")
             pool = PooledDriver(plain.driver)
             steps.callback(pool.close_slabs)
             driver = cast(Driver, pool)  # in all that is not memory it is the driver's
@@ -62,18 +63,18 @@ class GpuContext:
             steps.callback(self._mapped.close)
             self.lanes: Lanes = resolve_name(setup.lanes)(driver)
             steps.callback(self.lanes.close)
-            laps.end("lanes")
+            self._lap("lanes")
             threads = library_threads(setup.handle_context, backend, self.lanes, note)
             steps.callback(threads.close)
             self._backend = backend = backend._replace(threads=threads)
-            laps.end("trial of libraries")
+            self._lap("trial of libraries")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)
             self.arenas.add(self.outputs)
             for number in setup.arenas:
                 self.arenas.register(number)
-            laps.end("page-locked memory")
+            self._lap("page-locked memory")
             self.completions = FlagPoller(driver, LANES_MAX + 1, setup.rest_us)
             steps.callback(self.completions.close)
             self.fetcher = WeightFetcher(
@@ -84,8 +85,7 @@ class GpuContext:
             self.models = self._models(setup, backend, pool, steps)
             self.loader = LoaderThread()
             steps.callback(self.loader.close)
-            laps.end("completion, memory for weights")
-            self.took_s = laps.took_s
+            self._lap("completion, memory for weights")
             self._steps = steps.pop_all()
 
     def close(self) -> None:
@@ -95,6 +95,11 @@ class GpuContext:
             CudaError: the driver refused at least once; everything was tried.
         """
         self._steps.close()
+
+    def _lap(self, step: str) -> None:
+        """A step of starting has ended; the next one begins."""
+        began_s, self._lap_s = self._lap_s, time.perf_counter()
+        self.took_s += ((step, self._lap_s - began_s),)
 
     @property
     def worn(self) -> bool:
@@ -111,7 +116,10 @@ class GpuContext:
             context = context._replace(lent=borrowed.lent)
         if setup.weights_bytes:
             driver = backend.driver
-            sizes = setup.weights_bytes, _host_bytes(setup)
+            # Page-locked at the start; more is when models need it.
+            machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            host_bytes = min(_HOST_TIMES * setup.weights_bytes, machine_bytes // _HOST_PART)
+            sizes = setup.weights_bytes, host_bytes
             memory = WeightsMemory(driver, *sizes, setup.peers, self.note)
             steps.callback(memory.close)
             why = wait_refusal(backend, self._mapped)
@@ -130,20 +138,6 @@ class GpuContext:
         rings = DeviceRings(backend.driver, backend.kernels, memory, arenas, lane, flag)
         steps.callback(rings.close)
         return InputStager(rings, lane, self.completions)
-
-
-class StartTimes:
-    """How long the steps of something took, one after the other."""
-
-    def __init__(self) -> None:
-        self._began_s = time.perf_counter()
-        self.took_s: tuple[tuple[str, float], ...] = ()
-
-    def end(self, step: str) -> None:
-        """A step has ended; the next one begins."""
-        now_s = time.perf_counter()
-        self.took_s += ((step, now_s - self._began_s),)
-        self._began_s = now_s
 
 
 def weight_server_models(
@@ -195,12 +189,6 @@ def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:
 def stopwatch_of(backend: CudaBackend) -> Stopwatch | None:
     """How variants are timed; not at all where there is no GPU."""
     return None if backend.torch_device.startswith("cpu") else graph_ms
-
-
-def _host_bytes(setup: GpuSetup) -> int:
-    """What is page-locked for weights at the start; more is when models need it."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(_HOST_TIMES * setup.weights_bytes, memory // _HOST_PART)
 
 
 def _trim(backend: CudaBackend, pool: PooledDriver) -> None:
