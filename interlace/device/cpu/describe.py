@@ -16,11 +16,11 @@ from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.link import FrameProtocol, PendingRequest, WorkerLink
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
-    UNASKED,
     Failed,
     FromWorker,
     Loaded,
     LoadModel,
+    Unasked,
     UnloadModel,
     WorkerAnswer,
     decode_from_worker,
@@ -167,4 +167,4 @@ def _description(answer: WorkerAnswer | Failure) -> Description:
 
 
 def _line(frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
-    return None if isinstance(frame, UNASKED) else ("", frame)
+    return None if isinstance(frame, Unasked) else ("", frame)

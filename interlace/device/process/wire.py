@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from interlace.core.metric_change import MetricChange
@@ -369,25 +367,8 @@ class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed | Copied | Evicted
 #: What a worker sends unasked.
-UNASKED: Final = (
-    Starved,
-    Waits,
-    CallModel,
-    CallsLeft,
-    MetricsChanged,
-    ReadinessChanged,
-    Responded,
-)
-FromWorker = (
-    WorkerAnswer
-    | Starved
-    | Waits
-    | CallModel
-    | CallsLeft
-    | MetricsChanged
-    | ReadinessChanged
-    | Responded
-)
+Unasked = Starved | Waits | CallModel | CallsLeft | MetricsChanged | ReadinessChanged | Responded
+FromWorker = WorkerAnswer | Unasked
 
 decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
 decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode

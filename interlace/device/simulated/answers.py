@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -38,22 +38,12 @@ from interlace.device.base import Done
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.physics import Physics
 from interlace.device.simulated.running_batches import Timer
+from interlace.formats.arrays import NUMPY_TYPES
 from interlace.shm.arena import Arena, ArenaMap
 
 #: Of each input so many bytes count, so that a large one costs no more than a small one.
 READ_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 32
-_TYPES: Final[dict[str, np.dtype[Any]]] = {
-    "UINT16": np.dtype("u2"),
-    "UINT32": np.dtype("u4"),
-    "UINT64": np.dtype("u8"),
-    "INT16": np.dtype("i2"),
-    "INT32": np.dtype("i4"),
-    "INT64": np.dtype("i8"),
-    "FP16": np.dtype("f2"),
-    "FP32": np.dtype("f4"),
-    "FP64": np.dtype("f8"),
-}
 
 
 def request_digest(model: str, inputs: Iterable[tuple[str, bytes | memoryview]]) -> bytes:
@@ -90,7 +80,7 @@ def _pattern(digest: bytes, datatype: str) -> bytes:
         case "BF16":  # the upper half of FP32, exact for these numbers
             return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
         case _:
-            return values.astype(_TYPES[datatype]).tobytes()
+            return values.astype(NUMPY_TYPES[datatype]).tobytes()
 
 
 def output_shape(spec: TensorSpec, signature: Signature, request: Request) -> tuple[int, ...]:
