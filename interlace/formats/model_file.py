@@ -8,11 +8,7 @@ from types import ModuleType
 
 
 def execute_file(source: Path, name: str) -> ModuleType:
-    """Run a ``model.py`` as the module ``name``, which is kept in ``sys.modules``.
-
-    Raises:
-        Exception: whatever the file raises.
-    """
+    """Run a ``model.py`` as the module ``name``, which is kept in ``sys.modules``."""
     # A package, so that model.py may import files beside it: ``from . import blocks``.
     module = ModuleType(name)
     module.__file__ = str(source)

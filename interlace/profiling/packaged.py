@@ -41,7 +41,7 @@ def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:
     """Profiles by model name, measured on GPUs of that kind.
 
     Raises:
-        NotMeasured: there are none; what there is, and how to get some.
+        NotMeasuredError: there are none; what there is, and how to get some.
         ValueError: a file is damaged.
     """
     here = folder / quote(measured_kind(kind), safe="")

@@ -108,7 +108,7 @@ class Rig:
         """Give the device one piece of work and wait for it.
 
         Raises:
-            DeviceLost: its partition died, or had to be given up after ``timeout_s``.
+            PartitionLostError: its partition died, or had to be given up after ``timeout_s``.
             MeasureError: it failed.
         """
         ended: asyncio.Future[TimedWork] = asyncio.get_running_loop().create_future()

@@ -24,11 +24,7 @@ _THREADS: Final = 32
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a loop of its own; calls in threads do not hold the process at its end.
-
-    Raises:
-        BaseException: as the coroutine.
-    """
+    """Run a coroutine on a loop of its own; calls in threads do not hold the process at its end."""
     import uvloop  # only what serves has it
 
     async def within() -> T:

@@ -50,7 +50,6 @@ class ResidentModel:
 
         Raises:
             MemoryLimitError: it holds more than ``terms.memory_limit_bytes``.
-            Exception: whatever the model's format raises.
         """
         model = load.model
         before = process_memory().anonymous_bytes

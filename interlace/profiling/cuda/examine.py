@@ -54,11 +54,7 @@ class PlacedModel:
 
 
 def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> PartFindings:
-    """Everything the task asks of one model.
-
-    Raises:
-        Exception: the model does not open or run.
-    """
+    """Everything the task asks of one model."""
     layers: tuple[LayerProfile, ...] = ()
     if task.layers:
         with placed_model(backend, lanes, model, 100) as one:
@@ -103,7 +99,6 @@ def placed_model(
 
     Raises:
         MemoryError: what is needed and what there is.
-        Exception: it does not open or run.
     """
     with ExitStack() as steps:
         lane = steps.enter_context(carved(lanes, "measured", share_pct))

@@ -49,10 +49,6 @@ class ReaderKernels:
     """The memory that readers read, and what they moved."""
 
     def __init__(self, backend: CudaBackend, sizes: dict[str, int] | None = None) -> None:
-        """
-        Raises:
-            CudaError: there is no memory for them.
-        """
         self._backend = backend
         kernels = {"l2": backend.kernels.l2_stream, "dram": backend.kernels.dram_stream}
         driver = backend.driver

@@ -29,12 +29,7 @@ class LibraryThreads:
     """Torch works on the thread that asks for it: handles are of the primary context."""
 
     def run(self, green: GreenContext | None, job: Callable[[], T]) -> T:
-        """What the job returns; the caller waits. ``None`` stands for streams on all SMs.
-
-        Raises:
-            CudaError: the context cannot be made current.
-            BaseException: whatever the job raises.
-        """
+        """What the job returns; the caller waits. ``None`` stands for streams on all SMs."""
         return job()
 
     def close(self) -> None:

@@ -29,20 +29,12 @@ class RunnableModel(Protocol):
     tables: int
 
     def outputs(self, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Run on made-up inputs: to be warmed up, measured, or understood.
-
-        Raises:
-            Exception: whatever the model raises.
-        """
+        """Run on made-up inputs: to be warmed up, measured, or understood."""
 
     def execute(
         self, values: Mapping[str, torch.Tensor], stream: int, parameters: BatchParameters
     ) -> tuple[torch.Tensor, ...]:
-        """Run a batch that ``parameters`` describe on a stream, or record it there.
-
-        Raises:
-            Exception: whatever the model raises.
-        """
+        """Run a batch that ``parameters`` describe on a stream, or record it there."""
 
 
 def tensor_at(

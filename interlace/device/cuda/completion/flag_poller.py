@@ -26,11 +26,7 @@ LINE_BYTES: Final = 64  #: a cache line each, so that lanes do not disturb one a
 
 
 class LaneFlags:
-    """``lanes`` flag words (u64), zero at first, each in a cache line of its own.
-
-    Raises:
-        CudaError: no page-locked memory is left.
-    """
+    """``lanes`` flag words (u64), zero at first, each in a cache line of its own."""
 
     def __init__(self, driver: Driver, lanes: int) -> None:
         self._driver = driver
@@ -157,7 +153,6 @@ class FlagPoller:
     that long, which costs latency instead.
 
     Raises:
-        CudaError: no page-locked memory is left.
         OSError: nothing compiles the thread's loop here.
     """
 

@@ -48,11 +48,7 @@ class PrimaryContext:
         self._threads = threading.local()
 
     def call(self, function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
-        """``call`` with the context current on this thread.
-
-        Raises:
-            CudaError: the call failed.
-        """
+        """``call`` with the context current on this thread."""
         self.enter_once()
         return call(function, *arguments)
 
@@ -63,11 +59,7 @@ class PrimaryContext:
             self.enter(None)
 
     def enter(self, context: Any) -> None:
-        """Make a context current on this thread from now on; ``None``: the primary one.
-
-        Raises:
-            CudaError: there is no such context.
-        """
+        """Make a context current on this thread from now on; ``None``: the primary one."""
         call(cu.cuCtxSetCurrent, self._context if context is None else context)
         self._threads.current = True
 
@@ -83,11 +75,7 @@ class PrimaryContext:
             call(cu.cuCtxPopCurrent)
 
     def of(self, green: int) -> Any:
-        """What stands for a green context where a context is asked for.
-
-        Raises:
-            CudaError: there is no such green context.
-        """
+        """What stands for a green context where a context is asked for."""
         return self.call(cu.cuCtxFromGreenCtx, green)
 
     def release(self) -> None:
@@ -115,20 +103,12 @@ class LaunchHandles:
         self._ways: dict[int | None, int] = {}
 
     def add(self, kernel: int) -> int:
-        """Load a kernel, in the primary context; returns it.
-
-        Raises:
-            CudaError: it does not load.
-        """
+        """Load a kernel, in the primary context; returns it."""
         self._functions[kernel, 0] = int(self._context.call(cu.cuKernelGetFunction, kernel))
         return kernel
 
     def of(self, kernel: int, green: int | None) -> Iterator[int]:
-        """Handles to try for a stream of that context, as long as ``refused`` says so.
-
-        Raises:
-            CudaError: there is no function for that context.
-        """
+        """Handles to try for a stream of that context, as long as ``refused`` says so."""
         while True:
             way = self._ways.get(green, _KERNEL)
             if way == _KERNEL:

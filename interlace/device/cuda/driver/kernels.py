@@ -23,9 +23,6 @@ def cached_bytes(
     """The contents of the file, read if it is there, else made and written for the next process.
 
     A folder that cannot be read or written costs the next process the time to make it again.
-
-    Raises:
-        Exception: whatever ``make`` raises.
     """
     name = f"{stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}{suffix}"
     try:
@@ -132,11 +129,7 @@ def image(capability: tuple[int, int], cache_dir: Path | None) -> bytes:
 
 
 def compiled(text: str, arch: str) -> bytes:
-    """A cubin from CUDA C++, ``arch`` as NVRTC writes it ("sm_90").
-
-    Raises:
-        CudaError: see ``image``.
-    """
+    """A cubin from CUDA C++, ``arch`` as NVRTC writes it ("sm_90")."""
     try:
         from cuda.bindings import nvrtc
 

@@ -81,11 +81,7 @@ class GraphCache:
         self.graphs = tuple(sorted((*self.graphs, *made), key=lambda program: program.rows))
 
     def program(self, rows: int, given: Mapping[str, tuple[int, ...]]) -> BatchProgram:
-        """What runs ``rows`` rows of these inputs, named with the dims of one row.
-
-        Raises:
-            Exception: whatever the model raises on made-up inputs of a shape that is new to it.
-        """
+        """What runs ``rows`` rows of these inputs, named with the dims of one row."""
         place = bucket_for(self.buckets, rows)
         if place is None or any(self._dims.get(name) != dims for name, dims in given.items()):
             return self._eagerly(rows, given)

@@ -80,7 +80,6 @@ class BatchProgram(Protocol):
 
         Raises:
             ValueError: more rows than it has, or not as many inputs or outputs.
-            CudaError: the launch was refused.
         """
 
     def times_ns(self, turn: int) -> tuple[int, int]:
@@ -280,7 +279,6 @@ class EagerProgram:
 
         Raises:
             ValueError: the sizes of its outputs are others than for made-up inputs.
-            Exception: whatever the model raises.
         """
         self._parameters.write(sequence, rows, sources, targets)
         context = self._context
@@ -332,11 +330,7 @@ class EagerProgram:
 def output_slots(
     backend: CudaBackend, stream: int, model: RunnableModel, rows: int, dims: Dims
 ) -> tuple[TensorSlot, ...]:
-    """Return the outputs for inputs of these shapes; found by a run if the signature has -1 dims.
-
-    Raises:
-        Exception: whatever the model raises on made-up inputs.
-    """
+    """The outputs for inputs of these shapes, found by a run if the signature has free dims."""
     signature = model.signature
     if not any(-1 in spec.dims for spec in signature.outputs):
         return tuple(slot(spec.name, spec.datatype, spec.dims) for spec in signature.outputs)

@@ -144,11 +144,7 @@ class GreenContexts:
         return self._made[mask]
 
     def close(self) -> None:
-        """Destroy them; they have no streams any more.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Destroy them; they have no streams any more. Every step is tried."""
         made, self._made = self._made, {}
         with ExitStack() as steps:
             for green in made.values():

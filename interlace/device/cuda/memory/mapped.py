@@ -86,10 +86,6 @@ class PooledDriver:
     """
 
     def __init__(self, driver: Driver) -> None:
-        """
-        Raises:
-            CudaError: the driver refused.
-        """
         self._driver = driver
         self._lock = Lock()
         self._slabs = Slabs()
@@ -129,11 +125,7 @@ class PooledDriver:
         raise CudaError("cuIpcGetMemHandle", "CUDA_ERROR_NOT_SUPPORTED", why)
 
     def close_slabs(self) -> None:
-        """Give all of it back; nothing uses it any more.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Give all of it back; nothing uses it any more. Every step is tried."""
         with ExitStack() as steps:
             for begin in self._slabs.clear():
                 steps.callback(self._driver.free, begin)
@@ -198,11 +190,7 @@ class MappedMemory:
         return self._slabs.used_bytes
 
     def take(self, nbytes: int) -> MappedBlock:
-        """A piece; a new slab is pinned if none has room.
-
-        Raises:
-            CudaError: nothing more can be pinned.
-        """
+        """A piece; a new slab is pinned if none has room."""
         with self._lock:
             found = self._slabs.take(nbytes)
             if found is None:
@@ -227,11 +215,7 @@ class MappedMemory:
             self._slabs.give_back(piece.host)
 
     def close(self) -> None:
-        """Unpin everything.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Unpin everything. Every step is tried."""
         with ExitStack() as steps:
             for begin in self._slabs.clear():
                 steps.callback(self._source.free_mapped, self._blocks.pop(begin))

@@ -36,9 +36,6 @@ class BatchParameters:
     described and launched while the one before it runs. A launch begins with the kernel ``begin``.
     It copies the block of this turn to one place in device memory. The properties are addresses in
     that place, as the GPU sees them; a graph knows them when it is captured.
-
-    Raises:
-        CudaError: no memory is left.
     """
 
     def __init__(
@@ -151,11 +148,7 @@ _THREAD_BYTES: Final = 64  #: four loads of 16 bytes in flight
 
 
 class TransferKernels:
-    """What begins a batch, brings its rows in and out, and tells its end.
-
-    Raises:
-        CudaError: of every method: the launch was refused.
-    """
+    """What begins a batch, brings its rows in and out, and tells its end."""
 
     def __init__(self, driver: Driver, kernels: Kernels) -> None:
         self._driver = driver

@@ -49,7 +49,6 @@ class RegisteredArenas:
 
         Raises:
             ValueError: the arena is gone.
-            CudaError: it cannot be registered.
         """
         known = self._mapped.get(number)
         if known is not None:
@@ -68,7 +67,6 @@ class RegisteredArenas:
 
         Raises:
             ValueError: the arena is gone, or the span reaches out of it.
-            CudaError: the arena cannot be registered.
         """
         number, offset, nbytes = span
         mapped = self._mapped.get(number) or self.register(number)
@@ -93,11 +91,7 @@ class RegisteredArenas:
             adopted.close()
 
     def close(self) -> None:
-        """Forget every registered arena.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Forget every registered arena. Every step is tried."""
         with ExitStack() as steps:
             for number in list(self._mapped):
                 steps.callback(self.forget, number)

@@ -250,11 +250,7 @@ class DeviceRings:
         ring.close()
 
     def close(self) -> None:
-        """Give all rings back; nothing is on its way or runs any more.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Give all rings back; nothing is on its way or runs any more. Every step is tried."""
         rings, self._rings = self._rings, {}
         self._on_their_way.clear()
         self._copied.clear()

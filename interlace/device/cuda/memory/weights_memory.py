@@ -50,7 +50,6 @@ class TouchedPages:
     def allocate_mapped(self, nbytes: int) -> MappedBlock:
         """
         Raises:
-            CudaError: so much cannot be page-locked.
             OSError: so much memory is not there.
         """
         made = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -152,11 +151,7 @@ class PeerPath:
             self._driver.record(group.ready, self.stream)
 
     def close(self) -> None:
-        """Nothing is on its way.
-
-        Raises:
-            CudaError: a driver refused at least once; everything was tried.
-        """
+        """Nothing is on its way. Every step is tried."""
         with ExitStack() as steps:
             steps.callback(self._peer.close)
             steps.callback(self._peer.free, self._buffer)
@@ -188,10 +183,6 @@ class Window:
     """
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
-        """
-        Raises:
-            CudaError: no device memory is left.
-        """
         self.nbytes = nbytes
         self.holder: object = None
         self.filled: set[int] = set()
@@ -296,11 +287,7 @@ class WeightsMemory:
             self._ranges.give_back(address - self._slab)
 
     def window(self, lane: Lane, nbytes: int) -> Window:
-        """A window of the lane for so much, the same for all models that fit.
-
-        Raises:
-            CudaError: no device memory is left for a larger one.
-        """
+        """A window of the lane for so much, the same for all models that fit."""
         there = self._windows.setdefault(lane, [])
         found = next((one for one in there if one.nbytes >= nbytes), None)
         if found is None:
@@ -317,11 +304,7 @@ class WeightsMemory:
             window.close()
 
     def close(self) -> None:
-        """Nothing is on its way or runs.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Nothing is on its way or runs. Every step is tried."""
         with ExitStack() as steps:
             steps.callback(self.driver.free, self._slab)
             steps.callback(self.host.close)

@@ -138,7 +138,6 @@ def cold_layout(tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) 
 
     Raises:
         ValueError: nothing in the model can be told apart.
-        Exception: whatever the model raises.
     """
     calls = module_calls(run)
     if not calls:

@@ -157,7 +157,6 @@ class LoadedModel:
 
         Raises:
             ValueError: an input is longer than the model allows.
-            Exception: whatever the model raises on made-up inputs of a shape that is new to it.
         """
         given = {name: tuple(shape[1:]) for name, shape in dims.items()}
         if not self.signature.batched:

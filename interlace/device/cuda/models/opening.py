@@ -77,7 +77,6 @@ class PortableModel:
 
         Raises:
             ValueError: a result is not what the signature says.
-            Exception: whatever the model raises.
         """
         wanted = {name: self._taken(name, value) for name, value in values.items()}
         found = pick(named_values(self._call(wanted)), self.signature.outputs)

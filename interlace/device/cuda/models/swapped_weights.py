@@ -67,7 +67,6 @@ class SwappedWeights:
         Raises:
             ValueError: its layers cannot be told apart.
             CudaError, OSError: no memory is left, of the GPU's or of the host's.
-            Exception: whatever the model raises.
         """
         self.model = model
         self.backend = backend
@@ -289,10 +288,6 @@ class LaneModel:
     """A ``RunnableModel`` on a window of its lane. ``events`` say that a group is in the window."""
 
     def __init__(self, weights: SwappedWeights, lane: Lane) -> None:
-        """
-        Raises:
-            CudaError: there is no memory for the window.
-        """
         model = weights.model
         self.described, self.signature, self.device = model.described, model.signature, model.device
         self.defaults: Mapping[str, int] = model.defaults

@@ -121,9 +121,6 @@ class VariantChooser:
 
         Without a stopwatch it is the first; a single one is taken without being tried. So is the
         one that was chosen before, if ``folder`` has it; else the choice is written there.
-
-        Raises:
-            Exception: whatever the model raises as it came.
         """
         found = candidate_variants(self._described.terms, self._model.has_convolutions)
         if stopwatch is None or len(found) == 1:

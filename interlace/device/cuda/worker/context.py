@@ -89,11 +89,7 @@ class GpuContext:
             self._steps = steps.pop_all()
 
     def close(self) -> None:
-        """Give everything back; nothing runs any more.
-
-        Raises:
-            CudaError: the driver refused at least once; everything was tried.
-        """
+        """Give everything back; nothing runs any more. Every step is tried."""
         self._steps.close()
 
     def _lap(self, step: str) -> None:

@@ -70,10 +70,9 @@ class InFlightBatch:
         """Begin it on the GPU. ``staged`` are the addresses of rows that lie there already.
 
         Raises:
-            Full: not yet; nothing was taken.
+            OutputMemoryFull: not yet; nothing was taken.
             ValueError: the inputs are not what the program takes.
             MemoryError: its outputs fit no arena.
-            CudaError: the launch was refused.
         """
         rows = sum(self.run.rows) if self._program.batched else 1
         sources = _sources(self.run, self._program, staged or arenas, rows)

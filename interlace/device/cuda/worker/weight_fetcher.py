@@ -84,10 +84,7 @@ class WeightFetcher:
         return [*answers, *self._begin()]
 
     def evict(self, weights: SwappedWeights | None, asked: EvictWeights) -> GpuAnswer:
-        """
-        Raises:
-            CudaError: the GPU failed.
-        """
+        """Give the memory of layers back."""
         refusal = _refusal(weights, asked.layers, None)
         if weights is None or refusal:
             return Failed(f"model {asked.model}: {refusal}")
