@@ -121,7 +121,7 @@ class World:
         self.runtime.delivered(reply)
 
     def _solve(self, question: SolvePlan, done: object) -> GiveUp:
-        answer = solve(self.system, question)
+        answer = solve(self.system.planner, self.system.packer, question)
         self.clock.call_soon(lambda: done(answer))  # type: ignore[operator]
         return lambda: None
 

@@ -90,9 +90,8 @@ class StorageReader:
 
     def __init__(self, limit_s: float = _READ_LIMIT_S) -> None:
         self._limit_s = limit_s
-        self._free = _READS_AT_ONCE
+        self._places = asyncio.Semaphore(_READS_AT_ONCE)
         self._steps = 0  #: times that a read was seen to go on
-        self._freed = asyncio.Event()
         self._threads = DaemonThreads(_READS_AT_ONCE)
 
     async def read(self, what: str, work: Callable[[], T], steps: Callable[[], int]) -> T:
@@ -107,21 +106,20 @@ class StorageReader:
 
         def ended(read: Future[T]) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody listens
-                loop.call_soon_threadsafe(self._give_back)
+                loop.call_soon_threadsafe(self._places.release)
 
         read.add_done_callback(ended)
         return await self._watched(what, asyncio.wrap_future(read), steps)
 
     async def _place(self, what: str) -> None:
-        while not self._free:
-            self._freed.clear()
+        while True:
             before = self._steps
             try:
-                await asyncio.wait_for(self._freed.wait(), 2.0 * self._limit_s)
+                await asyncio.wait_for(self._places.acquire(), 2.0 * self._limit_s)
+                return
             except TimeoutError:
                 if self._steps == before:  # storage hangs; else others are large
                     raise _stalled(what, 2.0 * self._limit_s) from None
-        self._free -= 1
 
     async def _watched(self, what: str, done: asyncio.Future[T], steps: Callable[[], int]) -> T:
         before = -1
@@ -133,10 +131,6 @@ class StorageReader:
             done.cancel()
             raise _stalled(what, self._limit_s)
         return done.result()
-
-    def _give_back(self) -> None:
-        self._free += 1
-        self._freed.set()
 
 
 def _stalled(what: str, limit_s: float) -> RepositoryError:

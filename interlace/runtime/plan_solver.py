@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import structs
 
@@ -28,12 +28,8 @@ LIMIT_S: Final = 60.0
 _FIRST_LIMIT_S: Final = 600.0
 
 
-def solve(system: System, question: SolvePlan) -> PlanSolved:
-    """The system's plan for a question; if its planner raises, the exception as text."""
-    return _solved(system.planner, system.packer, question)
-
-
-def _solved(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
+def solve(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
+    """A system's plan for a question; if its planner raises, the exception as text."""
     try:
         return _answer(planner, packer, question)
     except Exception as error:  # a planner is a plug-in: what it raises must not stop serving
@@ -187,33 +183,25 @@ def _asked(
 
 
 def main() -> None:
-    """The planning process: pickled planners and then, once there is one, a question on standard
-    input, the answer on its output.
-    """
+    """The planning process: planners, then a question on standard input; the answer on output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what planners and their libraries print is no part of the answer
     pickle.load(sys.stdin.buffer)  # what it takes to plan is imported by now
     planner, packer, question = pickle.load(sys.stdin.buffer)
     with answers:
-        pickle.dump(_priced(question, _solved(planner, packer, question)), answers)
+        pickle.dump(_priced(question, solve(planner, packer, question)), answers)
 
 
 OnPlanned = Callable[[PlanSolved], None]
 GiveUp = Callable[[], None]
+#: Answers each question once, later, on the runtime's thread; failures are answers too. What it
+#: returns gives the question up: no time is spent on it from then on, where that can be. Its answer
+#: says nothing, if it comes.
+PlanSolver = Callable[[SolvePlan, OnPlanned], GiveUp]
 
 
 def _nothing() -> None:
     """Gives up what takes no time, or has taken it."""
-
-
-class PlanSolver(Protocol):
-    """Answers each question once, later, on the runtime's thread; failures are answers too.
-
-    What it returns gives the question up: no time is spent on it from then on, where that can be.
-    Its answer says nothing, if it comes.
-    """
-
-    def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp: ...
 
 
 class InlinePlanSolver:
@@ -225,7 +213,7 @@ class InlinePlanSolver:
         self._plan_ms = plan_ms
 
     def __call__(self, question: SolvePlan, done: OnPlanned) -> GiveUp:
-        answer = solve(self._system, question)
+        answer = solve(self._system.planner, self._system.packer, question)
         self._clock.call_at(self._clock.now_ms() + self._plan_ms, lambda: done(answer))
         return _nothing
 

@@ -54,11 +54,7 @@ class BuddyAllocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Give a block back.
-
-        Raises:
-            ValueError: no block was allocated at that offset.
-        """
+        """Give a block back. Raises ValueError if none was allocated at that offset."""
         order = self._orders.pop(offset, None)
         if order is None:
             raise ValueError(f"offset {offset} is not allocated: freed twice, or never given out")
@@ -213,11 +209,7 @@ class Arena:
         return self._blocks.alloc(nbytes)
 
     def free(self, offset: int) -> None:
-        """Give the block at ``offset`` back.
-
-        Raises:
-            ValueError: no block was allocated there.
-        """
+        """Give a block back. Raises ValueError if none was allocated at that offset."""
         self._blocks.free(offset)
 
     def view(self, offset: int, nbytes: int) -> memoryview:

@@ -64,10 +64,7 @@ class Extents:
         return begins
 
     def give_back(self, offset: int) -> None:
-        """
-        Raises:
-            ValueError: no run was taken at that offset.
-        """
+        """Take a run back. Raises ValueError if none was taken at that offset."""
         nbytes = self._taken.pop(offset, None)
         if nbytes is None:
             raise ValueError(f"offset {offset} is given back twice, or was never taken")

@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -78,7 +78,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == (_Named.__module__, _Named.__qualname__):
-            return self._named()
+            return lambda: self._system
         if (module, name) == (_Curve.__module__, _Curve.__qualname__):
             return partial(ColdCurve, self._system.cold.cold_start)
         if module == "collections" and name in _CONTAINERS:
@@ -87,9 +87,6 @@ class _Reader(pickle.Unpickler):
         if not isinstance(found, type) or not found.__module__.startswith(_ROOMS):
             raise pickle.UnpicklingError(f"{module}.{name} is no part of an engine")
         return found
-
-    def _named(self) -> Callable[[], System]:
-        return lambda: self._system
 
 
 _log = logging.getLogger(__name__)
