@@ -37,6 +37,12 @@ def _first(*keys: str) -> str:
     return ""
 
 
+def anonymous_bytes() -> int:
+    """Memory of this process without files behind it. Takes milliseconds in a large process."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+
 def release_free_memory() -> None:
     """Collect garbage and hand the C library's free pages back, where it can (glibc).
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.process.memory import process_memory
 from interlace.formats import open_model
 from interlace.formats.runner import Array, ModelRunner
+from tests.process_memory import process_memory
 
 
 def opened(kind: str, folder: str, width: int, weights: str | None) -> tuple[ModelRunner, Array]:

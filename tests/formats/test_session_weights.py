@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from interlace.core.model import Format
-from interlace.device.process.memory import process_memory
 from interlace.formats import onnx_sharing, open_model
 from interlace.formats.onnx import OnnxRunner
 from interlace.formats.onnx_layout import GRAPH
@@ -18,6 +17,7 @@ from interlace.formats.onnx_sharing import open_optimised
 from interlace.formats.page_cache import map_file
 from interlace.formats.session_weights import SessionWeights, mapped_pieces
 from tests.formats.making import a_model, layers_onnx
+from tests.process_memory import process_memory
 
 SIZES = (256, 640, 640, 640, 256, 256)
 X = {"x": np.random.default_rng(1).standard_normal((3, SIZES[0]), np.float32)}

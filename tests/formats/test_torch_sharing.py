@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.device.process.memory import process_memory
 from interlace.formats.page_cache import cached_pages, cached_part, drop_cached, map_file
 from interlace.formats.runner import WeightUse
 from interlace.formats.weights_file import WeightsFile, header_of, write_weights
 from tests.formats.holder import opened
 from tests.formats.making import layers_onnx, write_factory, write_torchscript
+from tests.process_memory import process_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 2304  # three layers of 21 MB

@@ -16,7 +16,7 @@ from interlace.device.cpu.execution import BatchInputs, InputArray, output_bytes
 from interlace.device.cpu.inbox import Inbox
 from interlace.device.cpu.model_calls import BatchCalls
 from interlace.device.process.batch_frames import error_result
-from interlace.device.process.memory import OutputTooLargeError
+from interlace.device.process.error_text import OutputTooLargeError
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import (
     BatchResult,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.process.memory import MemoryLimitError, process_memory
+from interlace.device.process.error_text import MemoryLimitError
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_inputs
-from interlace.formats.machine import release_free_memory
+from interlace.formats.machine import anonymous_bytes, release_free_memory
 from interlace.formats.runner import WARM_RUNS, ModelRunner, RunsRequests, TakesTurns
 
 OpenModel = Callable[[Model, int, str | None], ModelRunner]
@@ -52,14 +52,14 @@ class ResidentModel:
             MemoryLimitError: it holds more than ``terms.memory_limit_bytes``.
         """
         model = load.model
-        before = process_memory().anonymous_bytes
+        before = anonymous_bytes()
         runner = open_model(model, threads, weights_dir)
         stated = model.signature.inputs and model.signature.outputs
         signature = model.signature if stated else runner.signature
         answered = None
         for rows in sorted(load.batches, reverse=True):
             answered = _runs(model, runner, signature, rows, WARM_RUNS) or answered
-        grown = max(0, process_memory().anonymous_bytes - before)
+        grown = max(0, anonymous_bytes() - before)
         if load.cold and runner.cold is None:
             runner.close()
             raise ValueError(*runner.warnings or ("its weights cannot come and go",))

@@ -8,7 +8,6 @@ from typing import Final
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Format
-from interlace.device.process.memory import OutputTooLargeError
 from interlace.device.process.wire import Failed, RunBatch
 
 _DETAIL_CHARS: Final = 2000
@@ -33,6 +32,14 @@ _NOT_OF_VALUES: Final = re.compile(
 )
 #: Formats that are a fixed graph: what they raise is of their operators, not of somebody's code.
 _GRAPHS: Final = (Format.ONNX, Format.TORCHSCRIPT, Format.EXPORTED, Format.HUGGINGFACE)
+
+
+class OutputTooLargeError(MemoryError):
+    """An output that the worker's arena can never hold."""
+
+
+class MemoryLimitError(Exception):
+    """A model needs more memory than its operator allows."""
 
 
 class ReadableError(Exception):

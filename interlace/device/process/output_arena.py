@@ -7,7 +7,7 @@ from itertools import count
 from threading import Lock
 from typing import Final
 
-from interlace.device.process.memory import OutputTooLargeError
+from interlace.device.process.error_text import OutputTooLargeError
 from interlace.device.process.wire import FreeBatches
 from interlace.shm.arena import Arena, ArenaMap
 

@@ -17,11 +17,11 @@ from interlace.core.messages import CreatePartition, Load, ReleasePartition, Wor
 from interlace.core.model import Model, ServiceTerms
 from interlace.core.tensor import Span, Tensor
 from interlace.device.process.link import WorkTimeouts
-from interlace.device.process.memory import process_memory
 from interlace.shm.arena import Arena
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import GPU, Rig, refusal
 from tests.device.models import SLOW_S, WEIGHTS_BYTES, model, tensor
+from tests.process_memory import process_memory
 from tests.processes import alive, children, open_files
 
 DOUBLE = model("double")

@@ -10,8 +10,8 @@ import pytest
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cpu.settings import CpuSettings
-from interlace.device.process.memory import process_memory
 from tests.device.cpu.rig import Rig, settings
+from tests.process_memory import process_memory
 from tests.processes import memory_maps
 
 WEIGHTS_BYTES = 4096 * 4096 * 4

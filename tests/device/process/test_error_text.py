@@ -10,8 +10,7 @@ from onnxruntime import InferenceSession
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 from interlace.core.model import Format
-from interlace.device.process.error_text import batch_failure
-from interlace.device.process.memory import OutputTooLargeError
+from interlace.device.process.error_text import OutputTooLargeError, batch_failure
 from interlace.device.process.wire import Failed, RunBatch
 
 TABLE = torch.zeros(10, 4)

@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Final
 
 from interlace.device.cuda.driver.api import CudaError, DeviceMemory, Driver
-from interlace.device.process.memory import MemoryLimitError
+from interlace.device.process.error_text import MemoryLimitError
 
 _MIB: Final = 1 << 20
 _OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"

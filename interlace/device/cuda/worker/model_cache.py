@@ -15,7 +15,7 @@ from interlace.core.model import Model
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import is_short_of_memory
 from interlace.device.cuda.models.loaded import LoadedModel
-from interlace.device.process.memory import MemoryLimitError
+from interlace.device.process.error_text import MemoryLimitError
 
 
 class ModelCache:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.api import CudaError, DeviceProperties
 from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
-from interlace.device.process.memory import MemoryLimitError
+from interlace.device.process.error_text import MemoryLimitError
 from tests.device.cuda.fake.driver import FakeDriver
 
 MIB = 1 << 20

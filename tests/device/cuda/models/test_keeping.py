@@ -18,7 +18,7 @@ from interlace.device.cuda.memory.mapped import PooledDriver
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.worker.model_cache import ModelCache
-from interlace.device.process.memory import MemoryLimitError
+from interlace.device.process.error_text import MemoryLimitError
 from interlace.formats.opened import OpenedModel
 from tests.device.cuda.models.rig import Bench
 from tests.device.cuda.models.rig import bench as fresh

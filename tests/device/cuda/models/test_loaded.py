@@ -17,7 +17,7 @@ from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.graphs.program import GraphProgram
 from interlace.device.cuda.memory.budget import DeviceMemoryError
 from interlace.device.cuda.models.loaded import LoadedModel
-from interlace.device.process.memory import MemoryLimitError
+from interlace.device.process.error_text import MemoryLimitError
 from interlace.formats.opened import DeclaredSignature, OpenedModel, keyword_call
 from tests.device.cuda.models.rig import Bench, bench, borrow
 from tests.formats.making import a_model

@@ -1,17 +1,7 @@
 """Memory of a process as the kernel counts it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-
-
-class OutputTooLargeError(MemoryError):
-    """An output that the worker's arena can never hold."""
-
-
-class MemoryLimitError(Exception):
-    """A model needs more memory than its operator allows."""
 
 
 @dataclass(frozen=True, slots=True)
