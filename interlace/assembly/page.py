@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,6 @@ from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer
 from interlace.server.page.routes import LiveFrames, PageAnswer, PlanWords, Questions, page_routes
 
-_LOG: Final = logging.getLogger(__name__)
 _HOSTS: Final = frozenset({"localhost"})
 
 

@@ -142,7 +142,11 @@ class Rig:
     async def close(self, timeout_s: float = 30.0) -> None:
         """Release every partition carved here."""
         partitions, self._partitions = self._partitions, {}
-        for name in partitions.values():
+        await self.release(partitions.values(), timeout_s)
+
+    async def release(self, partitions: Iterable[str], timeout_s: float) -> None:
+        """Release these partitions."""
+        for name in partitions:
             try:
                 await self.do(ReleasePartition(self.gpu.id, name), timeout_s)
             except MeasureError:
@@ -188,32 +192,22 @@ _RUN_S = 60.0
 class CoRunPartitions:
     """Partitions of one share side by side, with what was loaded into each so far."""
 
-    def __init__(self, rig: Rig, share_pct: int, count: int) -> None:
+    def __init__(self, rig: Rig, share_pct: int) -> None:
         self._rig = rig
         self._share_pct = share_pct
-        self._names = [f"corun-{rig.next_id()}" for _ in range(count)]
+        self._names: list[str] = []
         self._loaded: set[tuple[str, str]] = set()
-        self._carved: list[str] = []
 
-    async def __aenter__(self) -> CoRunPartitions:
-        await self._rig.close()  # partitions of the sweep would stand in the way
-        try:
-            for name in self._names:
-                await self._rig.do(
-                    CreatePartition(self._rig.gpu.id, name, self._share_pct), _TIMEOUT_S
-                )
-                self._carved.append(name)
-        except MeasureError:
-            await self.__aexit__()
-            raise
-        return self
+    async def carve(self) -> None:
+        """One more of them. Raises MeasureError if the device refuses it."""
+        name = f"corun-{self._rig.next_id()}"
+        work = CreatePartition(self._rig.gpu.id, name, self._share_pct)
+        await self._rig.do(work, _TIMEOUT_S)
+        self._names.append(name)
 
-    async def __aexit__(self, *error: object) -> None:
-        for name in self._carved:
-            try:
-                await self._rig.do(ReleasePartition(self._rig.gpu.id, name), _TIMEOUT_S)
-            except MeasureError:
-                continue  # it is gone either way
+    async def close(self) -> None:
+        """Release all of them."""
+        await self._rig.release(self._names, _TIMEOUT_S)
 
     async def measure(self, members: Sequence[CoRunModel], seconds: float) -> list[CoRun]:
         """Each alone for half of ``seconds``, in turn, then all of them for ``seconds``.
@@ -257,6 +251,12 @@ async def measure_coruns(
         MeasureError: a partition cannot be had, or a model does not load or fails.
     """
     groups = pairs(members) if count == 2 else triples(members)
-    async with CoRunPartitions(rig, share_pct, count) as stalls:
+    await rig.close()  # partitions of the sweep would stand in the way
+    stalls = CoRunPartitions(rig, share_pct)
+    try:
+        for _ in range(count):
+            await stalls.carve()
         for group in groups:
             yield await stalls.measure(group, seconds)
+    finally:
+        await stalls.close()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from interlace.core.model import Model
 from interlace.core.request import Batch, Request
-from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count, frame
+from interlace.core.tensor import BYTES, Span, Tensor, TensorSpec, element_count, frame
 from interlace.formats.arrays import (
     NUMPY_TYPES,
     WORD,
@@ -38,11 +38,6 @@ def content(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
     if dtype.kind == "f":
         return random.random(count, dtype=np.float32).astype(dtype).tobytes()
     return _integers(spec.name.lower(), count, random).astype(dtype).tobytes()
-
-
-def size_bytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:
-    """Length of what ``content`` returns."""
-    return ITEM_BYTES.get(spec.datatype, 4 + len(WORD)) * element_count(shape)
 
 
 def _integers(name: str, count: int, random: np.random.Generator) -> NDArray[np.int64]:

@@ -34,7 +34,6 @@ from interlace.runtime.log.codec import (
 
 _ROOMS: Final = ("interlace.core.", "interlace.engine.", "interlace.perf.", "interlace.policy.")
 _CONTAINERS: Final = frozenset({"deque", "Counter", "OrderedDict", "defaultdict"})
-_SYSTEM: Final = "the system"
 
 
 def save(engine: Engine, begun: OpenWork) -> bytes:
