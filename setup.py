@@ -22,7 +22,7 @@ from setuptools.errors import BaseError
 COMPILED = runpy.run_path("interlace/compiled.py")
 SOURCES = COMPILED["sources"]()  # as they are before mypyc reads them
 C_SOURCES = Path("build/mypyc")
-POLLING = "interlace/device/cuda/completion/sources/loops.c"
+POLLING = "interlace/device/cuda/driver/sources/loops.c"
 BUILDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install"}
 
 

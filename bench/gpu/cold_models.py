@@ -15,8 +15,8 @@ from bench.gpu.bench import Bench
 from bench.gpu.devices import lacking
 from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.completion.flag_poller import LaneFlags
 from interlace.device.cuda.driver.api import MappedBlock
+from interlace.device.cuda.driver.flag_poller import LaneFlags
 from interlace.device.cuda.green_contexts import gpu as green
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.memory.budget import MemoryBudget

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import Lane, captured, mapped, middle, times_ms, words
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.completion.flag_poller import FlagPoller
+from interlace.device.cuda.driver.flag_poller import FlagPoller
 
 _LIMIT_S = 2.0
 _WARM = 5

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.device.cuda.completion.flag_poller import FlagPoller, c_library, poll_loop
 from interlace.device.cuda.driver.api import CudaError
+from interlace.device.cuda.driver.flag_poller import FlagPoller, c_library, poll_loop
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from cuda.bindings import driver as cu
 
-from interlace.device.cuda.completion.flag_poller import c_library
 from interlace.device.cuda.driver.api import (
     Atom,
     CopyGroup,
@@ -25,6 +24,7 @@ from interlace.device.cuda.driver.api import (
     SmSplit,
 )
 from interlace.device.cuda.driver.calls import LaunchHandles, PrimaryContext
+from interlace.device.cuda.driver.flag_poller import c_library
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)

@@ -13,8 +13,8 @@ from typing import Final, cast
 
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.trials import library_threads, wait_refusal
-from interlace.device.cuda.completion.flag_poller import FlagPoller, LaneFlags
 from interlace.device.cuda.driver.api import Driver, MappedBlock
+from interlace.device.cuda.driver.flag_poller import FlagPoller, LaneFlags
 from interlace.device.cuda.lanes import Lane, Lanes, Stopwatch, graph_ms
 from interlace.device.cuda.memory.budget import MemoryBudget
 from interlace.device.cuda.memory.mapped import MappedMemory, PooledDriver

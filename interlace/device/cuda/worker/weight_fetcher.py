@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.completion.flag_poller import FlagPoller
 from interlace.device.cuda.driver.api import CudaError, Driver
+from interlace.device.cuda.driver.flag_poller import FlagPoller
 from interlace.device.cuda.driver.kernels import Kernels
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords

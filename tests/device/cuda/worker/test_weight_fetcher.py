@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from interlace.device.cuda.completion.flag_poller import FlagPoller
+from interlace.device.cuda.driver.flag_poller import FlagPoller
 from interlace.device.cuda.worker.weight_fetcher import Answers, WeightFetcher
 from interlace.device.cuda.worker.wire import FetchWeights, WeightsMoved
 from interlace.device.process.wire import EvictWeights, Failed

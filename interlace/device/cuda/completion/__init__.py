@@ -1,1 +1,0 @@
-"""Sync-lite: how the host learns that a batch ended."""
