@@ -84,9 +84,7 @@ def sample_inputs(model: Model, signature: Signature, rows: int) -> dict[str, Ar
     for spec in signature.inputs:
         dims = sample_shape(spec, model.sample)
         shape = (rows, *dims) if signature.batched else dims
-        inputs[spec.name] = given_array(
-            spec, shape, model.values.get(spec.name) or hinted(spec, shape, model, signature)
-        )
+        inputs[spec.name] = given_array(spec, shape, hinted(spec, shape, model, signature))
     return inputs
 
 
@@ -128,10 +126,12 @@ def wire_bytes(array: Array) -> bytes:
 def hinted(
     spec: TensorSpec, shape: tuple[int, ...], model: Model, signature: Signature
 ) -> SampleValue | None:
-    """A value that the name of an input of sizes suggests; ``None`` for others.
+    """The operator's value for an input, or one that its name suggests; ``None`` for others.
 
     A shape or sizes of as many dims as another input has are that input's; else height and width.
     """
+    if (stated := model.values.get(spec.name)) is not None:
+        return stated
     numbers = NUMPY_TYPES[spec.datatype].kind in "iuf"
     if not numbers or len(spec.dims) != 1 or not _SIZES.search(spec.name.lower()):
         return None

@@ -80,14 +80,10 @@ def _open(
 def _options(model: Model, threads: int, profile: str) -> Any:
     options = session_options(threads)
     # Plans of memory are kept for every shape that comes: there must not be any number of those.
-    options.enable_mem_pattern = not _has_free_dims(model.signature)
+    options.enable_mem_pattern = all(-1 not in spec.dims for spec in model.signature.inputs)
     options.enable_profiling = bool(profile)
     options.profile_file_prefix = profile
     return options
-
-
-def _has_free_dims(signature: Signature) -> bool:
-    return any(-1 in spec.dims for spec in signature.inputs)
 
 
 class OnnxRunner:

@@ -334,10 +334,6 @@ class TakesTurns(Protocol):
 _NICE: Final = 10
 
 
-def _nothing_more(index: int) -> None:
-    """Weights that are there need nothing more."""
-
-
 class ArrivingWeights:
     """Begins at once. ``there`` is called as each extent has come, ``done`` once in the thread."""
 
@@ -347,7 +343,7 @@ class ArrivingWeights:
         places: Mapping[int, int],
         memory: memoryview,
         done: OnArrived,
-        there: Callable[[int], None] = _nothing_more,
+        there: Callable[[int], None] = lambda index: None,
     ) -> None:
         self._file = file
         self._places = dict(sorted(places.items()))

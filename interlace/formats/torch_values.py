@@ -154,7 +154,7 @@ def sample_values(
         spec.name: given_array(
             spec,
             shapes[spec.name],
-            model.values.get(spec.name) or hinted(spec, shapes[spec.name], model, model.signature),
+            hinted(spec, shapes[spec.name], model, model.signature),
         )
         for spec in specs
     }

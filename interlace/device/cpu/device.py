@@ -388,9 +388,9 @@ class CpuDevice:
         elif self._open:
             self._on_event(PartitionLost(self.gpu.id, partition.name, cause, partition.blamed))
 
-    def _drop(self, partition: CpuPartition) -> bool:
+    def _drop(self, partition: CpuPartition) -> None:
         if self._partitions.get(partition.name) is not partition:
-            return False
+            return
         del self._partitions[partition.name]
         self._cores.give_back(partition.cores)
         partition.outputs.retire()
@@ -398,4 +398,3 @@ class CpuDevice:
             worker.link.close("its partition ended", kill=self._open and not partition.releasing)
         if self._weights is not None:
             self._weights.lost(partition.name)
-        return True

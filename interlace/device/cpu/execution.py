@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from interlace.core.errors import bad_input
-from interlace.core.tensor import BYTES, TensorSpec, element_count
+from interlace.core.tensor import BYTES, TensorSpec, element_count, frame
 from interlace.device.cpu.resident import ResidentModel
 from interlace.device.process.output_arena import OutputBlocks
 from interlace.device.process.wire import BatchOutput, BatchResult, Column, RunBatch
@@ -50,11 +50,8 @@ def unpack_strings(parts: list[memoryview], shape: tuple[int, ...], name: str) -
 
 def pack_strings(array: Array) -> bytes:
     """The v2 binary form of an array of bytes or text (as UTF-8)."""
-    pieces: list[bytes] = []
-    for element in array.reshape(-1).tolist():
-        data = element if isinstance(element, bytes) else str(element).encode()
-        pieces += (_LENGTH.pack(len(data)), data)
-    return b"".join(pieces)
+    elements = array.reshape(-1).tolist()
+    return frame([one if isinstance(one, bytes) else str(one).encode() for one in elements])
 
 
 def output_bytes(value: TypedArray) -> memoryview:

@@ -113,7 +113,8 @@ def _found(nvml: Any, index: int, handle: Any, driver: int) -> DiscoveredGpu:
     capability = tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
     memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     kind = kind_of(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
-    mig = _mig(nvml, handle)
+    modes = _unless(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
+    mig = modes is not None and int(modes[0]) == 1
     return DiscoveredGpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
@@ -134,11 +135,6 @@ def _sms(nvml: Any, handle: Any, capability: tuple[int, ...]) -> int:
     if per_sm is None:
         raise NoGpuError(f"a GPU of compute capability {major}.{minor} is not known here")
     return cores // per_sm
-
-
-def _mig(nvml: Any, handle: Any) -> bool:
-    modes = _unless(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
-    return modes is not None and int(modes[0]) == 1
 
 
 def _instances(nvml: Any, handle: Any, kind: str) -> Iterator[MigInstance]:

@@ -99,7 +99,8 @@ class LayerBench:
         for use, nbytes, copied_ms, times in zip(
             file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
         ):
-            name = _module_of(use.weights[0]) if use.operator else UNREAD
+            module = use.weights[0].rpartition(".")[0] or use.weights[0]
+            name = module if use.operator else UNREAD
             found.append(LayerProfile(name, nbytes, copied_ms, *times, use.operator))
         if not disk_copies:
             return tuple(found)
@@ -259,7 +260,3 @@ def took_ms(run: Callable[[], object]) -> float:
     began = perf_counter_ns()
     run()
     return (perf_counter_ns() - began) / 1e6
-
-
-def _module_of(weight: str) -> str:
-    return weight.rpartition(".")[0] or weight

@@ -53,15 +53,15 @@ class TorchLayers:
         return [self._parts_ms() for _ in range(takes)]
 
     def mapped_ms(self, takes: int) -> list[list[float]]:
-        return [self._fresh_ms() for _ in range(takes)]
+        found = []
+        for _ in range(takes):
+            self.cold.file.forget()
+            found.append(self._parts_ms())
+        return found
 
     def from_disk_ms(self) -> list[float]:
         with reading_ahead(self.cold.file.path, self.cold.file.tables):
             return self._parts_ms()
-
-    def _fresh_ms(self) -> list[float]:
-        self.cold.file.forget()
-        return self._parts_ms()
 
     def _parts_ms(self) -> list[float]:
         stamps = [perf_counter_ns()]

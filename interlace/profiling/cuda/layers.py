@@ -19,7 +19,7 @@ from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.lanes import Lane, between_events
 from interlace.device.cuda.models.cold_layout import ModuleCall, is_table, module_calls
 
-GpuWork = Callable[[], None]
+GpuWork = Callable[[], object]
 
 
 class GraphTimer:
@@ -39,8 +39,6 @@ class GraphTimer:
         takes: int = 5,
         flush_bytes: int = 128 << 20,
     ) -> None:
-        import torch
-
         self.backend = backend
         self.lane = lane
         self.repeats = repeats
@@ -120,15 +118,11 @@ def measure_layers(
     """
     with torch.inference_mode():
         parts = module_calls(run)
-        whole_ms = timer.warm_ms(lambda: _call(run))
+        whole_ms = timer.warm_ms(run)
         with _Bench(backend, lane, timer, parts) as bench:
             found = [bench.layer(part) for part in parts]
     rest_ms = max(0.0, whole_ms - sum(layer.run_ms for layer in found))
     return (*found, LayerProfile(BETWEEN, 0, 0.0, rest_ms, rest_ms)) if found else ()
-
-
-def _call(run: Callable[[], object]) -> None:
-    run()
 
 
 class _Bench:

@@ -87,7 +87,7 @@ def sample_inputs(
     signature, described = model.signature, model.described
     for spec in (one for one in signature.inputs if one.name in dims):
         shape = (rows, *dims[spec.name]) if signature.batched else dims[spec.name]
-        value = described.values.get(spec.name) or hinted(spec, shape, described, signature)
+        value = hinted(spec, shape, described, signature)
         array = given_array(spec, shape, value)
         if value is None and array.dtype.kind == "f":
             drawn = random.standard_normal(shape) if seed % 2 else random.random(shape)

@@ -240,13 +240,11 @@ class SwappedWeights:
             lane.catch_up(stream)
         return found
 
-    def _absent(self, index: int) -> bool:
-        return index not in self.held and self.layout.layers[index].nbytes > 0
-
     def _placed(self, group: Sequence[int], wanted: Collection[int]) -> dict[int, int]:
         """Places for layers of a group that are not held, side by side if there is room."""
         layers = self.layout.layers
-        missing = [at for at in group if at in wanted and self._absent(at)]
+        absent = [at for at in group if at not in self.held and layers[at].nbytes]
+        missing = [at for at in absent if at in wanted]
         found = self.memory.take([layers[at].nbytes for at in missing])
         return {at: to for at, to in zip(missing, found, strict=True) if to is not None}
 
