@@ -17,7 +17,7 @@ from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.flag_poller import LaneFlags
-from interlace.device.cuda.green_contexts import gpu as green
+from interlace.device.cuda.green_contexts.lanes import make_lanes
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.memory.budget import MemoryBudget
 from interlace.device.cuda.memory.mapped import MappedMemory
@@ -209,7 +209,7 @@ def cold_stand(
 ) -> Iterator[ColdStand]:
     """A stand on lanes of that kind; on plain streams where green contexts do not work."""
     driver = backend.driver
-    make = StreamLanes if kind == "streams" or lacking(bench, "green") else green.make_lanes
+    make = StreamLanes if kind == "streams" or lacking(bench, "green") else make_lanes
     with closing(make(driver)) as lanes, ExitStack() as steps:
         memory = WeightsMemory(driver, budget_bytes, host_bytes, peers=1)
         steps.callback(memory.close)

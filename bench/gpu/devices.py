@@ -15,7 +15,7 @@ from interlace.device.cuda import mps, streams
 from interlace.device.cuda.backend.base import CudaBackend, LibraryContext, make_backend
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
-from interlace.device.cuda.green_contexts import gpu as green
+from interlace.device.cuda.green_contexts import atoms as green
 from interlace.device.cuda.green_contexts.atoms import Atoms, ask_atoms
 from interlace.device.cuda.mps import MpsControl
 from interlace.device.cuda.settings import CudaSettings, only_gpu

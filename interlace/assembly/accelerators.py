@@ -23,7 +23,7 @@ from interlace.device.cpu.settings import WORKER, CpuSettings
 from interlace.device.cuda import mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover, visible
-from interlace.device.cuda.green_contexts import gpu as green
+from interlace.device.cuda.green_contexts import atoms as green
 from interlace.device.cuda.green_contexts.atoms import AskAtoms, ask_atoms, common_atoms
 from interlace.device.cuda.settings import CudaSettings, with_peers
 from interlace.device.process.spawner import ForkServerSpawner

@@ -17,7 +17,7 @@ from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model, TrustedModels
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError
-from interlace.device.cuda.green_contexts import gpu
+from interlace.device.cuda.green_contexts import atoms
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, save_coruns
 from interlace.profiling.extra_metrics import (
@@ -47,7 +47,7 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
     """
     if wanted.pressure and not where.settings:
         raise InputError("--pressure is of GPUs; these are cores")
-    if wanted.pressure and where.settings[0].lanes != gpu.LANES:
+    if wanted.pressure and where.settings[0].lanes != atoms.LANES:
         raise InputError("--pressure sets readers beside models: it takes --device green")
 
 

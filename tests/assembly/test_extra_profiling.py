@@ -17,7 +17,7 @@ from interlace.core.tensor import Signature, TensorSpec
 from interlace.core.user_errors import UserError
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.cuda import streams
-from interlace.device.cuda.green_contexts import gpu
+from interlace.device.cuda.green_contexts import atoms
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, read_coruns
 from interlace.profiling.extra_metrics import ExtraMetrics
@@ -30,7 +30,7 @@ from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_m
 
 CPU = CpuSettings((0,), 1 << 30)
 GPU = Gpu("gpu0", "h100-sxm5-80gb", 132, 80 << 30, (24, 48, 72, 100))
-SETTINGS = CudaSettings(GPU, "", gpu.LANES, "tests.device.cuda.fake.capture:at_once")
+SETTINGS = CudaSettings(GPU, "", atoms.LANES, "tests.device.cuda.fake.capture:at_once")
 
 
 @dataclass

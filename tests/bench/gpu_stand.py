@@ -11,8 +11,7 @@ from bench.gpu.preflight.mps_client import client_sms
 from bench.gpu.switches import USUAL, Switches
 from interlace.core.model import Model
 from interlace.device.cuda.discovery import DiscoveredGpu
-from interlace.device.cuda.green_contexts.atoms import Atoms
-from interlace.device.cuda.green_contexts.gpu import green_settings
+from interlace.device.cuda.green_contexts.atoms import Atoms, green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings

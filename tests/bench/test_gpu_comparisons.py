@@ -39,7 +39,7 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand
 from interlace.core.request import Batch, Timing
-from interlace.device.cuda.green_contexts.gpu import green_gpu
+from interlace.device.cuda.green_contexts.atoms import green_gpu
 from interlace.packing.bounds import lower_bound
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.profiling.store import ProfileStore

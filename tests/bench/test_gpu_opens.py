@@ -18,7 +18,7 @@ from bench.gpu.search import Race, trial
 from bench.gpu.switches import Switches, choose
 from bench.gpu.world import DRY_SLO_MS, kept_profiles, profiles_of
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.green_contexts.gpu import green_settings
+from interlace.device.cuda.green_contexts.atoms import green_settings
 from interlace.profiling.packaged import packaged_kinds
 from interlace.profiling.sweep import SweepSettings, batch_sizes
 from tests.device.cuda.backends import NOTES

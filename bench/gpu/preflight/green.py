@@ -31,7 +31,7 @@ from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.backend.trials import wait_refusal
 from interlace.device.cuda.driver.api import CudaError
 from interlace.device.cuda.green_contexts.atoms import ATOM_SMS, Atoms, best_split
-from interlace.device.cuda.green_contexts.gpu import make_lanes
+from interlace.device.cuda.green_contexts.lanes import make_lanes
 from interlace.device.cuda.lanes import Lane as ServedLane
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas

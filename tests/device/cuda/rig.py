@@ -12,7 +12,7 @@ from interlace.core.request import Request
 from interlace.device.base import Device
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
-from interlace.device.cuda.green_contexts.gpu import green_settings
+from interlace.device.cuda.green_contexts.atoms import green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import mig_settings, streams_settings

@@ -9,7 +9,7 @@ import pytest
 
 from interlace.core.model import Model, ServiceTerms
 from interlace.core.tensor import Signature
-from interlace.device.cuda.green_contexts.gpu import green_settings
+from interlace.device.cuda.green_contexts.atoms import green_settings
 from interlace.profiling.profiler import MeasuredModel, profile_all
 from interlace.profiling.rig import Rig as Driven
 from interlace.profiling.sweep import SweepSettings

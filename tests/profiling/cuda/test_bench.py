@@ -32,7 +32,7 @@ OUTPUTS = {"y": ("FP32", (2,))}
 def create_model():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 """
-LANES = "interlace.device.cuda.green_contexts.gpu:make_lanes"
+LANES = "interlace.device.cuda.green_contexts.lanes:make_lanes"
 BACKEND = "tests.device.cuda.fake.capture:at_once"
 
 

@@ -282,3 +282,10 @@ class GreenLanes(Lanes):
         stream = self._driver.stream(green)
         units = self.atoms.numbers(mask)
         return Lane(index, share_pct, green.sms, stream, mask, green=green, units=units)
+
+
+def make_lanes(driver: Driver) -> Lanes:
+    """In the process that holds the GPU: the ladder of partitions, carved before it serves."""
+    lanes = GreenLanes(driver)
+    lanes.prepare()
+    return lanes

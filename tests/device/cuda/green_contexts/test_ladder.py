@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.device.cuda.driver.api import Atom, CudaError, SmSplit
-from interlace.device.cuda.green_contexts.atoms import Atoms, best_split, indices, span
-from interlace.device.cuda.green_contexts.gpu import green_gpu
+from interlace.device.cuda.green_contexts.atoms import Atoms, best_split, green_gpu, indices, span
 from interlace.device.cuda.green_contexts.lanes import GreenLanes, Occupancy, choose, ladder, reuse
 from interlace.packing.layouts import layouts
 from tests.device.cpu.rig import refusal

@@ -40,7 +40,7 @@ class Gpu:
     def __init__(self) -> None:
         self.inputs, self.outputs = Arena.create(1 << 16), Arena.create(1 << 16)
         setup = GpuSetup(
-            "", f"{__name__}:told", "interlace.device.cuda.green_contexts.gpu:make_lanes",
+            "", f"{__name__}:told", "interlace.device.cuda.green_contexts.lanes:make_lanes",
             OPENER,
             os.getpid(), self.outputs.number, (self.inputs.number,), WAIT_S,
         )  # fmt: skip
