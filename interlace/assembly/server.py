@@ -249,11 +249,7 @@ class Server:
 
 
 async def _complete(lifecycle: ModelLifecycle, stopping: asyncio.Task[Literal[True]]) -> None:
-    """Wait until every model that must be served is, or a stop is requested.
-
-    Raises:
-        ServeError: one of them cannot be served.
-    """
+    """Wait until every model that must be served is, or a stop is requested."""
     while not lifecycle.ready() and not stopping.done():
         failed = [f"{name}: {why}" for name, why in lifecycle.failed().items()]
         if failed:

@@ -150,11 +150,7 @@ class ModelPreparer:
         return replace(opened, architecture=known.architecture, environment=model.environment)
 
     async def _with_environment(self, model: Model) -> Model:
-        """The model; its environment is a folder that a worker can run in.
-
-        Raises:
-            RepositoryError: it cannot be unpacked, or no worker can run in it.
-        """
+        """The model; its environment is a folder that a worker can run in."""
         if not model.environment:
             return model
         cache = self._store.folder / "environments"

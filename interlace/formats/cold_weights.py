@@ -177,11 +177,7 @@ class ColdWeights:
             self._find(indices)
 
     def _find(self, indices: Iterable[int]) -> None:
-        """Show these uses' weights; until all are found, the module is nobody's.
-
-        Raises:
-            OSError, ValueError: their file is gone, or another.
-        """
+        """Show these uses' weights; until all are found, the module is nobody's."""
         tensors, self._shown.of = self._shown.tensors, None
         with torch.no_grad():
             for index in indices:

@@ -84,11 +84,7 @@ class MpsControl:
         return {"CUDA_VISIBLE_DEVICES": self._uuid, **self.environment()}
 
     def _wait(self) -> None:
-        """Until it answers, which it may not do at once.
-
-        Raises:
-            MpsError: it does not.
-        """
+        """Until it answers, which it may not do at once, and at most for a while."""
         until_s = time.monotonic() + _ANSWER_S
         while True:
             try:

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from interlace.core.messages import Failure
 from interlace.device.cuda.process import GpuProcess, OnStarted
 from interlace.device.cuda.settings import CudaSettings
@@ -153,6 +155,8 @@ class GpuProcesses:
         self._arenas = arenas
         arenas.watchers.append(self._forget_arena)
         self._settings = settings
+        made_by = settings.uuid, settings.backend, settings.lanes, settings.opener
+        self._setup = GpuSetup(*made_by, os.getpid(), choices=settings.choices)
         self._on_dead = on_dead
         self._weight_server: GpuProcess | None = None
         self._folder = TemporaryDirectory(prefix="interlace-") if settings.private else None
@@ -172,22 +176,18 @@ class GpuProcesses:
         settings = self._settings
         lender = self._lender()
         arena = Arena.create(settings.arena_bytes)
-        setup = GpuSetup(
-            settings.uuid,
-            settings.backend,
-            settings.lanes,
-            settings.opener,
-            os.getpid(),
-            arena.number,
-            settings.inputs,
-            settings.patience_s,
-            lender,
-            settings.handle_context,
-            0 if settings.private else settings.keep_bytes,  # the weight server keeps them
-            settings.choices,
-            self._rest_us(),
-            0 if settings.private else settings.gpu.weights_bytes,
-            settings.gpu.links.peers,
+        setup = replace(
+            self._setup,
+            arena=arena.number,
+            arenas=settings.inputs,
+            patience_s=settings.patience_s,
+            lender=lender,
+            handle_context=settings.handle_context,
+            # The weight server keeps them.
+            keep_bytes=0 if settings.private else settings.keep_bytes,
+            rest_us=self._rest_us(),
+            weights_bytes=0 if settings.private else settings.gpu.weights_bytes,
+            peers=settings.gpu.links.peers,
         )
         process = GpuProcess(self._loop, setup, arena, self._held, settings, self._dead)
         self.running.append(process)
@@ -224,27 +224,14 @@ class GpuProcesses:
         return 0 if len(watching) < _WATCHING_MAX else _REST_US
 
     def _lender(self) -> str:
-        """The socket of the process that keeps weights for all others, which is started now.
-
-        Raises:
-            OSError: no file descriptor is left.
-        """
+        """The socket of the process that keeps weights for all others, which is started now."""
         if self._folder is None:
             return ""
         path = f"{self._folder.name}/weights"
         if self._weight_server is None:
             settings = self._settings
             Path(path).unlink(missing_ok=True)
-            setup = GpuSetup(
-                settings.uuid,
-                settings.backend,
-                settings.lanes,
-                settings.opener,
-                os.getpid(),
-                keep_bytes=settings.keep_bytes,
-                choices=settings.choices,
-                lends=path,
-            )
+            setup = replace(self._setup, keep_bytes=settings.keep_bytes, lends=path)
             self._weight_server = GpuProcess(
                 self._loop, setup, None, self._held, settings, self._dead
             )

@@ -46,11 +46,7 @@ SystemCall = Callable[..., int]
 
 
 def _system_call(number: int, *arguments: object) -> int:
-    """As ``syscall(2)``.
-
-    Raises:
-        OSError: what the kernel says.
-    """
+    """As ``syscall(2)``. Raises OSError."""
     result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
     if result < 0:
         error = ctypes.get_errno()
