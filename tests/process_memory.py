@@ -1,15 +1,11 @@
 """Memory of a process as the kernel counts it."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
-    """``rss`` counts shared pages fully, ``pss`` each by the number of processes that map it.
-
-    ``anonymous`` pages have no file behind them; ``private`` ones no other process maps.
-    """
+class ProcessMemory(NamedTuple):
+    """``rss`` counts shared pages fully, ``pss`` by who maps them; ``private`` are not shared."""
 
     rss_bytes: int
     pss_bytes: int
@@ -17,16 +13,8 @@ class ProcessMemory:
     private_bytes: int
 
 
-def process_memory(pid: int | None = None) -> ProcessMemory:
-    """Memory of a process, of this one by default. Takes milliseconds in a large process.
-
-    Raises:
-        OSError: no such process, or it belongs to somebody else.
-    """
-    name = "self" if pid is None else str(pid)
-    fields = {}
-    for line in Path(f"/proc/{name}/smaps_rollup").read_text().splitlines()[1:]:
-        key, value = line.split(":")
-        fields[key] = int(value.split()[0]) << 10
+def process_memory(pid: int | str = "self") -> ProcessMemory:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    fields = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
     private = fields["Private_Clean"] + fields["Private_Dirty"]
     return ProcessMemory(fields["Rss"], fields["Pss"], fields["Anonymous"], private)
