@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from interlace.device.cuda.graphs.capture import TorchCapturer
+from interlace.device.cuda.graphs.capture import GraphCapturer
 
 
 class FakeCuda:
@@ -74,7 +74,7 @@ def fail() -> None:
 
 def test_a_body_that_raises_ends_the_capture(cuda: FakeCuda) -> None:
     with pytest.raises(ValueError, match="own"):
-        TorchCapturer(0).capture(5, None, fail)
+        GraphCapturer(0).capture(5, None, fail)
     assert cuda.log[-2:] == ["end", "reset"]
     assert ("releasePool", 0, (0, 7)) not in cuda.log  # reset does it
 
@@ -82,19 +82,19 @@ def test_a_body_that_raises_ends_the_capture(cuda: FakeCuda) -> None:
 @pytest.mark.parametrize("body", [fail, lambda: None])
 def test_a_void_capture_leaves_the_allocator_well(cuda: FakeCuda, body: Any) -> None:
     cuda.void = True
-    one = TorchCapturer(0)
+    one = GraphCapturer(0)
     assert not one.worn
     with pytest.raises((ValueError, RuntimeError)):
         one.capture(5, None, body)
     assert one.worn
     assert cuda.log[-3:] == [("endAllocateToPool", 0, (0, 7)), ("releasePool", 0, (0, 7)), "reset"]
     cuda.void = False
-    TorchCapturer(0).capture(5, None, lambda: None)  # the lock is free again
+    GraphCapturer(0).capture(5, None, lambda: None)  # the lock is free again
 
 
 def test_one_capture_at_a_time(cuda: FakeCuda) -> None:
     """A second thread's capture waits until the first has ended."""
-    one = TorchCapturer(0)
+    one = GraphCapturer(0)
     inside, leave = threading.Event(), threading.Event()
 
     def slow() -> None:

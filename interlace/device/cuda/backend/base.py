@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from interlace.device.cuda.driver.api import CudaError, Driver, GreenContext
 from interlace.device.cuda.driver.kernels import FOLDER, Kernels, load_kernels
-from interlace.device.cuda.graphs.capture import GraphCapturer, TorchCapturer
+from interlace.device.cuda.graphs.capture import GraphCapturer
 
 #: Where libraries make their handles: in the GPU's primary context, or in the lane's green one.
 LibraryContext = Literal["primary", "green"]
@@ -121,7 +121,7 @@ def make_backend(gpu: str) -> CudaBackend:
     except BaseException:
         driver.close()
         raise
-    capturer = TorchCapturer(0)
+    capturer = GraphCapturer(0)
 
     def torch_stream(stream: int) -> AbstractContextManager[object]:
         outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")

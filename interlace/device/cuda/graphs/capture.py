@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 #: Calls of other threads stay legal meanwhile: they launch while we capture.
 _MODE: Final = "thread_local"
@@ -13,52 +13,11 @@ _MODE: Final = "thread_local"
 _LAX_MODE: Final = "relaxed"
 
 
-class CapturedGraph(Protocol):
-    """A graph that can be launched."""
+class CapturedGraph:
+    """A ``torch.cuda.CUDAGraph`` that can be launched, and that torch keeps the memory of.
 
-    @property
-    def executable(self) -> int: ...
-    @property
-    def pool(self) -> object:
-        """What the next graph of the same stream is captured with, to share memory with this."""
-
-    def close(self) -> None:
-        """Destroy it. It does not run, and is not launched again."""
-
-
-class GraphCapturer(Protocol):
-    """Records what ``body`` launches on ``stream``; nothing of it runs.
-
-    Graphs of one pool share memory, so they must never run side by side, and must be captured on
-    one stream. One capture at a time in a process; others wait.
+    The next graph of its stream is captured with its ``pool``, to share memory with it.
     """
-
-    @property
-    def worn(self) -> bool:
-        """Whether a capture left something behind that goes with the process alone."""
-
-    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> CapturedGraph:
-        """
-        Raises:
-            Exception: whatever ``body`` raises, also that it does what cannot be captured.
-        """
-
-    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
-        """Record ``body`` and throw it away, so that what it loads when it first captures is there.
-
-        Kernels are loaded at their first launch, which may not be inside a capture; and some models
-        take another path in a capture than outside.
-
-        Raises:
-            Exception: whatever ``body`` raises, also that it does what cannot be captured.
-        """
-
-    def trim(self) -> None:
-        """Give memory that graphs and eager work left behind back to the GPU."""
-
-
-class TorchCaptured:
-    """A ``torch.cuda.CUDAGraph`` that torch keeps the memory of."""
 
     def __init__(self, graph: Any, pool: tuple[int, int]) -> None:
         self._graph = graph
@@ -66,11 +25,16 @@ class TorchCaptured:
         self.pool: object = pool
 
     def close(self) -> None:
+        """Destroy it. It does not run, and is not launched again."""
         self._graph.reset()
 
 
-class TorchCapturer:
-    """Captures through torch, whose allocator must know of it (torch 2.11 to 2.13).
+class GraphCapturer:
+    """Records what a body launches on a stream through torch, whose allocator must know of it.
+
+    Nothing of it runs. Graphs of one pool share memory, so they must never run side by side, and
+    must be captured on one stream. One capture at a time in a process; others wait. It is ``worn``
+    once a capture left something behind that goes with the process alone (torch 2.11 to 2.13).
 
     ``torch.cuda.graph`` is not used: it synchronises the device and empties caches, which those
     would feel who are being served.
@@ -81,7 +45,7 @@ class TorchCapturer:
         self._one = threading.Lock()
         self.worn = False
 
-    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> TorchCaptured:
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> CapturedGraph:
         import torch
 
         shared: Any = torch.cuda.graph_pool_handle() if pool is None else pool
@@ -89,9 +53,14 @@ class TorchCapturer:
             graph = self._recorded(shared, _MODE, body)
             graph.instantiate()
             torch._C._cuda_clearCublasWorkspaces()
-            return TorchCaptured(graph, shared)
+            return CapturedGraph(graph, shared)
 
     def rehearse(self, stream: int, body: Callable[[], object]) -> None:
+        """Record ``body`` and throw it away, so that what it loads when it first captures is there.
+
+        Kernels are loaded at their first launch, which may not be inside a capture; and some models
+        take another path in a capture than outside.
+        """
         import torch
 
         with self._on(stream):
@@ -100,6 +69,7 @@ class TorchCapturer:
             graph.reset()
 
     def trim(self) -> None:
+        """Give memory that graphs and eager work left behind back to the GPU."""
         import torch
 
         with self._one:
