@@ -27,6 +27,9 @@ _FLAGS: Final = {
 def read_sequences(config: ModelConfig, folder: Path, format: Format) -> SequenceTerms | None:
     """What a config says of sequences; ``None`` if it says nothing.
 
+    An iterative sequence is one request that the code of its model reschedules: the server does
+    nothing for it.
+
     Raises:
         RepositoryError: the key, what was found and what was expected.
     """
@@ -36,7 +39,14 @@ def read_sequences(config: ModelConfig, folder: Path, format: Format) -> Sequenc
     if format not in (Format.PYTHON, Format.ONNX):
         raise config.error(KEY, f"a model of {format.value}", "one of onnx, or a TritonPythonModel")
     if written.get("iterative_sequence"):
-        raise config.error(f"{KEY}.iterative_sequence", "true", "false: not supported")
+        if format is not Format.PYTHON:
+            expected = "false: only a TritonPythonModel can reschedule requests"
+            raise config.error(f"{KEY}.iterative_sequence", "true", expected)
+        for key in ("control_input", "state"):
+            if written.get(key):
+                expected = "none beside iterative_sequence: the flags of a request say the same"
+                raise config.error(f"{KEY}.{key}", "tensors", expected)
+        return None
     return SequenceTerms(
         (written.get("max_sequence_idle_microseconds") or _IDLE_US) / 1000.0,
         written.get("oldest", {}).get("max_candidate_sequences", 0),

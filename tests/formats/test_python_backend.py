@@ -724,6 +724,88 @@ def test_a_decoupled_model_responds_to_each_request_as_often_as_it_likes(tmp_pat
     assert outputs_of(runner) == {"y": [[0, 0]]}
 
 
+ITERATIVE = CONFIG + "sequence_batching { iterative_sequence: true }\n"
+COUNT_DOWN = """
+    def initialize(self, args):
+        self.calls, self.left = [], {}
+
+    def execute(self, requests):
+        self.calls.append(len(requests))
+        responses = []
+        for request in requests:
+            id, x = request.correlation_id(), given(request, "x").as_numpy()
+            left = self.left[id] = int(x[0, 0]) if request.flags() else self.left[id] - 1
+            if left:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                responses.append(None)
+            else:
+                n = np.full((1, 1), len(self.calls))
+                responses.append(answer(y=x, n=n))
+        return responses
+"""
+
+
+def test_a_rescheduled_request_is_executed_again_until_it_is_done(tmp_path: Path) -> None:
+    runner = opened(tmp_path, COUNT_DOWN, ITERATIVE)
+    answers = runner.run_requests([floats(2, 7), floats(0, 8), floats(3, 9)])
+    assert [outputs(one)["n"] for one in answers] == [[[3]], [[1]], [[4]]]
+    assert [outputs(one)["y"] for one in answers] == [[[2, 7]], [[0, 8]], [[3, 9]]]
+    assert runner._model.calls == [3, 2, 2, 1]
+
+
+def test_a_decoupled_model_responds_each_time_it_is_rescheduled(tmp_path: Path) -> None:
+    body = """
+    def execute(self, requests):
+        for request in requests:
+            x = given(request, "x").as_numpy()
+            if request.flags():
+                self.left = int(x[0, 0])
+            self.left -= 1
+            sender = request.get_response_sender()
+            if self.left:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            sender.send(answer(n=np.full((1, 1), self.left)), flags=int(self.left == 0))
+"""
+    decoupled = ITERATIVE + "model_transaction_policy { decoupled: true }\n"
+    runner, heard = opened(tmp_path, body, decoupled), list[tuple[Any, bool]]()
+    request = floats(3, 0)._replace(
+        respond=lambda answer, final: heard.append((answer and outputs(answer)["n"], final))
+    )
+    assert runner.run_requests([request]) == [ModelResponse()]
+    assert heard == [([[2]], False), ([[1]], False), ([[0]], True)]
+
+
+def test_a_request_whose_client_went_away_is_not_rescheduled(tmp_path: Path) -> None:
+    runner = opened(tmp_path, COUNT_DOWN, ITERATIVE)
+    answers = runner.run_requests([floats(9, 0)._replace(cancelled=lambda: True), floats(1, 0)])
+    assert failure(answers[0]).reason is Reason.CANCELLED
+    assert outputs(answers[1])["n"] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("config", "returned", "said"),
+    [
+        (CONFIG, "None", "while the model has no sequence_batching { iterative_sequence: true }"),
+        (ITERATIVE, "answer()", "Expected a None object in the execute function return list"),
+    ],
+)
+def test_rescheduling_has_rules(tmp_path: Path, config: str, returned: str, said: str) -> None:
+    body = f"""
+    def execute(self, requests):
+        requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return [{returned}]
+"""
+    [answer] = opened(tmp_path, body, config).run_requests([floats(1, 1)])
+    assert said in failure(answer).detail
+
+
+def test_a_rescheduled_request_that_fails_is_not_begun_again(tmp_path: Path) -> None:
+    late = 'if len(self.calls) == 2: raise KeyError("late")\n        return'
+    body = COUNT_DOWN.replace("return", late)
+    answers = opened(tmp_path, body, ITERATIVE).run_requests([floats(4, 0), floats(5, 0)])
+    assert all("late" in failure(one).detail for one in answers)
+
+
 def outputs_of(runner: PythonRunner) -> dict[str, Any]:
     """The first response to a trial."""
     return {name: one.tolist() for name, one in runner.run(floats(1, 2).inputs).items()}

@@ -55,6 +55,8 @@ __all__ = [
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
+TRITONSERVER_REQUEST_RELEASE_ALL: Final = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: Final = 2
 TRITONSERVER_MEMORY_CPU: Final = 0
 TRITONSERVER_MEMORY_GPU: Final = 2
 
@@ -210,6 +212,7 @@ class InferenceRequest:
     _context: CallContext
     _cancelled: Callable[[], bool]
     _responses: ResponseState
+    _release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
 
     @classmethod
     def received(
@@ -276,6 +279,25 @@ class InferenceRequest:
         """What responds to the request, in any thread and also after ``execute`` returned."""
         self._responses.used = True
         return ResponseSender(self._responses, self._cancelled)
+
+    def set_release_flags(self, flags: int) -> None:
+        """With ``TRITONSERVER_REQUEST_RELEASE_RESCHEDULE``, ``execute`` receives it once more.
+
+        Models with ``iterative_sequence`` may set it before ``execute`` returns.
+        """
+        self._release_flags = flags
+
+    @property
+    def rescheduled(self) -> bool:
+        """Whether ``execute`` is to receive it once more, and returns ``None`` in its place."""
+        return bool(self._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    def again(self) -> InferenceRequest:
+        """The request as ``execute`` receives it once more: not at the start of its sequence."""
+        given = {**self._parameters(), "sequence_start": False}
+        self._context = CallContext(self._context.id, json.dumps(given))
+        self._release_flags, self._responses.used = TRITONSERVER_REQUEST_RELEASE_ALL, False
+        return self
 
     @property
     def responds(self) -> bool:

@@ -97,6 +97,11 @@ class ModelConfig:
             return
         tensors.append(dict(tensor))
 
+    @property
+    def iterative(self) -> bool:
+        """Whether the code of the model may reschedule its requests."""
+        return bool(self._config.get("sequence_batching", {}).get("iterative_sequence"))
+
     def signature(self) -> Signature:
         """Inputs and outputs as the model has them.
 

@@ -8,6 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +76,8 @@ class PythonRunner:
             )
             raise RepositoryError(str(model.source), found, _CLASS)
         config = _configured(model, kind)
+        self._iterative = config.iterative
+        self._begun = count(1)  #: names of iterative sequences
         self.signature = config.signature()
         stated = model.signature.inputs and model.signature.outputs
         self._served = model.signature if stated else self.signature
@@ -133,24 +136,42 @@ class PythonRunner:
             self._calls.call = None
 
     def _begin(self, requests: Sequence[RequestInputs], answers: OpenResponses) -> None:
-        """Execute a batch. Whoever keeps a request may still respond afterwards."""
-        received = [self._received(index, one, answers) for index, one in enumerate(requests)]
-        try:
-            returned = self._execute(received)
-        except (Exception, SystemExit) as error:
-            self._raised(error, answers)
-            return
-        if wrong := self._wrong_return(returned, received):
-            answers.end_all(self._failed(wrong))
-            return
-        for index, response in enumerate(returned or ()):
-            answers.kept.append(response)
-            if response is not None:
-                answers.end(index, self._answer(response, requests[index]))
+        """Execute a batch, and again the requests in it that are rescheduled.
 
-    def _raised(self, error: Exception | SystemExit, answers: OpenResponses) -> None:
-        """Fail the requests for which ``execute`` raised an error, or raise it for several."""
-        alone = self.signature.decoupled or len(answers.answers) == 1
+        Whoever keeps a request may still respond afterwards.
+        """
+        received = {at: self._received(at, one, answers) for at, one in enumerate(requests)}
+        while received:
+            batch = list(received.values())
+            try:
+                returned = self._execute(batch)
+            except (Exception, SystemExit) as error:
+                self._raised(error, answers, batch)
+                return
+            if wrong := self._wrong_return(returned, batch):
+                answers.end_all(self._failed(wrong))
+                return
+            for index, response in zip(received, returned or (), strict=False):
+                answers.kept.append(response)
+                if response is not None:
+                    answers.end(index, self._answer(response, requests[index]))
+            received = {at: one.again() for at, one in received.items() if one.rescheduled}
+            for index in [at for at in received if requests[at].cancelled()]:
+                del received[index]
+                answers.end(index, ServeError(Reason.CANCELLED, "the client went away"))
+
+    def _raised(
+        self,
+        error: Exception | SystemExit,
+        answers: OpenResponses,
+        batch: Sequence[api.InferenceRequest],
+    ) -> None:
+        """Fail the requests for which ``execute`` raised an error, or raise it for several.
+
+        One that was rescheduled is not executed from its start again.
+        """
+        begun = self._iterative and not all(one.flags() for one in batch)
+        alone = self.signature.decoupled or len(answers.answers) == 1 or begun
         if isinstance(error, ServeError) and alone:
             answers.end_all(error)
             return
@@ -165,6 +186,11 @@ class PythonRunner:
 
     def _wrong_return(self, returned: Any, requests: Sequence[api.InferenceRequest]) -> str:
         """What is wrong with what ``execute`` returned, in Triton's words; empty if nothing is."""
+        if not self._iterative and any(one.rescheduled for one in requests):
+            return (
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the "
+                "model has no sequence_batching { iterative_sequence: true }"
+            )
         if self.signature.decoupled:
             if returned is None:
                 return ""
@@ -172,7 +198,7 @@ class PythonRunner:
                 f"Python model '{self._name}' is using the decoupled mode and the execute function "
                 "must return None."
             )
-        if returned is None and all(request.responds for request in requests):
+        if returned is None and all(one.responds or one.rescheduled for one in requests):
             return ""
         return _wrong_list(returned, requests)
 
@@ -234,6 +260,8 @@ class PythonRunner:
         wanted, context = request.outputs or tuple(self._specs), request.context
         if self._sequences is not None and not context.parameters:  # a trial
             context = _whole_sequence(self._sequences, index + 1, inputs)
+        if self._iterative:
+            context = _first_of_sequence(context, next(self._begun))
         received: api.InferenceRequest = self._api.InferenceRequest.received(
             inputs,
             wanted,
@@ -282,6 +310,13 @@ def _whole_sequence(terms: SequenceTerms, id: int, inputs: dict[str, TypedArray]
     return CallContext("", json.dumps(flags))
 
 
+def _first_of_sequence(context: CallContext, id: int) -> CallContext:
+    """Make a request the first of a sequence of its own, with an id unless its client gave one."""
+    given = json.loads(context.parameters or "{}")
+    parameters = {"sequence_id": id} | given | {"sequence_start": True}
+    return CallContext(context.id, json.dumps(parameters))
+
+
 def _wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str:
     """What is wrong with the list of ``execute``, in Triton's words; empty if nothing is."""
     if not isinstance(responses, list):
@@ -293,6 +328,13 @@ def _wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str
             f"is:{len(responses)}"
         )
     for one, request in zip(responses, requests, strict=True):
+        if request.rescheduled:
+            if one is not None:
+                return (
+                    "Expected a None object in the execute function return list for rescheduled "
+                    f"request, found type '{type(one)}'."
+                )
+            continue
         if not isinstance(one, api.InferenceResponse) and not (one is None and request.responds):
             return (
                 "Expected an 'InferenceResponse' object in the execute function return list, "
