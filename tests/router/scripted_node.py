@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from interlace.server.grpc import http2_frames as h2
@@ -97,11 +98,13 @@ def _field(head: bytes, name: bytes) -> bytes:
 class ScriptedGrpcNode:
     """Answers each HTTP/2 call with these frames, their stream's number filled in.
 
-    ``calls`` are the numbers of the streams that came.
+    ``calls`` are the numbers of the streams that came, ``credit`` the bytes that it may send more
+    on each.
     """
 
     def __init__(self, *frames: Callable[[int], bytes], resets: list[int] | None = None) -> None:
         self._frames = frames
+        self.credit: Counter[int] = Counter()
         self._resets = [] if resets is None else resets
         self.calls: list[int] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -125,7 +128,9 @@ class ScriptedGrpcNode:
             connection.sendall(h2.settings(1 << 20, 1 << 14))
             while head := stream.read(h2.HEAD.size):
                 high, low, kind, flags, number = h2.HEAD.unpack(head)
-                stream.read(high << 8 | low)
+                payload = stream.read(high << 8 | low)
+                if kind == h2.WINDOW_UPDATE:
+                    self.credit[number] += h2.word(payload, "WINDOW_UPDATE")
                 if kind == h2.RST_STREAM:
                     self._resets.append(number)
                 if number and flags & h2.END_STREAM:
@@ -140,14 +145,18 @@ def ended(**trailers: str) -> Callable[[int], bytes]:
     return lambda number: h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, block)
 
 
-def sent(data: bytes) -> Callable[[int], bytes]:
-    """A head, that DATA, and status OK."""
-    last = ended(grpc_status="0")
+def begun(*data: bytes) -> Callable[[int], bytes]:
+    """A head, and each as DATA."""
     return lambda number: (
         h2.frame(h2.HEADERS, h2.END_HEADERS, number, b"\x88")
-        + h2.frame(h2.DATA, 0, number, data)
-        + last(number)
+        + b"".join(h2.frame(h2.DATA, 0, number, one) for one in data)
     )
+
+
+def sent(*data: bytes) -> Callable[[int], bytes]:
+    """A head, each as DATA, and status OK."""
+    first, last = begun(*data), ended(grpc_status="0")
+    return lambda number: first(number) + last(number)
 
 
 def nothing(number: int) -> bytes:

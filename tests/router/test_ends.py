@@ -9,16 +9,19 @@ from contextlib import ExitStack, contextmanager, suppress
 import grpc
 import pytest
 
+from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
 from interlace.router.grpc import node_channel
 from interlace.router.grpc.node_channel import NodeCall
 from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.grpc import http2_frames as h2
+from interlace.server.grpc.frame_writer import OnSent
 from interlace.server.limits import GrpcLimits, HeapReservation
 from interlace.shm.blocks import ArenaBlocks
 from tests.router.scripted_node import (
     ScriptedGrpcNode,
     ScriptedNode,
     answers,
+    begun,
     ended,
     nothing,
     says,
@@ -27,7 +30,7 @@ from tests.router.scripted_node import (
 )
 from tests.router.stand import RouterStand
 from tests.server.fakes import wait_until
-from tests.server.grpc.wirebench import INFER, request
+from tests.server.grpc.wirebench import HELLO, INFER, STREAM, data, head, message, request
 from tests.server.wire import Reader
 from tests.server.wire import request as http_request
 
@@ -37,6 +40,12 @@ _MESSAGE = b"\0\0\0\0\x02\x0a\0"
 
 class CallsNobody:
     """Wants no answer."""
+
+    def completed(self) -> None:
+        raise AssertionError
+
+    def responded(self, message: memoryview, sent: OnSent) -> None:
+        raise AssertionError
 
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
         raise AssertionError
@@ -265,3 +274,86 @@ def test_clients_that_reset_calls_do_not_cut_the_connection_they_share(
             router.do(lambda made=calls: [one.cancel() for one in made])
         wait_until(lambda: len(node.calls) == limit + 501)
         wait_until(lambda: links.in_flight == 500 and len(resets) == limit)
+
+
+def _response(id: str, nbytes: int = 0) -> bytes:
+    """One response of a stream, as a gRPC message."""
+    response = ModelInferResponse(id=id, raw_output_contents=[bytes(nbytes)])
+    return message(ModelStreamInferResponse(infer_response=response).SerializeToString())
+
+
+def _stream(channel: grpc.Channel) -> grpc.Call:
+    made = channel.stream_stream(
+        STREAM, response_deserializer=ModelStreamInferResponse.FromString, _registered_method=False
+    )
+    return made(iter([request(b"x", model="m", call_id="7")]), timeout=20)
+
+
+def test_a_stream_has_the_responses_of_its_node_however_they_are_cut() -> None:
+    whole = b"".join(_response(str(i), 100 * i) for i in range(9))
+    parts = [whole[at : at + 777] for at in range(0, len(whole), 777)]
+    with routed(ScriptedGrpcNode(sent(*parts), sent())) as (_, channel):
+        found = [one.infer_response for one in _stream(channel)]
+        assert [one.id for one in found] == [str(i) for i in range(9)]
+        assert [len(one.raw_output_contents[0]) for one in found] == [100 * i for i in range(9)]
+        assert not list(_stream(channel)), "an empty final response that was not asked for"
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda number: h2.rst_stream(number, h2.CANCEL), "the node did not go on: it reset"),
+        (ended(grpc_status="14", grpc_message="it stopped"), "it stopped"),
+        (lambda number: h2.frame(h2.DATA, 0, number, _response("b")[:-1]) +
+         ended(grpc_status="0")(number), "not one plain message"),
+    ],
+)  # fmt: skip
+def test_a_stream_that_breaks_off_is_not_run_twice(end: Callable[[int], bytes], said: str) -> None:
+    first = begun(_response("a"))
+    node = ScriptedGrpcNode(lambda number: first(number) + end(number))
+    other = ScriptedGrpcNode(sent(_response("other")))
+    with routed(node, other) as (_, channel):
+        one, last = list(_stream(channel))
+        assert one.infer_response.id == "a"
+        assert said in last.error_message and last.infer_response.id == "7"
+    assert not other.calls
+
+
+def test_a_stream_without_a_response_is_tried_at_another_node() -> None:
+    node = ScriptedGrpcNode(ended(grpc_status="14", grpc_message="busy"))
+    other = ScriptedGrpcNode(sent(_response("other")))
+    with routed(node, other) as (_, channel):
+        assert [one.infer_response.id for one in _stream(channel)] == ["other"]
+
+
+def test_a_stream_that_its_client_cancels_is_cancelled_at_its_node() -> None:
+    resets: list[int] = []
+    node = ScriptedGrpcNode(begun(_response("a")), resets=resets)
+    with routed(node) as (_, channel):
+        call = _stream(channel)
+        assert next(call).infer_response.id == "a"
+        time.sleep(3 * _SLO_MS / 1000)  # it may be silent for longer than its SLO by now
+        assert not resets
+        call.cancel()
+        wait_until(lambda: resets == node.calls)
+
+
+def test_a_node_sends_on_as_the_client_of_a_stream_reads() -> None:
+    piece = _response("a", 1 << 20)
+    cut = [piece[at : at + 16_000] for at in range(0, len(piece), 16_000)]
+    node = ScriptedGrpcNode(begun(*cut * 15))
+    with (
+        routed(node) as (router, _),
+        socket.create_connection(("127.0.0.1", router.grpc_port)) as client,
+    ):
+        heap = router.parts.forwarder.budget
+        asked = message(request(b"x", model="m"))
+        client.sendall(HELLO + head(1, path=STREAM) + data(1, asked))
+        wait_until(lambda: heap.used_bytes > 14 << 20)
+        assert not node.credit[1], "its client reads nothing"
+        client.sendall(h2.window_update(0, 1 << 26) + h2.window_update(1, 1 << 26))
+        client.settimeout(20)
+        while heap.used_bytes > 1 << 20:
+            client.recv(1 << 20)
+        wait_until(lambda: node.credit[1] > 8 << 20)
+        client.sendall(h2.rst_stream(1, h2.CANCEL))

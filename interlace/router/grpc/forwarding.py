@@ -16,10 +16,11 @@ from interlace.router.grpc.node_channel import NodeCall
 from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.errors import GRPC_STATUS, GrpcStatus
 from interlace.server.grpc.buffered_sink import BufferedSink
+from interlace.server.grpc.frame_writer import OnSent
 from interlace.server.grpc.infer_calls import InferCall
 from interlace.server.grpc.infer_head import parameter_value
 from interlace.server.grpc.infer_wire import addressee, scan
-from interlace.server.grpc.service import MODEL_INFER
+from interlace.server.grpc.service import MODEL_INFER, MODEL_STREAM_INFER
 from interlace.server.grpc.stream import MessageSink
 from interlace.server.limits import GrpcLimits, HeapBudget, HeapReservation
 
@@ -59,9 +60,21 @@ class CallForwarder:
 
 
 class ForwardedCall(Forwarded):
-    """One ModelInferRequest, and the node that has it now."""
+    """One ModelInferRequest, and the node that has it now.
 
-    __slots__ = ("_call", "_caller", "_forwarder", "_message", "_refusal", "_reserved", "_version")
+    A request of a stream is a stream of its own there: its model may be decoupled.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_caller",
+        "_forwarder",
+        "_message",
+        "_refusal",
+        "_reserved",
+        "_version",
+    )
 
     def __init__(self, forwarder: CallForwarder, caller: InferCall, message: memoryview) -> None:
         """Hold a request; nothing is sent before ``start``.
@@ -75,6 +88,7 @@ class ForwardedCall(Forwarded):
         self._caller = caller
         self._call: NodeCall | None = None
         self._refusal: CallEnd | None = None
+        self._begun = False  #: the client has a response: no other node is asked
         self._version = ""  #: of the model, if one was asked for
         self._reserved = HeapReservation(forwarder.heap)
         self._reserved.resize(len(message))
@@ -113,8 +127,19 @@ class ForwardedCall(Forwarded):
         if self.links is not None:
             self.links.answered()
 
+    def responded(self, message: memoryview, sent: OnSent) -> None:
+        self._begun = True
+        self.unbounded()
+        self._caller.passed(message, sent)
+
+    def completed(self) -> None:
+        self._done()
+        self._caller.completed(self)
+        if self.links is not None:
+            self.links.answered()
+
     def refused(self, end: CallEnd) -> None:
-        if end.status not in _ELSEWHERE or end.retry_after_ms == inf:
+        if self._begun or end.status not in _ELSEWHERE or end.retry_after_ms == inf:
             self._end(end)
             return
         if self._version or end.status != GrpcStatus.NOT_FOUND:
@@ -123,13 +148,18 @@ class ForwardedCall(Forwarded):
         self.ask_next()
 
     def lost(self, why: str) -> None:
+        if self._begun:
+            self._end(CallEnd(GrpcStatus.UNAVAILABLE, f"the node did not go on: {why}"))
+            return
         self.lose(why, asked_in_vain=True)
 
     def send(self, links: NodeLinks, waited_ms: float) -> None:
         head = self._caller.stream.head
         left_ms = None if head.budget_ms is None else head.budget_ms - waited_ms
+        streams = self._caller.streaming
+        path = MODEL_STREAM_INFER if streams else MODEL_INFER
         self._call = links.grpc.call(
-            MODEL_INFER, self._message, left_ms, waited_ms, self, self.trace
+            path, self._message, left_ms, waited_ms, self, self.trace, streams
         )
 
     def withdraw(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP/2 connection to one node: many calls at once, each one message there and one back."""
+"""The HTTP/2 connection to one node: many calls at once, each one message there, some back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from interlace.core.errors import Reason, ServeError
@@ -38,7 +39,11 @@ _LAST_STREAM: Final = 1 << 30
 
 
 class CallTaker(Protocol):
-    """Who made a call: exactly one of the first three is called, once."""
+    """Who made a call: exactly one of the first four is called, once."""
+
+    def completed(self) -> None:
+        """The responses of a call that streams were all."""
+        ...
 
     def replied(self, message: memoryview, reserved: HeapReservation) -> None:
         """The response; ``reserved`` is the taker's to release."""
@@ -52,19 +57,27 @@ class CallTaker(Protocol):
         """There will be no answer."""
         ...
 
+    def responded(self, message: memoryview, sent: OnSent) -> None:
+        """A response of a call that streams; ``sent`` must be called once its client took it."""
+        ...
+
     def waits(self) -> bool:
         """Whether it waits on for a node that is silent."""
         ...
 
 
 class NodeCall:
-    """One call (an ``OutgoingStream``). ``taker`` is ``None`` after the answer, or a cancel."""
+    """One call (an ``OutgoingStream``). ``taker`` is ``None`` after the answer, or a cancel.
+
+    One that ``streams`` has any number of responses.
+    """
 
     __slots__ = ("_link", "data", "id", "queue", "queued_bytes", "received", "reserved",
-                 "sent_bytes", "tail", "taker", "window")  # fmt: skip
+                 "sent_bytes", "streams", "tail", "taker", "window")  # fmt: skip
 
-    def __init__(self, link: _Link, taker: CallTaker, budget: HeapBudget) -> None:
+    def __init__(self, link: _Link, taker: CallTaker, budget: HeapBudget, streams: bool) -> None:
         self._link = link
+        self.streams = streams
         self.taker: CallTaker | None = taker
         self.id = 0
         self.window = 0
@@ -73,7 +86,7 @@ class NodeCall:
         self.queued_bytes = 0
         self.tail: bytes | None = None
         self.data = bytearray()
-        self.received = 0  #: bytes since our last window update
+        self.received = 0  #: bytes since our last window update, but for those that clients owe
         self.reserved = HeapReservation(budget)
 
     def ended(self) -> None:
@@ -110,8 +123,11 @@ class NodeChannel:
         waited_ms: float,
         taker: CallTaker,
         trace: TraceFields = (),
+        streams: bool = False,
     ) -> NodeCall:
-        """Make a unary call below the span ``trace``: ``waited_ms`` old, ``budget_ms`` are left.
+        """Make a call below the span ``trace``: ``waited_ms`` old, ``budget_ms`` are left.
+
+        It sends one message; if it ``streams``, any number of responses come back.
 
         Raises:
             ServeError: OVERLOADED, the node has as many calls as it takes.
@@ -125,8 +141,8 @@ class NodeChannel:
                 f"node {self._node.name!r} has {_CALLS_MAX} calls of this router",
                 retry_after_ms=100.0,
             )
-        call = NodeCall(link, taker, self._budget)
-        link.send(call, self._heads.block(path, budget_ms, waited_ms, trace), message)
+        call = NodeCall(link, taker, self._budget, streams)
+        link.send(call, self._heads.block(path, budget_ms, waited_ms, trace, streams), message)
         return call
 
     def fail_all(self, why: str, hopeless: bool = False) -> None:
@@ -340,12 +356,9 @@ class _Link:
             writer.put(h2.window_update(0, self._uncredited))
             self._uncredited = 0
         call = self.calls.get(number)
-        if call is None:
-            return
-        call.received += len(payload)
-        if call.received > h2.STREAM_WINDOW // 2:
-            writer.put(h2.window_update(number, call.received))
-            call.received = 0
+        if call is None or (call.streams and call.taker is None):
+            return  # without credit, a stream that nobody wants ends
+        self._credit(call, len(payload))
         try:
             call.reserved.resize(len(call.data) + len(payload))
         except ServeError as error:
@@ -355,8 +368,43 @@ class _Link:
             writer.put(h2.rst_stream(number, h2.CANCEL))
             return
         call.data += payload
-        if flags & h2.END_STREAM:
+        if call.streams:
+            self._respond(call)
+        if flags & h2.END_STREAM and number in self.calls:
             self._refuse(call, CallEnd(text="it ended a call without a status"))
+
+    def _credit(self, call: NodeCall, nbytes: int) -> None:
+        """Let the node send more, once it has sent half of what it may."""
+        call.received += nbytes
+        if call.received > h2.STREAM_WINDOW // 2 and self._writer is not None:
+            self._writer.put(h2.window_update(call.id, call.received))
+            call.received = 0
+
+    def _respond(self, call: NodeCall) -> None:
+        """Pass on the responses that are whole. Their bytes are credited as their client reads."""
+        data = call.data
+        while call.taker is not None and len(data) >= PREFIX.size:
+            flag, size = PREFIX.unpack_from(data)
+            whole = PREFIX.size + size
+            if flag:
+                text = "the node's response is compressed"
+                self._refuse(call, CallEnd(GrpcStatus.INTERNAL, text))
+                return
+            if len(data) < whole:
+                return
+            message = bytes(memoryview(data)[PREFIX.size : whole])
+            del data[:whole]
+            call.received -= whole
+            call.reserved.resize(len(data))
+            held = HeapReservation(self._budget)
+            held.resize(size)
+            call.taker.responded(memoryview(message), partial(self._sent, call, held, whole))
+
+    def _sent(self, call: NodeCall, held: HeapReservation, nbytes: int) -> None:
+        """The client of a call took a response."""
+        held.release()
+        if self.calls.get(call.id) is call:
+            self._credit(call, nbytes)
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         if flags & (h2.PADDED | h2.PRIORITISED) or not flags & h2.END_HEADERS:
@@ -365,14 +413,18 @@ class _Link:
         call = self.calls.get(number)
         if call is None or not flags & h2.END_STREAM:
             return
-        if not end.status and not _is_message(call.data):
+        whole = not call.data if call.streams else _is_message(call.data)
+        if not end.status and not whole and call.taker is not None:
             end = CallEnd(GrpcStatus.INTERNAL, "the node's response is not one plain message")
         if end.status:
             self._refuse(call, end)
             return
         del self.calls[number]
         taker, call.taker = call.taker, None
-        if taker is not None:
+        if taker is not None and call.streams:
+            call.reserved.release()
+            taker.completed()
+        elif taker is not None:
             taker.replied(memoryview(call.data)[PREFIX.size :], call.reserved)
         else:
             call.reserved.release()

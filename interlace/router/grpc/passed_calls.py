@@ -32,10 +32,20 @@ class CallHeads:
         )
 
     def block(
-        self, path: str, budget_ms: float | None, waited_ms: float, trace: TraceFields
+        self,
+        path: str,
+        budget_ms: float | None,
+        waited_ms: float,
+        trace: TraceFields,
+        streams: bool = False,
     ) -> bytes:
-        """The head of a call with ``budget_ms`` left, received ``waited_ms`` ago."""
+        """The head of a call with ``budget_ms`` left, received ``waited_ms`` ago.
+
+        The node ends one that ``streams`` with a status where it fails, not with a message.
+        """
         block = self._rest + literal(":path", path) + self._plain
+        if streams:
+            block += literal("triton_grpc_error", "true")
         if budget_ms is not None:
             block += literal("grpc-timeout", f"{max(0, round(budget_ms * 1000.0))}u")
         if waited_ms:

@@ -99,6 +99,10 @@ class InferCall:
         """One of several responses, as ``answered``; a ``streaming`` call has them."""
         raise NotImplementedError
 
+    def passed(self, message: memoryview, sent: OnSent) -> None:
+        """One of several responses as a node made it, for a ``streaming`` call; as ``answered``."""
+        raise NotImplementedError
+
     def completed(self, request: InferRequest) -> None:
         """The responses that came were all."""
         raise NotImplementedError
@@ -223,6 +227,9 @@ class ModelStreamInferCall(InferCall):
         self.stream.message(message, size, sent, paced=True)
         if final:
             self.completed(request)
+
+    def passed(self, message: memoryview, sent: OnSent) -> None:
+        self.stream.message([message], len(message), sent, paced=True)
 
     def completed(self, request: InferRequest) -> None:
         self._requests.discard(request)

@@ -15,7 +15,7 @@ from interlace.server.grpc.infer_calls import CallFront, ModelInferCall, ModelSt
 from interlace.server.grpc.stream import GrpcStream, RpcCall
 
 MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
-_STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+MODEL_STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 _WATCH: Final = "/grpc.health.v1.Health/Watch"
 _WATCHES_MAX: Final = 256
 
@@ -39,7 +39,7 @@ class GrpcService:
         self._streams: set[ModelStreamInferCall] = set()
         self._methods: dict[str, tuple[Access, OpenCall]] = {
             MODEL_INFER: (Access.USE, self._infer),
-            _STREAM_INFER: (Access.USE, self._stream),
+            MODEL_STREAM_INFER: (Access.USE, self._stream),
         }
         for method in METHODS:
             if method.rpc:
