@@ -53,6 +53,7 @@ from interlace.runtime.plan_solver import AssignedPlanSolver, ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
+from interlace.server.administration.model_control import ModelControlCalls
 from interlace.server.api_keys import ApiKeys
 from interlace.server.body_decoder import BodyDecoder
 from interlace.server.custom_metrics import CustomMetrics
@@ -216,10 +217,10 @@ class LiveServer:
             self.apps, self.table, self.arenas, waited_ms=self._core_wait.ms, spans=self._spans
         )
         self.custom_metrics = CustomMetrics()
-        calls = ModelCalls(self.plane, self.table, self.clock, self.apps.members)
+        self._model_calls = ModelCalls(self.plane, self.table, self.clock, self.apps.members)
         for device in self.devices.all:
             if isinstance(device, CpuDevice):
-                device.serve_code(calls, self.custom_metrics.apply)
+                device.serve_code(self._model_calls, self.custom_metrics.apply)
 
     def _code_ready(self, key: str) -> bool:
         devices = [device for device in self.devices.all if isinstance(device, CpuDevice)]
@@ -301,6 +302,7 @@ class LiveServer:
             self.node_states.state,
             self._code_ready,
         )
+        self._model_calls.control = ModelControlCalls(admin, self.clock).take
         metrics = Metrics(self.table, self.figures.snapshot, self.custom_metrics.add_to)
         bodies = BodyDecoder(self.arena)
         context = InferenceContext(self.plane, self.table, self.arena, self.arenas, regions, bodies)

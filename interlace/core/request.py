@@ -42,6 +42,8 @@ class BlsCall(Struct, frozen=True, array_like=True, gc=False):
 
     ``caller`` is the deployment key of the model that asks, ``deadline_ms`` the latest of its
     batch. An empty ``version`` is the newest. ``timeout_us``, if not 0, is the callee's from then.
+    ``control`` is "load", "unload" or "ready" for one that asks the server and not the model, with
+    the parameters of a client who asks for that; "ready" fails if it is not.
     """
 
     caller: str
@@ -52,6 +54,7 @@ class BlsCall(Struct, frozen=True, array_like=True, gc=False):
     context: CallContext
     deadline_ms: float
     timeout_us: int = 0
+    control: str = ""
 
 
 class LaterStage(Struct, frozen=True, array_like=True, gc=False):

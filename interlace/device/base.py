@@ -39,10 +39,10 @@ class Callees(Protocol):
     def call(
         self,
         call: BlsCall,
-        answer: Callable[[Reply | ServeError], None],
+        answer: Callable[[Reply | ServeError | None], None],
         respond: Callable[[PartialResponse], None] | None = None,
     ) -> Request | None:
-        """Submit a call; ``answer`` is called exactly once, perhaps at once.
+        """Submit a call; ``answer`` is called exactly once, perhaps at once; ``None`` is done.
 
         The inputs stay in place until then. ``delivered`` follows for a reply, once its outputs
         are no longer read. ``respond`` is called before with each response of a decoupled model,

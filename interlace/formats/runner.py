@@ -268,7 +268,8 @@ class LentResponse(NamedTuple):
 class OutgoingCall(NamedTuple):
     """A request of a model's code to another model; as ``core.request.BlsCall``.
 
-    One that ``streams`` takes any number of responses.
+    One that ``streams`` takes any number of responses. ``control`` ("load", "unload" or "ready") is
+    what the server is to do with the model, instead of a request.
     """
 
     model: str
@@ -278,6 +279,7 @@ class OutgoingCall(NamedTuple):
     context: CallContext
     timeout_us: int
     streams: bool = False
+    control: str = ""
 
 
 #: Begins a call of another model, for the batch that runs; the future may have a ServeError.

@@ -547,6 +547,18 @@ def test_the_module_has_tritons_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "asked", ['load_model("b")', 'unload_model("b")', 'is_model_ready("b")', 'load_model("b", {})']
+)
+def test_other_models_are_loaded_only_while_execute_runs(tmp_path: Path, asked: str) -> None:
+    body = f"""
+    def initialize(self, args):
+        pb_utils.{asked}
+{DOUBLE}"""
+    with pytest.raises(RepositoryError, match="is supported only during the 'execute'"):
+        opened(tmp_path, body)
+
+
+@pytest.mark.parametrize(
     ("parameters", "said"),
     [
         ({"a": 1, "b": "x", "c": True}, '{"a": 1, "b": "x", "c": true}'),

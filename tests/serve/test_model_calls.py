@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,25 @@ class TritonPythonModel:
         text = np.array([[f"<{word}>"]], object)
         return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", text)])
 """
+#: Does to models what its word says, step by step.
+MANAGER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(r, "WORD")) for r in requests]
+
+    def answer(self, tensor):
+        said = []
+        for step in tensor.as_numpy()[0, 0].decode().split(";"):
+            try:
+                said.append(str(eval(step, vars(pb_utils))))
+            except Exception as error:
+                said.append(str(error))
+        text = np.array([["|".join(said)]], object)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", text)])
+"""
 CONFIG = """backend: "python"
 max_batch_size: 4
 input { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
@@ -123,6 +143,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Se
     root = tmp_path_factory.mktemp("calls")
     for name in ("top", "a", "b", "c"):
         add(root, name, {"config.pbtxt": CONFIG, "1/model.py": CALLER})
+    add(root, "spare", {"config.pbtxt": CONFIG, "1/model.py": CALLER})
+    add(root, "manager", {"config.pbtxt": CONFIG, "1/model.py": MANAGER})
     add(root, "chain", {"config.pbtxt": ENSEMBLE})
     made = Server(root, cache)
     try:
@@ -195,3 +217,33 @@ def test_a_callee_that_ends_its_worker_costs_its_request_alone(server: Server) -
     assert status == 500 or "ended the worker" in text
     traffic.wait_for(10)
     assert {answer for answer in traffic.stop()} == {(200, "<x>")}
+
+
+def test_models_load_and_unload_others(server: Server) -> None:
+    ready = "is_model_ready('spare')"
+    steps = f"{ready};unload_model('spare');{ready};load_model('spare');{ready}"
+    assert ask(server, steps, "manager") == (200, "True|None|False|None|True")
+    assert ask(server, "echo x", "spare") == (200, "x")
+    versions = "is_model_ready('spare', '1');is_model_ready('spare', '2');is_model_ready('nobody')"
+    assert ask(server, versions, "manager") == (200, "True|False|False")
+
+
+def test_a_model_loads_another_with_a_configuration(server: Server) -> None:
+    config = server.call("GET", "/v2/models/spare/config")[1] | {"max_batch_size": 2}
+    step = f"load_model('spare', config={json.dumps(config)!r})"
+    assert ask(server, step, "manager") == (200, "None")
+    assert server.call("GET", "/v2/models/spare/config")[1]["max_batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("load_model('nobody')", "failed to load 'nobody', failed to poll from model repository"),
+        ("load_model('spare', {'file:1/model.py': b'x'})", "model files are not taken from mode"),
+        ("load_model('manager')", "model 'manager' cannot load itself while it runs a batch"),
+        ("unload_model('manager')", "model 'manager' cannot unload itself while it runs a batch"),
+    ],
+)
+def test_what_a_model_cannot_load_is_an_exception(server: Server, step: str, said: str) -> None:
+    status, answer = ask(server, step, "manager")
+    assert status == 200 and said in answer

@@ -280,6 +280,7 @@ class WorkerCalls:
                 asked.timeout_us,
                 released,
                 asked.streams,
+                asked.control,
             )
             self._send(frame)
         except BaseException:

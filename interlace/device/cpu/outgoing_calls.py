@@ -74,6 +74,7 @@ class OutgoingCalls:
             asked.context,
             deadline_ms,
             asked.timeout_us,
+            asked.control,
         )
         respond = partial(self._responded, asked.call, call) if asked.streams else None
         call.request = self.callees.call(made, partial(self._answered, asked.call), respond)
@@ -117,7 +118,7 @@ class OutgoingCalls:
         frame = CallAnswered(number, result, lent, call.final, ended=False)
         self._send(call.batch, frame, {tensor.span.arena for tensor in result.outputs})
 
-    def _answered(self, number: int, answer: Reply | ServeError) -> None:
+    def _answered(self, number: int, answer: Reply | ServeError | None) -> None:
         call = self._calls[number]
         call.answered, batch = True, call.batch
         self._outputs.returned(number)
@@ -125,7 +126,7 @@ class OutgoingCalls:
             call.reply = answer
             result = RequestResult(answer.outputs, parameters=answer.parameters)
         else:
-            result = error_result(answer)
+            result = RequestResult(()) if answer is None else error_result(answer)
         self._send(batch, CallAnswered(number, result), {one.span.arena for one in result.outputs})
         self._forget_ended(batch)
 

@@ -303,7 +303,7 @@ class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
     Its inputs lie in the worker's arena until then, or are outputs of earlier calls. ``call`` is
     negative, as the numbers of responses are, and differs from them. ``released`` are
     calls whose outputs are no longer read. An empty version is the newest, ``timeout_us`` 0 none.
-    One that ``streams`` may have several answers.
+    One that ``streams`` may have several answers. ``control`` is as in ``OutgoingCall``.
     """
 
     call: int
@@ -316,6 +316,7 @@ class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):
     timeout_us: int
     released: tuple[int, ...]
     streams: bool = False
+    control: str = ""
 
 
 class CallsLeft(msgspec.Struct, array_like=True, tag=11, frozen=True):

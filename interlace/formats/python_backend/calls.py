@@ -25,6 +25,7 @@ from interlace.formats.runner import (
 #: What models import.
 API_NAME: Final = "triton_python_backend_utils"
 _INSIDE: Final = "BLS is supported only during the 'execute' function."
+_NO_FILES: Final = "model files are not taken from models: put them into the model repository"
 _CODES: Final = {
     Reason.UNKNOWN_MODEL: api.TritonError.NOT_FOUND,
     Reason.BAD_INPUT: api.TritonError.INVALID_ARG,
@@ -254,10 +255,65 @@ def failed(error: Exception) -> api.InferenceResponse:
     return api.InferenceResponse(error=api.TritonError(error.detail, code))
 
 
+class ModelControl:
+    """Loads and unloads models as clients do, while ``execute`` runs."""
+
+    def __init__(self, calls: CallHook) -> None:
+        self._calls = calls
+
+    def load(
+        self, model_name: str, files: Mapping[str, bytes] | None = None, config: str | None = None
+    ) -> None:
+        """Load or reload a model; ``config`` (JSON) overrides its configuration.
+
+        Raises:
+            TritonModelException: why it is not loaded, or not yet.
+        """
+        if files:
+            raise api.TritonModelException(f"failed to load '{model_name}': {_NO_FILES}")
+        self._ask("load", model_name, parameters={"config": config} if config else {})
+
+    def unload(self, model_name: str, unload_dependents: bool = False) -> None:
+        """Take a model out of service; ``unload_dependents`` has no effect.
+
+        Raises:
+            TritonModelException: why not, or not yet.
+        """
+        self._ask("unload", model_name)
+
+    def is_ready(self, model_name: str, model_version: str = "") -> bool:
+        """Whether a version of a model answers requests, the newest unless one is named."""
+        return self._ask("ready", model_name, text(model_version, "model_version"))
+
+    def _ask(
+        self, control: str, name: str, version: str = "", parameters: Mapping[str, str] = {}
+    ) -> bool:
+        call = self._calls.call
+        if call is None:
+            asked = "is_model_ready" if control == "ready" else f"{control}_model"
+            raise api.TritonModelException(
+                f"{asked} is supported only during the 'execute' function."
+            )
+        context = CallContext("", json.dumps(parameters) if parameters else "")
+        name = text(name, "model_name")
+        try:
+            call(OutgoingCall(name, version, {}, (), context, 0, control=control)).result()
+        except ServeError as error:
+            if control == "ready":
+                return False
+            raise api.TritonModelException(error.detail) from error
+        except (MemoryError, ValueError) as error:
+            raise api.TritonModelException(str(error)) from error
+        finally:
+            self._calls.resumed()
+        return True
+
+
 def api_module(calls: CallHook, folder: str) -> ModuleType:
     """``triton_python_backend_utils`` for one model in a version's ``folder``."""
     module = ModuleType(API_NAME, api.__doc__)
     public = {name: value for name, value in vars(api).items() if not name.startswith("_")}
+    control = ModelControl(calls)
     request = type("InferenceRequest", (CallableRequest,), {"calls": calls})
     vars(module).update(
         public,
@@ -266,5 +322,8 @@ def api_module(calls: CallHook, folder: str) -> ModuleType:
         ResponseIterator=ResponseIterator,
         InferenceResponseSender=api.ResponseSender,
         get_model_dir=lambda: folder,
+        load_model=control.load,
+        unload_model=control.unload,
+        is_model_ready=control.is_ready,
     )
     return module

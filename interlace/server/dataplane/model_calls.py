@@ -37,15 +37,20 @@ class ModelCalls:
         self._table = table
         self._clock = clock
         self._members = members
+        #: Takes calls that ask the server, and answers.
+        self.control: Callable[[BlsCall, Callable[[ServeError | None], None]], None] = _no_control
         self._called: dict[str, set[str]] = {}  #: by deployment key of the caller
 
     def call(
         self,
         call: BlsCall,
-        answer: Callable[[Reply | ServeError], None],
+        answer: Callable[[Reply | ServeError | None], None],
         respond: Callable[[PartialResponse], None] | None = None,
     ) -> Request | None:
         """As ``device.base.Callees``."""
+        if call.control:
+            self.control(call, answer)
+            return None
         try:
             self._check_order(call)
         except ServeError as error:
@@ -118,3 +123,7 @@ class ModelCalls:
                     seen.add(key)
                     ways.append((*way, key))
         return ()
+
+
+def _no_control(call: BlsCall, answer: Callable[[ServeError | None], None]) -> None:
+    answer(ServeError(Reason.NOT_READY, f"the server has not started: {call.control}"))
