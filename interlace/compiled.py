@@ -63,7 +63,10 @@ HOT: Final = (
     )),
     *(f"routing/{name}.py" for name in ("believed_node", "routes")),
     *(f"router/{name}.py" for name in ("attempts", "directory", "polling")),
-    *(f"router/grpc/{name}.py" for name in ("forwarding", "node_channel", "passed_calls")),
+    *(
+        f"router/grpc/{name}.py"
+        for name in ("forwarding", "node_call", "node_channel", "passed_calls")
+    ),
     *(f"router/http/{name}.py" for name in (
         "forwarding", "node_connections", "passed_heads",
     )),

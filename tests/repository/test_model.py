@@ -248,7 +248,10 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pbtxt", "message"),
     [
-        ("sequence_batching { iterative_sequence: true }", "iterative_sequence: found true; .*TritonPython"),
+        (
+            "sequence_batching { iterative_sequence: true }",
+            "iterative_sequence: found true; .*TritonPython",
+        ),
         (
             'sequence_batching { control_input { name: "S" control { kind: '
             "CONTROL_SEQUENCE_END fp32_false_true: [ 1 ] } } }",

@@ -12,7 +12,7 @@ from interlace.core.errors import ServeError, bad_input
 from interlace.proto.messages import ModelInferRequest
 from interlace.router.attempts import Forwarded
 from interlace.router.directory import NodeDirectory, NodeLinks
-from interlace.router.grpc.node_channel import NodeCall
+from interlace.router.grpc.node_call import NodeCall
 from interlace.router.grpc.passed_calls import CallEnd
 from interlace.server.errors import GRPC_STATUS, GrpcStatus
 from interlace.server.grpc.buffered_sink import BufferedSink

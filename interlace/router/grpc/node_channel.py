@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node
+from interlace.router.grpc.node_call import CallTaker, NodeCall
 from interlace.router.grpc.passed_calls import CallEnd, CallHeads, call_end
 from interlace.server.errors import GrpcStatus
 from interlace.server.grpc import http2_frames as h2
-from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
+from interlace.server.grpc.frame_writer import FrameWriter
 from interlace.server.grpc.headers import HeaderBlocks
 from interlace.server.grpc.http2_frames import PREFIX
 from interlace.server.limits import GrpcLimits, HeapBudget, HeapReservation, TokenBucket
@@ -36,66 +36,6 @@ _JOINED_BYTES: Final = 16_000
 _RESETS_PER_S: Final = GrpcLimits().resets_per_s / 4
 _RESETS_BURST: Final = GrpcLimits().resets_per_s
 _LAST_STREAM: Final = 1 << 30
-
-
-class CallTaker(Protocol):
-    """Who made a call: exactly one of the first four is called, once."""
-
-    def completed(self) -> None:
-        """The responses of a call that streams were all."""
-        ...
-
-    def replied(self, message: memoryview, reserved: HeapReservation) -> None:
-        """The response; ``reserved`` is the taker's to release."""
-        ...
-
-    def refused(self, end: CallEnd) -> None:
-        """The node said no."""
-        ...
-
-    def lost(self, why: str) -> None:
-        """There will be no answer."""
-        ...
-
-    def responded(self, message: memoryview, sent: OnSent) -> None:
-        """A response of a call that streams; ``sent`` must be called once its client took it."""
-        ...
-
-    def waits(self) -> bool:
-        """Whether it waits on for a node that is silent."""
-        ...
-
-
-class NodeCall:
-    """One call (an ``OutgoingStream``). ``taker`` is ``None`` after the answer, or a cancel.
-
-    One that ``streams`` has any number of responses.
-    """
-
-    __slots__ = ("_link", "data", "id", "queue", "queued_bytes", "received", "reserved",
-                 "sent_bytes", "streams", "tail", "taker", "window")  # fmt: skip
-
-    def __init__(self, link: _Link, taker: CallTaker, budget: HeapBudget, streams: bool) -> None:
-        self._link = link
-        self.streams = streams
-        self.taker: CallTaker | None = taker
-        self.id = 0
-        self.window = 0
-        self.sent_bytes = 0
-        self.queue: deque[Buffer | OnSent] = deque()
-        self.queued_bytes = 0
-        self.tail: bytes | None = None
-        self.data = bytearray()
-        self.received = 0  #: bytes since our last window update, but for those that clients owe
-        self.reserved = HeapReservation(budget)
-
-    def ended(self) -> None:
-        """The last frame of the request is on its way."""
-
-    def cancel(self) -> None:
-        """No answer is wanted any more."""
-        self.taker = None
-        self._link.cancel(self)
 
 
 class NodeChannel:
@@ -141,7 +81,7 @@ class NodeChannel:
                 f"node {self._node.name!r} has {_CALLS_MAX} calls of this router",
                 retry_after_ms=100.0,
             )
-        call = NodeCall(link, taker, self._budget, streams)
+        call = NodeCall(link.cancel, taker, self._budget, streams)
         link.send(call, self._heads.block(path, budget_ms, waited_ms, trace, streams), message)
         return call
 
