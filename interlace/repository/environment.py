@@ -32,10 +32,9 @@ def environment_of(config: ModelConfig, folder: Path) -> str:
     Raises:
         RepositoryError: there is no such file or folder here.
     """
-    parameter = config.values.get("parameters", {}).get(_PARAMETER)
-    if parameter is None:
+    written = config.values.get("parameters", {}).get(_PARAMETER, {}).get("string_value", "")
+    if not written:
         return ""
-    written = parameter.get("string_value", "")
     path = folder / written.replace(_FOLDER, str(folder.absolute()))
     if not (path.is_file() or (path / "bin" / "python").exists()):
         key = f"parameters['{_PARAMETER}']"

@@ -462,6 +462,11 @@ def test_an_environment_that_is_not_there_is_named(tmp_path: Path) -> None:
         opened(tmp_path, DOUBLE, CONFIG + parameter)
 
 
+def test_an_empty_path_names_no_environment(tmp_path: Path) -> None:
+    empty = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "" } }'
+    assert len(opened(tmp_path, DOUBLE, CONFIG + empty).run_requests([floats(1, 2)])) == 1
+
+
 def test_torch_does_not_open_it(tmp_path: Path) -> None:
     add(tmp_path, "m", {"config.pbtxt": CONFIG, "1/model.py": MODEL + DOUBLE})
     model = read(tmp_path, "m", 1).provisional()
