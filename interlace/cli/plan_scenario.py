@@ -28,7 +28,7 @@ from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, advice, compare_systems, what_ifs
 from interlace.policy.base import System
-from interlace.runtime.scheduling import settle_memory
+from interlace.runtime.event_loop import settle_memory
 
 
 @dataclass(frozen=True, slots=True)
