@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.http2_frames import literal
@@ -68,7 +69,7 @@ class ScriptedNode:
 
     def _serve(self, connection: socket.socket) -> None:
         data = b""
-        with connection:
+        with suppress(ConnectionError), connection:  # its router may go first
             while True:
                 while b"\r\n\r\n" not in data:
                     more = connection.recv(1 << 16)
@@ -123,7 +124,7 @@ class ScriptedGrpcNode:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
+        with suppress(ConnectionError), connection, connection.makefile("rb") as stream:
             stream.read(len(h2.PREFACE))
             connection.sendall(h2.settings(1 << 20, 1 << 14))
             while head := stream.read(h2.HEAD.size):

@@ -259,7 +259,7 @@ def test_streams_are_answered_request_by_request(two: Two, channel: grpc.Channel
         assert one.infer_response.parameters["triton_final_response"].bool_param
 
 
-def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel) -> None:
+def test_a_node_that_goes_away_is_replaced_and_comes_back() -> None:
     two = Two()
     two.heard()
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -268,7 +268,8 @@ def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel)
         call = own.unary_unary(
             INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
         )
-        waiting = call.future(request(b"2", model="slow-30"))
+        two.nodes["a"].plane.holds = True
+        waiting = call.future(request(b"2"))
         wait_until(lambda: len(two.calls("a")) == 2)
         two.nodes["a"].do(two.nodes["a"].server.close)  # the connection breaks, nobody listens
         assert waiting.result(20).raw_output_contents[0] == b"2"

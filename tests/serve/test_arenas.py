@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from bench.attack.repository import write_model
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.serve.conftest import Start
 from tests.serve.server import Server
+from tests.server.fakes import wait_until
 from tests.server.grpc.test_calls import raw
 from tests.server.grpc.test_server import arenas_of
 
@@ -34,10 +34,7 @@ def replaced(kill: int, now: Callable[[], list[int]]) -> None:
     """Kill a process and wait until another stands in its place."""
     count = len(now())
     os.kill(kill, signal.SIGKILL)
-    ends_s = time.monotonic() + 60.0
-    while kill in now() or len(now()) < count:
-        assert time.monotonic() < ends_s, "it was not replaced"
-        time.sleep(0.05)
+    wait_until(lambda: kill not in now() and len(now()) >= count)
 
 
 def arenas(server: Server) -> dict[str, tuple[int, int]]:
@@ -50,14 +47,12 @@ def arenas(server: Server) -> dict[str, tuple[int, int]]:
 
 def settles(server: Server, before: dict[str, tuple[int, int]]) -> None:
     """Until nobody has more than one arena more than before, which a plan on its way may need."""
-    ends_s = time.monotonic() + 30.0
-    while True:
-        seen = arenas(server)
-        pairs = zip(sum(seen.values(), ()), sum(before.values(), ()), strict=True)
-        if all(now <= then + 2 for now, then in pairs):
-            return
-        assert time.monotonic() < ends_s, f"{seen}, before {before}"
-        time.sleep(0.1)
+
+    def settled() -> bool:
+        pairs = zip(sum(arenas(server).values(), ()), sum(before.values(), ()), strict=True)
+        return all(now <= then + 2 for now, then in pairs)
+
+    wait_until(settled)
 
 
 def one_round(server: Server, root: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.repository.folders import add
 from tests.serve.conftest import Start
 from tests.serve.server import Server, Traffic
+from tests.server.fakes import wait_until
 
 ADD_SUB = """
 import json
@@ -233,13 +233,14 @@ def test_parameters_of_a_response_reach_its_client(shared: Shared) -> None:
 
 def test_a_model_is_ready_while_its_code_says_so(shared: Shared) -> None:
     busy = shared.root / "words" / "1" / "busy"
-    for status in (400, 200):
-        busy.touch() if status == 400 else busy.unlink()
-        ends_s = time.monotonic() + 30.0
-        while shared.server.call("GET", "/v2/models/words/ready")[0] != status:
-            assert time.monotonic() < ends_s
-            time.sleep(0.02)
-        assert shared.server.call("GET", "/v2/models/words/versions/1/ready")[0] == status
+
+    def ready(version: str = "") -> int:
+        return shared.server.call("GET", f"/v2/models/words{version}/ready")[0]
+
+    for status, change in ((400, busy.touch), (200, busy.unlink)):
+        change()
+        wait_until(lambda wanted=status: ready() == wanted)  # type: ignore[misc]
+        assert ready("/versions/1") == status
         assert word(shared, "good")[0] == 200
 
 
@@ -305,10 +306,7 @@ def test_unload_lets_the_model_finalize(shared: Shared) -> None:
     server = shared.server
     before = server.text.count("WORDS ENDS")
     assert server.call("POST", "/v2/repository/models/words/unload", {})[0] == 200
-    ends_s = time.monotonic() + 60.0
-    while server.text.count("WORDS ENDS") == before:
-        assert time.monotonic() < ends_s
-        time.sleep(0.02)
+    wait_until(lambda: server.text.count("WORDS ENDS") > before)
     assert word(shared, "good")[0] == 404
 
 

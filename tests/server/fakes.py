@@ -168,9 +168,9 @@ class Memory:
         self.arena.close()
 
 
-def wait_until(true: Callable[[], bool], within_s: float = 10.0) -> None:
+def wait_until(true: Callable[[], bool], within_s: float = 60.0) -> None:
     """Return once that is true; fail if it never is."""
     ends = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < ends, "it did not become true"
-        time.sleep(0.005)
+        time.sleep(0.01)

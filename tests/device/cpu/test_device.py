@@ -23,6 +23,7 @@ from tests.device.cpu.rig import GPU, Rig, refusal
 from tests.device.models import SLOW_S, WEIGHTS_BYTES, model, tensor
 from tests.process_memory import process_memory
 from tests.processes import alive, children, open_files
+from tests.server.fakes import wait_until
 
 DOUBLE = model("double")
 SLOW = model("slow")
@@ -327,7 +328,4 @@ def test_nobody_outlives_a_server_that_is_killed() -> None:
     assert process.returncode == -signal.SIGKILL, process.stderr
     pids = [int(word) for word in process.stdout.split()]
     assert len(pids) == 2
-    deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(alive(pid) for pid in pids))

@@ -1,6 +1,5 @@
 """The public client library, in all its ways, against the server."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from tritonclient.utils import InferenceServerException
 
 from interlace.core.errors import Reason, ServeError
 from interlace.proto.messages import HEALTH, SERVICE
+from tests.server.fakes import wait_until
 from tests.server.grpc.fakes import Main
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -76,8 +76,7 @@ def test_a_client_that_goes_away_is_cancelled(echo: Main) -> None:
     before = len(echo.plane.cancelled)
     client = triton.InferenceServerClient(echo.target)
     client.async_infer("never", [tensor(numbers(1, 2))], lambda result, error: None)
-    while not echo.plane.calls:
-        time.sleep(0.005)
+    wait_until(lambda: bool(echo.plane.calls))
     client.close()
     echo.settled()
     assert len(echo.plane.cancelled) == before + 1

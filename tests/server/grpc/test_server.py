@@ -10,6 +10,7 @@ import pytest
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.limits import RefusalBucket
 from tests.processes import memory_maps, open_files
+from tests.server.fakes import wait_until
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
 from tests.server.grpc.wirebench import INFER, STREAM, request
@@ -36,8 +37,7 @@ def arenas_of(pid: int) -> tuple[int, int]:
 def test_closing_cancels_what_runs() -> None:
     with Main() as main, grpc.insecure_channel(main.target) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
-        while not main.plane.calls:
-            time.sleep(0.005)
+        wait_until(lambda: bool(main.plane.calls))
         main.do(main.server.close)
         assert stuck.exception(20).code() is grpc.StatusCode.UNAVAILABLE
         main.settled()
@@ -47,8 +47,7 @@ def test_draining_answers_what_runs_and_takes_no_more() -> None:
     with Main() as main, grpc.insecure_channel(main.target) as channel:
         running = raw(channel).future(request(b"abc", model="slow-300"))  # type: ignore[attr-defined]
         idle = channel.stream_stream(STREAM, _registered_method=False)(_until(running.done))
-        while not main.plane.calls:
-            time.sleep(0.005)
+        wait_until(lambda: bool(main.plane.calls))
         main.run(main.server.drain(10.0))
         answer = ModelInferResponse.FromString(running.result(10))
         assert answer.raw_output_contents == [b"abc"]
@@ -68,8 +67,7 @@ def _until(done: Any) -> Any:
 def test_draining_gives_up_in_time() -> None:
     with Main() as main, grpc.insecure_channel(main.target) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
-        while not main.plane.calls:
-            time.sleep(0.005)
+        wait_until(lambda: bool(main.plane.calls))
         main.run(main.server.drain(0.2))
         assert not stuck.done()
         main.do(main.server.close)
@@ -128,7 +126,8 @@ def test_a_call_that_is_cancelled_while_its_head_is_read_leaves_nothing(echo: Ma
     with grpc.insecure_channel(echo.target, LARGE) as channel:
         call = channel.unary_unary(INFER, _registered_method=False)
         asked = [call.future(made.SerializeToString(), timeout=60) for _ in range(2)]
-        time.sleep(0.5)
+        # Both heads are there and one is being read, or it was, on a machine this busy.
+        wait_until(lambda: echo.arena.used_bytes > 8_000_000 or any(one.done() for one in asked))
         for one in asked:
             one.cancel()
         echo.settled()
