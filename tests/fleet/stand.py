@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -22,11 +23,9 @@ KEY = "secret"
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has."""
+    """The first of so many ports in a row that nobody has, nor gets by connecting."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
+        first = random.randrange(10_000, 32_000)  # Linux gives those who connect higher ones
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:
@@ -133,7 +132,11 @@ class FleetStand:
 
 def serving(port: int) -> set[str]:
     """Nodes that carry out what the controller at that port told them."""
-    nodes = get(f"http://127.0.0.1:{port}/v2/fleet")["nodes"]
+    return settled(get(f"http://127.0.0.1:{port}/v2/fleet")["nodes"])
+
+
+def settled(nodes: Mapping[str, Any]) -> set[str]:
+    """Those that have carried out what they were told, by what their controller says of them."""
     return {
         name
         for name, node in nodes.items()

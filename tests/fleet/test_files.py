@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 import ssl
 import threading
@@ -147,7 +148,8 @@ class OddController:
     ("head", "piece", "pause_s", "words"),
     [
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 4096, 0.0, "it sends more than 1000 bytes"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", b"x", 0.05, "broke off"),
+        # What comes after the node has shut its end resets the connection: if it is read first.
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", b"x", 0.05, "broke off|reset by peer"),
         (b"HTTP/1.1 200 OK\r\n", b"x", 0.05, "127.0.0.1"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", b"[" * 900, 9.0, "127.0.0.1"),
     ],
@@ -167,7 +169,7 @@ def test_whatever_a_controller_sends_a_node_says_so_and_takes_the_next_order(
         while not node.wanted.failures:
             await asyncio.sleep(0.01)
         (why,) = node.wanted.failures.values()
-        assert words in why
+        assert re.search(words, why)
         node.wanted.order(controller.order(2))
         while node.wanted.taken != controller.files.digest:
             await asyncio.sleep(0.01)

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
     pytest.mark.skipif(find_spec("ray") is None, reason="no ray: pip install 'interlace[fleet]'"),
 ]
-#: A machine that is killed is noticed after 0.3 s instead of 14.
+#: A machine that is killed is noticed after 0.3 s instead of 14; so is one that is only busy.
 QUICK = {
     "health_check_period_ms": 200,
     "health_check_timeout_ms": 300,
@@ -40,7 +40,7 @@ QUICK = {
 class RayStand(FleetStand):
     """A cluster of machines with one simulated GPU each, and a controller of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, system: dict[str, int]) -> None:
         from ray.cluster_utils import Cluster
 
         self.folder = folder
@@ -50,7 +50,7 @@ class RayStand(FleetStand):
         settings = re.sub("slo_ms = .*", "slo_ms = 30000", (model / "interlace.toml").read_text())
         (model / "interlace.toml").write_text(settings)
         self.port = free_ports(2)
-        head = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False, "_system_config": QUICK}
+        head = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False, "_system_config": system}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.machines: list[Any] = [self.add(), self.add()]
         self.controller = self.command()
@@ -99,10 +99,12 @@ class RayStand(FleetStand):
 
 
 @pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStand]:
+def stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[RayStand]:
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     monkeypatch.setenv("PYTHONPATH", ":".join(paths))
-    made = RayStand(tmp_path)
+    made = RayStand(tmp_path, getattr(request, "param", {}))
     try:
         yield made
     except AssertionError:
@@ -115,6 +117,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStand]
         assert left == [], "nodes end with their machines"
 
 
+@pytest.mark.parametrize("stand", [QUICK], indirect=True, ids=["quick"])
 def test_nodes_keepers_and_machines_are_killed_and_every_request_has_its_answer(
     stand: RayStand,
 ) -> None:

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from interlace.cli.main import build
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
-from tests.fleet.stand import Process, free_ports, until
+from tests.fleet.stand import Process, free_ports, settled, until
 from tests.fleet.test_fleet import copied
 from tests.server.certificates import Authority
 from tests.server.grpc.test_clients import numbers, tensor
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 class SecureFleet:
@@ -79,13 +79,14 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecureFle
 
 def serves(fleet: SecureFleet) -> bool:
     try:
-        return bool(fleet.client("api").json("/v2/fleet")["nodes"]["a"]["state"]["models"])
-    except (UserError, TypeError):
+        nodes = fleet.client("api").json("/v2/fleet")["nodes"]
+    except UserError:
         return False
+    return settled(nodes) == {"a"} and set(nodes["a"]["state"]["models"]) >= {"tagger", "bert"}
 
 
 def test_orders_files_and_requests_go_over_tls_with_keys_of_their_own(fleet: SecureFleet) -> None:
-    until(lambda: serves(fleet), 60.0)
+    until(lambda: serves(fleet))
     url, ca = f"https://127.0.0.1:{fleet.port}", str(fleet.ca)
     argv = [sys.executable, "-m", "interlace", "bench", url, "tagger", "--seconds", "1", "--json"]
     argv += ["--api-key-file", fleet.keys["api"], "--ca", ca]
@@ -130,7 +131,7 @@ def test_nodes_that_the_fleet_starts_speak_tls_as_it_does(
         return True
 
     try:
-        until(ready, 60.0)
+        until(ready)
     finally:
         process.end(signal.SIGTERM)
 
