@@ -90,7 +90,7 @@ def write(root: Path, name: str, file: str, text: str) -> None:
     (root / name / file).write_text(text)
 
 
-def test_it_is_told_and_answered_as_the_real_servers(tmp_path: Path) -> None:
+def test_it_is_told_and_answered_as_the_real_servers(tmp_path: Path, folder: Path) -> None:
     if not (programs.HOME / "tritonserver" / ".done").exists():
         pytest.skip(f"no tritonserver in {programs.HOME}: {programs.HOW}")
     theirs = repository.write_triton(tmp_path / "triton", programs.TRITON_NUMPY)
@@ -103,7 +103,7 @@ def test_it_is_told_and_answered_as_the_real_servers(tmp_path: Path) -> None:
     write(root, "twice", "config.pbtxt", ENSEMBLE)
     write(root, "staged", "interlace.toml", APP)
     ports = programs.free_ports(3)
-    command = programs.ours_command(root, ports, "--profiles", str(tmp_path / "profiles"))
+    command = programs.ours_command(root, ports, "--profiles", str(folder / "profiles"))
     with programs.running(command, ports, tmp_path / "ours.log") as server:
         ours, app = told(server.http_port, "twice"), told(server.http_port, "staged")
     for found in (ours, app):

@@ -4,8 +4,7 @@ import os
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ import pytest
 
 from bench.attack.repository import write_model
 from tests.device.cuda.stand_ins import control_program
-from tests.serve.server import Server, Traffic
+from tests.serve.server import HASTE, Server, Traffic
+from tests.server.fakes import wait_until
 
 #: A process with torch may take long to start where others do, too.
 RESTART_S = 120.0
 
 
 class GpuServer(Server):
-    code = "from tests.device.cuda.stand_ins import run; run()"
+    code = HASTE + "from tests.device.cuda.stand_ins import run; run()"
     answer_s = RESTART_S + 30.0
 
     def gpu_processes(self) -> list[int]:
@@ -125,23 +125,17 @@ def test_a_gpu_process_that_dies_is_replaced_and_every_request_answered(green: G
     def good() -> list[Any]:
         return [body for status, body in traffic.seen if status == 200]
 
-    def wait(until: Callable[[], bool], what: str) -> None:
-        ends_s = time.monotonic() + RESTART_S
-        while not until():
-            assert time.monotonic() < ends_s, f"{what}: not within {RESTART_S:g} s"
-            time.sleep(0.02)
-
     (before,) = green.gpu_processes()
     traffic = Traffic(lambda: green.infer("twice", 5.0, slo_ms=1e3 * RESTART_S))
-    wait(lambda: len(good()) >= 20, "answers")
+    wait_until(lambda: len(good()) >= 20, RESTART_S)
     os.kill(before, signal.SIGKILL)
-    wait(lambda: green.gpu_processes() not in ([], [before]), "another process")
+    wait_until(lambda: green.gpu_processes() not in ([], [before]), RESTART_S)
     known = len(good())
-    wait(lambda: len(good()) >= known + 20, "answers of another process")
+    wait_until(lambda: len(good()) >= known + 20, RESTART_S)
     traffic.stop(RESTART_S)
     (after,) = green.gpu_processes()
     assert after != before
-    wait(lambda: green.infer("thrice", 1.0)[0] == 200, "the other model")
+    wait_until(lambda: green.infer("thrice", 1.0)[0] == 200, RESTART_S)
     assert {tuple(body["outputs"][0]["data"]) for body in good()} == {(10.0,) * 4}
     assert outputs(green, "thrice", 1.0) == [3.0] * 4
 
