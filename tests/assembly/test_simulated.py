@@ -24,7 +24,9 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 8 ] } ]
 """
 
 
-def declare(root: Path, name: str, config: str = CONFIG, ms: object = 2, kind: str = "t4") -> None:
+def declare(
+    root: Path, name: str, config: str = CONFIG, ms: object = 2, kind: str = "h100"
+) -> None:
     (root / name / "1").mkdir(parents=True)
     (root / name / "config.pbtxt").write_text(config)
     (root / name / "interlace.toml").write_text("slo_ms = 30000\n")
@@ -73,9 +75,9 @@ def test_the_example_serves_and_each_answer_is_its_own(tmp_path: Path) -> None:
 
 def test_a_model_can_be_loaded_while_others_serve(tmp_path: Path) -> None:
     root = tmp_path / "models"
-    declare(root, "one", kind="h100")
+    declare(root, "one")
     with served(root, tmp_path) as server:
-        declare(root, "two", kind="h100")
+        declare(root, "two")
         call(server, "/v2/repository/models/two/load", {}, "POST")
         sent = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
         for name in ("one", "two"):
@@ -92,13 +94,13 @@ def test_what_is_missing_is_told_for_each_model(tmp_path: Path) -> None:
     declare(root, "wrong", ms="fast")
     write_model(root, "weights")
     (root / "weights" / "config.pbtxt").write_text(CONFIG)
-    with served(root, tmp_path, "t4") as server:
+    with served(root, tmp_path) as server:
         index = {one["name"]: one for one in call(server, "/v2/repository/index", {}, "POST")}
         assert [model.name for model in server.models] == ["good"]
-        assert "v100" in index["elsewhere"]["reason"] and "t4" in index["elsewhere"]["reason"]
+        assert "v100" in index["elsewhere"]["reason"] and "h100" in index["elsewhere"]["reason"]
         assert "config.pbtxt" in index["nameless"]["reason"]
         assert "latency_ms is 'fast'" in index["wrong"]["reason"]
-        assert "no profile of weights on t4" in index["weights"]["reason"]
+        assert "no profile of weights on h100" in index["weights"]["reason"]
         with pytest.raises(HTTPError):
             call(server, "/v2/models/wrong/infer", {"inputs": []})
 

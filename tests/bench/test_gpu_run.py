@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 from bench.gpu.checks.course import BUNDLE, ROWS, bundle
 from bench.gpu.parts import END_S, MOST_S, PARTS, Part, granted_s
 from bench.gpu.rows import Row, Verdict, as_line, attempt, failed, judged, law, seen, skipped
+from tests.server.fakes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What serves requests over a network, and what only the examples or other formats need.
@@ -54,13 +53,6 @@ def found(out: Path, part: str) -> list[str]:
     return [line["found"] for line in lines if line.get("part") == part and "found" in line]
 
 
-def wait(until: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 90
-    while not until():
-        assert time.monotonic() < end_s, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -71,14 +63,14 @@ def gone(pid: int) -> bool:
 def test_parts_that_fail_leave_the_others_and_a_run_goes_on_from_its_bundle(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     names = ("crash", "good", "grandchild", "lawless", "hang", "long")
-    code, said = ran(first, "--only", *names, "--most-s", "300", HANG_S="6")
+    code, said = ran(first, "--only", *names, "--most-s", "300", HANG_S="4")
     assert code == 1, said
     assert "3 failed, 2 passed, 1 skipped" in said
     assert said.rpartition("laws hold")[2].count("rate: 2.0 (expected: 1.0)") == 1
     assert found(first, "crash") == ["there", "ended with -6"]
     assert found(first, "good") == ["32", "2.0"]
     assert found(first, "grandchild") == ["True"]
-    assert found(first, "hang") == ["there", "did not end within 12 s; stack in hang.log"]
+    assert found(first, "hang") == ["there", "did not end within 8 s; stack in hang.log"]
     assert "in hang" in (first / "hang.log").read_text()
     assert all(gone(int(pid)) for pid in (first / "far").read_text().split())
     code, said = ran(
@@ -100,7 +92,7 @@ def test_a_run_that_is_ended_keeps_its_rows_and_leaves_no_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     run = begun(tmp_path, "--only", "good", "hang")
-    wait((tmp_path / "far").exists)
+    wait_until((tmp_path / "far").exists)
     run.send_signal(number)
     said, _ = run.communicate(timeout=60)
     assert run.returncode not in (0, 1), said
@@ -108,7 +100,7 @@ def test_a_run_that_is_ended_keeps_its_rows_and_leaves_no_process(
     with tarfile.open(tmp_path / BUNDLE) as archive:
         assert ROWS in archive.getnames()
     part, far = map(int, (tmp_path / "far").read_text().split())
-    wait(lambda: gone(part))  # and nobody holds the GPU
+    wait_until(lambda: gone(part))  # and nobody holds the GPU
     if number == signal.SIGKILL:
         os.kill(far, signal.SIGKILL)
     else:

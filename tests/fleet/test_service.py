@@ -27,6 +27,7 @@ from interlace.core.node import (
 )
 from interlace.core.plan import Demand
 from interlace.core.version import __version__
+from interlace.fleet import service
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import LatestLease
 from interlace.fleet.membership import KeptNodeChanges
@@ -41,6 +42,13 @@ from interlace.testing.worlds import line_profile
 from tests.fleet.test_controller import described
 
 MODELS = {"m": NodeModel(Demand("m", 2000.0, 50.0), "digest", line_profile("m", 2.0, 1.0))}
+
+
+@pytest.fixture(autouse=True)
+def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything periodic is done ten times as often: nodes answer at once."""
+    for name in ("_GATHER_S", "_LEASE_S", "_LOOK_S", "_MODELS_S"):
+        monkeypatch.setattr(service, name, getattr(service, name) / 10.0)
 
 
 class FakeNodes:

@@ -1,6 +1,7 @@
 """Sample values: where they come from, and that profiling and trials use them."""
 
 import io
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -62,8 +63,9 @@ def test_warm_up_data_gives_values(tmp_path: Path) -> None:
     assert values(tmp_path, "[sample]\nsize = { value = [1] }", entry.format(told)) == [1]
 
 
-def _write_odd_files(folder: Path) -> None:
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("odd")
     (folder / "odd.bin").write_bytes(b"abc")
     np.save(folder / "floats.npy", np.array([0.5]))
     np.savez(folder / "whole.npz", size=np.array([1, 2]))
@@ -77,6 +79,7 @@ def _write_odd_files(folder: Path) -> None:
         member.write(header.getvalue())
         for _ in range(12):
             member.write(bytes(64 << 20))
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,10 @@ def test_bytes_without_lengths_are_one_element(
         ('{ file = "bomb.npz" }', "of 805306496 bytes; expected at most 268435456"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_key(tmp_path: Path, given: str, reason: str) -> None:
-    _write_odd_files(tmp_path / "m")
+def test_what_cannot_be_read_is_told_with_its_key(
+    tmp_path: Path, odd: Path, given: str, reason: str
+) -> None:
+    shutil.copytree(odd, tmp_path / "m")
     with pytest.raises(RepositoryError, match=reason) as told:
         values(tmp_path, f"[sample]\nsize = {given}")
     assert "interlace.toml:2: sample.size" in str(told.value)

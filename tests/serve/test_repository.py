@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from bench.attack.repository import write_model
 from tests.serve.conftest import Start
 from tests.serve.server import Server, Traffic
@@ -113,7 +115,14 @@ def test_a_large_folder_is_digested_beside_what_is_served(root: Path, start: Sta
     assert slowest_s[0] < max(0.5 * took_s, 0.5), "the loop stood still while files were read"
 
 
-def test_a_model_whose_import_hangs_holds_up_nobody(root: Path, start: Start) -> None:
+def test_a_model_whose_import_hangs_holds_up_nobody(
+    root: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = (
+        "from functools import partial; import interlace.assembly.live_server as live; "
+        "live.Startup = partial(live.Startup, _patience_s=4.0); "
+    )
+    monkeypatch.setattr(Server, "code", hasty + Server.code)
     write_model(root, "good")
     for name in ("hangs-1", "hangs-2", "hangs-3"):
         write_model(root, name)
