@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,6 @@ from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, advice, compare_systems, what_ifs
 from interlace.policy.base import System
-from interlace.runtime.event_loop import settle_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
         OSError: a file cannot be written.
     """
     check_outputs(outputs)
-    settle_memory()
+    gc.freeze()  # what was imported stays: no collection need walk it
 
     def read(gpu: str | None) -> Scenario:
         found = read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
