@@ -30,8 +30,7 @@ from bench.peers.server import Bench, claim, started
 from bench.peers.table import HERE, PEERS_HOME, Peer, ours, peers, prepare
 from bench.peers.wire import HTTP_PORT, OCTETS
 from interlace.load.connections import Call
-from interlace.load.open_loop import OpenLoop
-from interlace.load.result import LoadRun, percentile
+from interlace.load.open_loop import LoadRun, OpenLoop, percentile
 
 _TRITON: Final = "triton"
 _CORES: Final = "0,1"

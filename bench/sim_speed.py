@@ -19,10 +19,9 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 
 #: What a batch takes at half an accelerator: 2 ms, and half a millisecond a row.
 FIXED_MS, ROW_MS, BATCH = 2.0, 0.5, 16

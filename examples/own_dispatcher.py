@@ -10,11 +10,10 @@ laws, then let it compete with the systems of the catalog:
 
 from dataclasses import replace
 
-from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.batching import rows_in_time
 from interlace.policy.catalog import resolve
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, available_partitions, start_ms
 
 
 def shortest_slack(view: View, now_ms: float) -> Dispatch:

@@ -30,9 +30,9 @@ HOT: Final = (
         "corrections", "engine", "failures", "input_pool", "input_staging", "live_partition",
         "rate_tracker", "refusals", "request_queue", "request_scheduler", "state", "turns", "view",
     )),
-    *(f"perf/{name}.py" for name in ("buckets", "latency", "service_round")),
+    *(f"perf/{name}.py" for name in ("buckets", "latency")),
     *(f"policy/{name}.py" for name in (
-        "admission", "availability", "batching", "fairness", "view",
+        "admission", "batching", "fairness", "view",
     )),
     *(f"policy/dispatchers/{name}.py" for name in (
         "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",

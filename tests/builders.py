@@ -30,7 +30,7 @@ from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import GiveUp, solve
 from interlace.runtime.runtime import Runtime
-from interlace.sim.provider import Reserve, SimulatedProvider
+from interlace.sim.scenario import Reserve, SimulatedProvider
 from interlace.testing.worlds import OVERLAP, line_profile, machine
 
 

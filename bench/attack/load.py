@@ -10,8 +10,7 @@ from bench.attack.traffic import Traffic
 from bench.harness.closed_loop import closed_loop
 from bench.harness.load import figures, goodput_rps, ms, poisson
 from interlace.load.connections import Call
-from interlace.load.open_loop import OpenLoop
-from interlace.load.result import LoadRun, percentile
+from interlace.load.open_loop import LoadRun, OpenLoop, percentile
 
 _SLO_MS = 100.0
 _CONNECTIONS = 300

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bench.attack.calls import BAD, GrpcCaller, HttpCaller, row
 from bench.harness.load import ms
-from interlace.load.result import percentile
+from interlace.load.open_loop import percentile
 
 
 class Target(NamedTuple):

@@ -18,11 +18,10 @@ from interlace.planning.memory_trial import cold_curves
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
+from interlace.sim.arrivals import Arrivals, Gamma, Workload, merge_arrivals
 from interlace.sim.observers import ColdRequests
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 
 #: Requests of the first part of a run fill the memory and are not counted.
 _WARM_PART: Final = 0.25

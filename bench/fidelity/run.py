@@ -24,8 +24,7 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.policy.catalog import resolve as row
 from interlace.profiling.sweep import SweepSettings
-from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.workload.renewal import poisson
+from interlace.sim.arrivals import merge_arrivals, poisson
 
 MODELS: Final = ("cnn_small", "cnn_large", "embedder")
 _SYSTEMS: Final = ("interlace", "gpulet", "temporal", "gslice")

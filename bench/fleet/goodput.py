@@ -15,8 +15,7 @@ from typing import Annotated
 from bench.harness import Report, Table, main
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Plan
-from interlace.fleet.simulation.report import FleetReport, fleet_report
-from interlace.fleet.simulation.run import simulate_fleet
+from interlace.fleet.simulation.run import FleetReport, fleet_report, simulate_fleet
 from interlace.fleet.simulation.scenario import NodesAsked, fleet_simulation
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import SimulationSettings

@@ -14,8 +14,7 @@ from typing import Annotated
 from bench.harness import Report, Table, main
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import MECHANISMS
-from interlace.fleet.simulation.report import fleet_report
-from interlace.fleet.simulation.run import simulate_fleet
+from interlace.fleet.simulation.run import fleet_report, simulate_fleet
 from interlace.fleet.simulation.scenario import Loss, LossKind, NodesAsked, fleet_simulation
 from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings

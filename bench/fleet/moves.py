@@ -27,8 +27,7 @@ from interlace.fleet.simulation.run import FleetRecord, simulate_fleet
 from interlace.fleet.simulation.scenario import FleetSimulation, RateChange
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import Arrivals, merge_arrivals
-from interlace.sim.workload.renewal import Gamma
+from interlace.sim.arrivals import Arrivals, Gamma, merge_arrivals
 
 _ON_A_NODE = 8
 #: ``question`` counts accelerators by the rate of full batches; promises need fewer of its rates.

@@ -19,9 +19,8 @@ from interlace.core.profile import Profile
 from interlace.core.request import Outcome
 from interlace.policy.base import System
 from interlace.runtime.runtime import Observer
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.record import RunRecord
-from interlace.sim.workload.renewal import poisson
 
 #: Of every model's requests: a load is kept if so many are in time.
 IN_TIME: Final = 0.99

@@ -22,8 +22,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.profile import Profile
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import MECHANISMS, Physics
-from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.workload.renewal import poisson
+from interlace.sim.arrivals import merge_arrivals, poisson
 
 _MODELS = ("resnet50", "bert_base", "mobilenet_v2")
 _LOADS = (0.4, 0.7)

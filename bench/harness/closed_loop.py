@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from interlace.load.connections import ConnectionPool, EncodedCall, no_collection
-from interlace.load.result import CallSample, LoadRun
+from interlace.load.open_loop import CallSample, LoadRun
 
 
 def closed_loop(

@@ -13,8 +13,17 @@ from interlace.load.connections import (
     ClientConnection,
     EncodedCall,
 )
-from interlace.load.open_loop import Arrival, ArrivalProcess, OpenLoop, merged, send_times
-from interlace.load.result import CallSample, LoadRun, lags_s, percentile
+from interlace.load.open_loop import (
+    Arrival,
+    ArrivalProcess,
+    CallSample,
+    LoadRun,
+    OpenLoop,
+    lags_s,
+    merged,
+    percentile,
+    send_times,
+)
 from interlace.server.grpc import http2_frames as h2
 
 #: Lateness of the generator above this part of a measured 99th percentile spoils that.

@@ -22,8 +22,7 @@ from bench.harness.load import ms, poisson
 from bench.mix import models, peers
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, installed, prepare
-from interlace.load.open_loop import OpenLoop
-from interlace.load.result import UNANSWERED, LoadRun, percentile
+from interlace.load.open_loop import UNANSWERED, LoadRun, OpenLoop, percentile
 
 Row = dict[str, Any]
 LOADS = (0.4, 0.7, 1.0, 1.4)

@@ -23,8 +23,7 @@ from bench.peers import once, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, Peer, installed, peers, prepare
 from interlace.load.connections import ConnectionPool, EncodedCall
-from interlace.load.open_loop import OpenLoop
-from interlace.load.result import UNANSWERED, LoadRun, percentile
+from interlace.load.open_loop import UNANSWERED, LoadRun, OpenLoop, percentile
 
 Row = dict[str, Any]
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)

@@ -22,11 +22,10 @@ from bench.versus.worlds import CROWD, World, crowd, worlds
 from interlace.core.plan import Demand, Plan
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG, resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.report import report
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 
 OURS: Final = "interlace"
 _Run = Mapping[str, Any]

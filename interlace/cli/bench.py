@@ -12,8 +12,13 @@ from interlace.cli.screen import console, table
 from interlace.core.json_text import json_text
 from interlace.core.model import SampleValue
 from interlace.core.user_errors import InputError
-from interlace.load.open_loop import ArrivalProcess, load_test, send_times
-from interlace.load.result import LAG_OF_SLO_MAX, ModelLoadReport
+from interlace.load.open_loop import (
+    LAG_OF_SLO_MAX,
+    ArrivalProcess,
+    ModelLoadReport,
+    load_test,
+    send_times,
+)
 from interlace.load.v2_client import V2Client, make_call
 
 _FIGURES: Final = (

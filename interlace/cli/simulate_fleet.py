@@ -15,8 +15,7 @@ from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.tables import counted
-from interlace.fleet.simulation.report import FleetReport, fleet_report
-from interlace.fleet.simulation.run import simulate_fleet
+from interlace.fleet.simulation.run import FleetReport, fleet_report, simulate_fleet
 from interlace.fleet.simulation.scenario import NodesAsked, fleet_simulation, parse_loss
 from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings

@@ -134,7 +134,7 @@ class LivePartition(PartitionView):
     waiting: dict[int, LaunchedBatch] = field(default_factory=dict)
     starts_ms: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)  #: of each model's rate
-    sustaining_rows: dict[str, float] = field(default_factory=dict)  #: see ``perf.service_round``
+    sustaining_rows: dict[str, float] = field(default_factory=dict)  #: see ``engine.turns``
     service_tags: ServiceTags = field(default_factory=ServiceTags)
     rivals: Sequence[LivePartition] = field(default=(), compare=False, repr=False)
     tight: Sequence[tuple[float, int]] = ()

@@ -19,9 +19,8 @@ from interlace.engine.live_partition import LivePartition, PartitionState, Servi
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.residency import GpuWeights, ModelWeights
-from interlace.policy.availability import kept_room
 from interlace.policy.decision import Tally
-from interlace.policy.view import ModelView
+from interlace.policy.view import ModelView, kept_room
 
 #: Batch starts remembered per model and accelerator.
 _STARTS: Final = 256

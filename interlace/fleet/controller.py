@@ -24,7 +24,6 @@ from interlace.core.plan import Plan
 from interlace.core.profile import Profile
 from interlace.core.tables import did_you_mean
 from interlace.engine.fleet_planner import FleetPlanner
-from interlace.fleet.app_members import AppPlanner
 from interlace.fleet.fleet_gpus import (
     fleet_gpu,
     models_of,
@@ -36,7 +35,7 @@ from interlace.fleet.fleet_gpus import (
 from interlace.fleet.handover import NodePart, handed_over
 from interlace.fleet.kinds import NO_PRICES, FleetCost, KindPrices, KindsPlanner
 from interlace.fleet.parted_pools import PartedPools
-from interlace.fleet.rehoming import rehomed
+from interlace.fleet.rehoming import AppPlanner, rehomed
 from interlace.fleet.status import PlannedFleet, planned_fleet
 from interlace.fleet.zones import ZonePlanner
 from interlace.policy.base import System

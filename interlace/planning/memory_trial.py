@@ -15,12 +15,11 @@ from interlace.core.request import Outcome
 from interlace.planning.trial import ModelTrial
 from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.observers import ColdRequests
 from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 
 #: Requests of a trial; the first part of them fills the memory and is not counted.
 _REQUESTS: Final = 8_000

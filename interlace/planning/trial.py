@@ -20,11 +20,10 @@ from interlace.planning.connected_components import connected_components
 from interlace.planning.parallel import in_parallel
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.observers import AnswerTimes
 from interlace.sim.run import play
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 
 #: A trial is played in runs of these parts of its requests, each with a seed of its own; it ends
 #: early once a run has shown who is in time and who is not.

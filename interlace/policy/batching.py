@@ -57,7 +57,7 @@ def limit_rows(slot: Slot, partition: PartitionView, model: ModelView) -> int:
 
 
 def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:
-    """Sizes after the sustaining batch: what arrives in a round of ``perf.service_round``.
+    """Sizes after the sustaining batch: what arrives in a round of ``engine.turns``.
 
     A single host never waits, since idle time is lost, and takes all that is queued. Several that
     are alike waste less by running full batches in turn than small ones at once: they wait until a

@@ -192,3 +192,29 @@ class View:
     @abstractmethod
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
+
+
+def available_partitions(view: View, now_ms: float) -> Sequence[PartitionView]:
+    """Partitions of an accelerator that take a batch now: the idle, then those about to be."""
+    found = [partition for partition in view.partitions if partition.takes(now_ms)]
+    if len(found) < 2:
+        return found
+    return sorted(found, key=lambda partition: partition.running is not None)
+
+
+def start_ms(partition: PartitionView, now_ms: float) -> float:
+    """When a batch that is given to a partition now would begin."""
+    return max(now_ms, partition.free_at_ms)
+
+
+def kept_room(tight: Sequence[tuple[float, int]], run_ms: float) -> int:
+    """The room that a batch of ``run_ms`` leaves to models that cannot wait for its end.
+
+    See ``PartitionView.tight``.
+    """
+    kept = 0
+    for slack_ms, room in tight:
+        if slack_ms >= run_ms:
+            break
+        kept = room
+    return kept

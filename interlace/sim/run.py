@@ -21,10 +21,9 @@ from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.apps import SimulatedApps
-from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import AppServed, RunRecord
 from interlace.sim.recorder import Recorder
-from interlace.sim.scenario import Simulation
+from interlace.sim.scenario import Reserve, SimulatedProvider, Simulation
 
 #: Told now and then how far a run has come: the part of it, from 0 to 1.
 OnProgress = Callable[[float], None]

@@ -24,12 +24,11 @@ from interlace.policy.cold_policy import (
     Prefetch,
     WaitingLoad,
 )
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
+from interlace.testing.dispatcher_laws import RunLog
 from interlace.testing.law import law
-from interlace.testing.run_laws import RunLog
 from interlace.testing.worlds import line_profile, machine
 
 _MODELS: Final = ("a", "b", "c", "d")

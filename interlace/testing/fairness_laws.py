@@ -19,10 +19,9 @@ from interlace.policy.catalog import resolve as row
 from interlace.policy.decision import Dispatch
 from interlace.policy.fairness import BATCHES, overdue_ms, planned_rows_per_s
 from interlace.policy.view import PartitionView, View
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 from interlace.testing.law import law
 from interlace.testing.worlds import line_profile, machine
 

@@ -18,7 +18,6 @@ Case = TypeVar("Case")
 _MODULES: Final = (
     "planner_laws",
     "dispatcher_laws",
-    "run_laws",
     "fairness_laws",
     "cold_laws",
 )

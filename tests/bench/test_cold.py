@@ -15,8 +15,7 @@ from bench.cold_start import cold_start
 from interlace.core.hardware import Fleet
 from interlace.core.loading import HostTier
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.policy.eviction import least_recently_used
-from interlace.policy.load_order import first_come, on_demand
+from interlace.policy.load_order import first_come, least_recently_used, on_demand
 from interlace.sim.arrivals import Arrivals
 from tests.profiling.cpu.test_layers import CODE
 

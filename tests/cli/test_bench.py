@@ -12,8 +12,15 @@ from interlace.cli.bench import lateness, remarks
 from interlace.cli.main import build
 from interlace.core.model import SampleValue
 from interlace.core.user_errors import UserError
-from interlace.load.open_loop import ArrivalProcess, load_test, send_times
-from interlace.load.result import UNANSWERED, CallSample, ModelLoadReport, report
+from interlace.load.open_loop import (
+    UNANSWERED,
+    ArrivalProcess,
+    CallSample,
+    ModelLoadReport,
+    load_test,
+    report,
+    send_times,
+)
 from interlace.load.v2_client import V2Client, make_call
 
 from .fakeserver import Behaviour, FakeServer

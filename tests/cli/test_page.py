@@ -28,10 +28,9 @@ from interlace.runtime.log.codec import LogHeader, glance, open_log
 from interlace.runtime.log.write import LogWriter
 from interlace.server.page.frames import PageTally
 from interlace.server.page.routes import Questions, page_html
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.planning import SCENARIO, Question
 from tests.cli.test_replay import FLEET, _log, _replay

@@ -15,10 +15,9 @@ from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG, system_of
 from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.test_simulate import _folder, _run
 from tests.engine.test_cold_starts import layered

@@ -12,10 +12,9 @@ from interlace.core.request import Outcome, Request
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import HostCost, Physics
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import FixedPlan, simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 from tests.builders import OVERLAP, World, distinct_rows, line_profile, machine
 
 AHEAD_MS = 1.0

@@ -9,7 +9,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.messages import EpochEnded, ModelWithdrawn, ScaleFleet, SolvePlan
 from interlace.policy.catalog import resolve
 from interlace.policy.scaling import GrowAndShrink
-from interlace.sim.provider import Reserve
+from interlace.sim.scenario import Reserve
 from tests.builders import World, line_profile, machine
 
 PROFILES = {name: line_profile(name, 40.0, 20.0, speedup=0.5) for name in "ab"}

@@ -6,8 +6,8 @@ from dataclasses import replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.fleet.app_members import AppPlanner
 from interlace.fleet.fleet_gpus import node_of, own_models_of
+from interlace.fleet.rehoming import AppPlanner
 from interlace.testing.worlds import FREE, line_profile
 
 DEMAND = [Demand(model, 10.0, 200.0) for model in "abc"]

@@ -18,8 +18,7 @@ from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
 from interlace.core.user_errors import InputError
 from interlace.engine.engine import Engine
-from interlace.fleet.simulation.report import fleet_report
-from interlace.fleet.simulation.run import FleetRecord, simulate_fleet
+from interlace.fleet.simulation.run import FleetRecord, fleet_report, simulate_fleet
 from interlace.fleet.simulation.scenario import (
     Delays,
     FleetSimulation,
@@ -30,9 +29,8 @@ from interlace.fleet.simulation.scenario import (
 )
 from interlace.policy.catalog import resolve
 from interlace.routing.routes import RoutingLimits
-from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.workload.renewal import Gamma
-from interlace.testing.run_laws import RunLog
+from interlace.sim.arrivals import Gamma, merge_arrivals
+from interlace.testing.dispatcher_laws import RunLog
 from interlace.testing.worlds import FREE, line_profile
 
 MODELS = ("m", "k", "l")

@@ -32,7 +32,7 @@ from interlace.engine.live_partition import PartitionState
 from interlace.perf.memory import needed_bytes
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.policy.scaling import GrowAndShrink
-from interlace.sim.provider import Reserve
+from interlace.sim.scenario import Reserve
 from tests.builders import World, line_profile, machine
 from tests.laws.world_machine import WorldMachine
 

@@ -10,10 +10,9 @@ from interlace.core.request import Outcome
 from interlace.engine.live_partition import ServiceTags
 from interlace.policy.catalog import resolve
 from interlace.policy.dispatchers import spatial
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 from interlace.testing.fairness_laws import WatchedTurns, measured
 from tests.builders import line_profile, machine
 

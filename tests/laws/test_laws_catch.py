@@ -17,7 +17,7 @@ from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.policy.cold_policy import Holding, LoadChoice, WaitingLoad
 from interlace.policy.decision import Dispatch, Drop, Launch, Refusal
-from interlace.policy.eviction import least_recently_used
+from interlace.policy.load_order import least_recently_used
 from interlace.policy.view import View
 from interlace.testing import Law, check_system, laws_of
 

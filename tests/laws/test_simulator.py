@@ -14,11 +14,10 @@ from interlace.device.simulated.physics import HostCost, HostLink, Physics, Tran
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 
 FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))

@@ -11,7 +11,6 @@ from interlace.testing import (
     dispatcher_laws,
     fairness_laws,
     planner_laws,
-    run_laws,
 )
 from tests.builders import distinct_rows
 
@@ -19,7 +18,6 @@ from tests.builders import distinct_rows
 CHECKED = {
     planner_laws: ("planner", "packer"),
     dispatcher_laws: ("dispatcher",),
-    run_laws: ("dispatcher",),
     fairness_laws: ("dispatcher",),
     cold_laws: ("cold",),
 }

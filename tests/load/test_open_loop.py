@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from bench.harness.closed_loop import closed_loop
 from bench.harness.load import figures, goodput_rps, lagged, open_loop, poisson
 from interlace.load.connections import Call, EncodedCall
-from interlace.load.open_loop import Arrival, ArrivalProcess, OpenLoop, send_times
-from interlace.load.result import UNANSWERED, CallSample, LoadRun, percentile
+from interlace.load.open_loop import (
+    UNANSWERED,
+    Arrival,
+    ArrivalProcess,
+    CallSample,
+    LoadRun,
+    OpenLoop,
+    percentile,
+    send_times,
+)
 from tests.cli.fakeserver import Behaviour, FakeServer
 
 

@@ -12,11 +12,10 @@ from interlace.packing.lending import with_guests
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals, poisson
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma, poisson
 from tests.builders import line_profile
 
 MODELS = ("a", "b")

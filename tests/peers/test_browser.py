@@ -18,10 +18,9 @@ from interlace.core.plan import Demand
 from interlace.policy.catalog import CATALOG
 from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.test_replay import FLEET
 from tests.fleet.stand import FleetStand, Process, free_ports, get, until

@@ -6,11 +6,10 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.report import report
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 from interlace.testing.worlds import scaled_profile
 
 OURS = resolve("interlace")

@@ -10,10 +10,9 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Callbacks, Outcome
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve as row
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 from tests.builders import World, line_profile, machine
 
 

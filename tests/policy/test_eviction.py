@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlace.policy.cold_policy import Eviction, Holding
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.policy.eviction import by_worth, least_recently_used
+from interlace.policy.load_order import by_worth, least_recently_used
 from tests.policy.cold_starts.holdings import Held, held_models, whole
 
 evictions = st.sampled_from([row.eviction for row in COLD_POLICIES.values()])

@@ -10,11 +10,10 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 
 SECONDS = 6.0
 

@@ -17,11 +17,10 @@ from interlace.perf.memory import holds
 from interlace.policy import admission
 from interlace.policy.catalog import resolve
 from interlace.policy.planners.overcommitted import Overcommitted
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma
 from interlace.testing.worlds import (
     FREE,
     LANES,

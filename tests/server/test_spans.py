@@ -24,10 +24,9 @@ from interlace.router.http.passed_heads import RequestHeads
 from interlace.router.spans import RouterSpans
 from interlace.server.grpc.headers import HeaderBlocks, read_head
 from interlace.server.spans import RequestSpans, span_exporter, trace_fields
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.test_replay import FLEET
 from tests.fleet.stand import Process, free_ports, until

@@ -14,12 +14,11 @@ from interlace.core.plan import Demand
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 from interlace.sim.apps import SimulatedApp
-from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.arrivals import Steady, Workload, merge_arrivals, poisson
 from interlace.sim.record import AppServed, RunRecord
 from interlace.sim.report import app_figures
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Steady, poisson
 from tests.builders import line_profile, machine
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from interlace.core.tables import TableError
-from interlace.sim.workload.parse import KEYS, workload
-from interlace.sim.workload.renewal import Gamma, Steady, Uniform
+from interlace.sim.arrivals import Gamma, Steady, Uniform
+from interlace.sim.workload.parse import KEYS, Diurnal, Mmpp, Ramp, Steps, workload
 from interlace.sim.workload.traces import BinnedCounts, RefittedGamma, ReplayedTrace, TraceFiles
-from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
 WINDOWS = RefittedGamma(((1.0, 1.0), (0.5, 1.0), (0.5, 1.0)), 2.0)
 GOOD: dict[str, tuple[dict[str, object], object]] = {

@@ -28,10 +28,9 @@ from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import FixedGpuProvider
 from interlace.sim.arrivals import Arrivals, Times, merge_arrivals
-from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
+from interlace.sim.scenario import Reserve, SimulatedProvider, Simulation
 from tests.builders import World, line_profile
 
 PROFILES = {

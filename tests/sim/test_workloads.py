@@ -13,11 +13,11 @@ from interlace.core.plan import Demand
 from interlace.policy.catalog import resolve
 from interlace.runtime.log.codec import LogHeader
 from interlace.runtime.log.write import LogWriter
-from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.arrivals import Gamma, Steady, Uniform, Workload, merge_arrivals, poisson
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.files import TraceError, azure_counts, azure_invocations, own_times
-from interlace.sim.workload.renewal import Gamma, Steady, Uniform, poisson
+from interlace.sim.workload.parse import Diurnal, Mmpp, Ramp, Steps
 from interlace.sim.workload.traces import (
     BinnedCounts,
     RefittedGamma,
@@ -26,7 +26,6 @@ from interlace.sim.workload.traces import (
     merged,
     refitted,
 )
-from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 from tests.builders import line_profile, machine
 
 KINDS: dict[str, Callable[[float], Workload]] = {

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from bench.harness import COLOURS, Report, Row, bars, each, panels
 from bench.papers.dstack import v100
 from bench.papers.dstack.trial import Figures, every_time_16, figures, of_table_6, run
-from interlace.sim.arrivals import Times
-from interlace.sim.workload.renewal import Uniform
+from interlace.sim.arrivals import Times, Uniform
 
 _TWO: Final = ("resnet50", "vgg19")
 _RATES: Final = {**v100.FEW_RPS, "bert": 700.0}

@@ -27,9 +27,8 @@ from interlace.perf.latency import surface
 from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import resolve
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
-from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.arrivals import Uniform, Workload, merge_arrivals
 from interlace.sim.record import RunRecord
-from interlace.sim.workload.renewal import Uniform
 
 #: Those that run models at their knees, with Table 6's batches, for as long as shares are free.
 AT_KNEES: Final = frozenset({"dstack", "dstack-plain", "throughput", "maxmin"})

@@ -29,11 +29,10 @@ from interlace.policy import catalog
 from interlace.policy.base import System
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.sim.arrivals import Times, merge_arrivals
-from interlace.sim.provider import Reserve
 from interlace.sim.record import PartitionSpan, RunRecord
 from interlace.sim.recorder import Recorder
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
+from interlace.sim.scenario import Reserve, Simulation
 
 NAMES: Final = ("mob", "res", "vgg")
 LENGTH_S: Final = 3_200.0

@@ -31,8 +31,7 @@ from interlace.perf.interference import CoRunner
 from interlace.policy.admission import admit_all
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve
-from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.workload.renewal import poisson
+from interlace.sim.arrivals import merge_arrivals, poisson
 
 #: How hard each model leans on L2 and DRAM with 32 rows on a whole GPU; guesses, 1 is all of it.
 #: VGG-16, the largest by far, stands out: the scenarios that break in Figure 13 all have it.

@@ -24,11 +24,10 @@ from interlace.policy.catalog import resolve
 from interlace.policy.scaling import grow_and_shrink
 from interlace.runtime.clock import SimClock
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.provider import Reserve
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
-from interlace.sim.workload.varying import Steps
+from interlace.sim.scenario import Reserve, Simulation
+from interlace.sim.workload.parse import Steps
 
 MODEL: Final = "resnet50"
 SLO_MS: Final = 100.0

@@ -22,9 +22,8 @@ from interlace.policy.catalog import resolve
 from interlace.policy.decision import Dispatch, Launch
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.view import View
-from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.arrivals import Steady, merge_arrivals
 from interlace.sim.record import Execution, RunRecord
-from interlace.sim.workload.renewal import Steady
 
 #: What one more instance must gain in throughput to be worth its memory.
 _WORTH: Final = 1.05

@@ -11,8 +11,14 @@ from interlace.policy.cold_policy import ColdPolicy
 from interlace.policy.cold_starts import deepplan
 from interlace.policy.cold_starts.deepplan import copy, pipeswitch
 from interlace.policy.cold_starts.frontier import lasting
-from interlace.policy.eviction import by_worth, least_recently_used
-from interlace.policy.load_order import by_deadline, first_come, hottest_missing, on_demand
+from interlace.policy.load_order import (
+    by_deadline,
+    by_worth,
+    first_come,
+    hottest_missing,
+    least_recently_used,
+    on_demand,
+)
 
 #: As the papers' servers have it: whole models, the longest idle leaves, as requests come.
 _published = partial(ColdPolicy, eviction=least_recently_used, prefetch=on_demand, order=first_come)

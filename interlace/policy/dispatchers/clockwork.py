@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.batching import rows_in_time
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, available_partitions, start_ms
 
 
 def clockwork(view: View, now_ms: float) -> Dispatch:

@@ -7,11 +7,10 @@ from typing import Final, NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
-from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.batching import BatchSizes, given_up, kept_rows, rows_in_time, sizes
 from interlace.policy.decision import Dispatch, Drop, Launch
 from interlace.policy.fairness import owed_ms
-from interlace.policy.view import ModelView, PartitionView, View
+from interlace.policy.view import ModelView, PartitionView, View, available_partitions, start_ms
 
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-6

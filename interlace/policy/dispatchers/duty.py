@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from interlace.policy.availability import available_partitions
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, available_partitions
 
 
 def duty(view: View, now_ms: float) -> Dispatch:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, available_partitions, start_ms
 
 
 @dataclass(frozen=True, slots=True)

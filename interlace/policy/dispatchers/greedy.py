@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from interlace.policy.availability import available_partitions
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, available_partitions
 
 
 class _Choice(NamedTuple):

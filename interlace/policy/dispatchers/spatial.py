@@ -9,12 +9,11 @@ from typing import Final
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
-from interlace.policy.availability import kept_room, start_ms
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
 from interlace.policy.decision import Dispatch, Drop, Launch
 from interlace.policy.fairness import famished, overdue_ms, owed_ms, starved
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, kept_room, start_ms
 
 #: Who goes first of one stated priority: who is overdue a batch, or owed one; of whom many rows in
 #: a row were lost; the rest.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from interlace.core.request import Request
-from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, available_partitions, start_ms
 
 
 class _Candidate(NamedTuple):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from interlace.core.plan import Slot
-from interlace.policy.availability import start_ms
 from interlace.policy.batching import rows_in_time
 from interlace.policy.decision import Dispatch, Launch
-from interlace.policy.view import PartitionView, View
+from interlace.policy.view import PartitionView, View, start_ms
 
 
 def temporal(view: View, now_ms: float) -> Dispatch:

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.tables import TableError, did_you_mean
-from interlace.sim.arrivals import Times
+from interlace.sim.arrivals import Gamma, Times
 from interlace.sim.workload.files import azure_counts, azure_invocations, own_times
-from interlace.sim.workload.renewal import Gamma
 
 
 @dataclass(frozen=True, slots=True)
