@@ -18,7 +18,6 @@ from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller, OnHeard
-from interlace.router.spans import RouterSpans
 from interlace.routing.routes import Routes, RoutingLimits, by_pace
 from interlace.runtime.clock import WallClock
 from interlace.runtime.event_loop import raise_descriptor_limit, run_loop, settle_memory
@@ -28,7 +27,7 @@ from interlace.server.http.request_head import loopback
 from interlace.server.http.routes import Route
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.limits import GrpcLimits, HeapBudget, HttpLimits
-from interlace.server.spans import span_exporter
+from interlace.server.spans import RouterSpans, span_exporter
 from interlace.server.tls import CLEAR_KEYS, GRPC, HTTP, NO_TLS, TlsFiles
 from interlace.shm.arena import Arena
 

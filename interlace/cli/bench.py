@@ -9,8 +9,8 @@ import typer
 
 from interlace.cli.options import CallCa, Json, KeyFile, numbers, pairs, positive, read_key
 from interlace.cli.screen import console, table
-from interlace.core.json_text import json_text
 from interlace.core.model import SampleValue
+from interlace.core.rendering import json_text
 from interlace.core.user_errors import InputError
 from interlace.load.open_loop import (
     LAG_OF_SLO_MAX,

@@ -15,8 +15,8 @@ from interlace.assembly.machine import find_models, local_repository
 from interlace.cli.options import Json
 from interlace.cli.screen import console, table
 from interlace.core.errors import RepositoryError
-from interlace.core.json_text import json_text
 from interlace.core.model import CODE_FORMATS, Format, Model
+from interlace.core.rendering import json_text
 from interlace.core.tables import counted
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read

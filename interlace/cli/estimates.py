@@ -27,7 +27,7 @@ from interlace.cli.plan_scenario import (
 )
 from interlace.cli.plan_tables import show
 from interlace.cli.screen import console, table
-from interlace.core.json_text import json_text
+from interlace.core.rendering import json_text
 from interlace.core.user_errors import InputError
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.explanation import explain

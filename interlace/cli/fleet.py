@@ -39,7 +39,7 @@ from interlace.cli.options import (
 )
 from interlace.cli.screen import LogLevel, console, show_logs, watch
 from interlace.cli.simulate_fleet import simulate
-from interlace.core.json_text import json_text
+from interlace.core.rendering import json_text
 from interlace.core.user_errors import InputError
 from interlace.fleet.kinds import KindPrices
 from interlace.fleet.membership import Membership, membership

@@ -18,10 +18,10 @@ from interlace.cli.estimates import profile_estimated
 from interlace.cli.options import Cores, Device, Gpus, Json, Measured, Profiles, Root, TrustModels
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, show_logs, table
-from interlace.core.json_text import json_text
 from interlace.core.loading import link_of
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.rendering import json_text
 from interlace.core.user_errors import InputError, UserError
 from interlace.perf.latency import doubts
 from interlace.policy.cold_starts.catalog import COLD_POLICIES

@@ -18,7 +18,7 @@ from interlace.cli.replaying.trace import write_trace
 from interlace.cli.replaying.what_if import logged_traffic
 from interlace.cli.replaying.what_if import what_if as whatif_rows
 from interlace.cli.screen import console, table
-from interlace.core.json_text import json_text
+from interlace.core.rendering import json_text
 from interlace.core.request import Reply
 from interlace.core.tables import counted
 from interlace.core.user_errors import InputError, UserError

@@ -11,8 +11,8 @@ import typer
 from interlace.assembly.foreground import run_model
 from interlace.cli.options import Json, pairs
 from interlace.cli.screen import console, show_logs
-from interlace.core.json_text import json_text
 from interlace.core.model import SampleValue
+from interlace.core.rendering import json_text
 from interlace.core.tensor import BYTES
 from interlace.core.user_errors import InputError
 from interlace.formats.runner import TypedArray

@@ -13,7 +13,7 @@ from interlace.cli.options import Json, SystemName, positive
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
-from interlace.core.json_text import json_text
+from interlace.core.rendering import json_text
 from interlace.core.tables import counted
 from interlace.fleet.simulation.run import FleetReport, fleet_report, simulate_fleet
 from interlace.fleet.simulation.scenario import NodesAsked, fleet_simulation, parse_loss

@@ -11,9 +11,8 @@ from typing import Final
 
 from interlace.apps.budgets import StageBudget
 from interlace.core.hardware import Fleet
-from interlace.core.html_table import html_table
-from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, PlanMoves, Slot, moves
+from interlace.core.rendering import html_table, json_text
 from interlace.core.tables import counted
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface

@@ -12,8 +12,8 @@ import msgspec
 
 from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan, possible
+from interlace.core.rendering import json_text
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.user_errors import InputError
 from interlace.formats.page_cache import open_regular

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
-from interlace.core.html_table import html_table
-from interlace.core.json_text import json_text
 from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
+from interlace.core.rendering import html_table, json_text
 from interlace.core.tables import TableError, counted
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__

@@ -11,12 +11,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Plan, as_rate_rps
+from interlace.core.plan import Demand, Plan, as_rate_rps, connected_components
 from interlace.core.quantile import quantile
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics, physics_of
 from interlace.perf.interference import NO_INTERFERENCE
-from interlace.planning.connected_components import connected_components
 from interlace.planning.parallel import in_parallel
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System

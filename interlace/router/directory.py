@@ -10,10 +10,10 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.node import Node, NodeState
 from interlace.router.grpc.node_channel import NodeChannel
 from interlace.router.http.node_connections import NodeConnections
-from interlace.router.spans import RouterSpans
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.limits import HeapBudget
+from interlace.server.spans import RouterSpans
 from interlace.server.statistics import MetricsPage
 from interlace.server.tls import GRPC, HTTP, NO_TLS, TlsFiles
 

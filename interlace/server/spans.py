@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: of each request that is sampled, its queue, its batch and its run."""
+"""Spans of OpenTelemetry: of a request, its queue, batch and run, and of its way by a router."""
 
 from __future__ import annotations
 
@@ -46,7 +46,25 @@ class _OpenRequest:
         return self.zero_ns + int(ms * _NS_PER_MS)
 
 
-class RequestSpans:
+class _SpanMaker:
+    """What makes spans of one provider."""
+
+    def __init__(self, provider: Any) -> None:
+        """``provider`` is a TracerProvider."""
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._trace = trace
+        self._tracer = provider.get_tracer("interlace", __version__)
+        self._context = TraceContextTextMapPropagator()
+
+    def close(self) -> None:
+        """Send what is left; blocks for as long as the exporter waits for its collector."""
+        self._provider.shutdown()
+
+
+class RequestSpans(_SpanMaker):
     """Makes spans of what the data plane begins and a runtime's engine decides.
 
     The caller's span is the parent, and with the SDK's usual sampler says whether a request is
@@ -55,14 +73,8 @@ class RequestSpans:
 
     def __init__(self, provider: Any, now_ms: Callable[[], float]) -> None:
         """``provider`` is a TracerProvider; ``now_ms`` is the engine's clock."""
-        from opentelemetry import trace
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        self._provider = provider
+        super().__init__(provider)
         self._now_ms = now_ms
-        self._trace = trace
-        self._tracer = provider.get_tracer("interlace", __version__)
-        self._extract = TraceContextTextMapPropagator().extract
         self._open: dict[int, _OpenRequest] = {}
 
     def begin(self, request: Request, trace: TraceFields) -> None:
@@ -115,10 +127,6 @@ class RequestSpans:
                 if entry is not None:
                     self._stages(entry, command.reply, now_ms)
 
-    def close(self) -> None:
-        """Send what is left; blocks for as long as the exporter waits for its collector."""
-        self._provider.shutdown()
-
     def _stages(self, entry: _OpenRequest, reply: Reply, now_ms: float) -> None:
         timing, arrived_ms = reply.timing, reply.request.arrived_ms
         answered = reply.outcome in _ANSWERED
@@ -146,7 +154,7 @@ class RequestSpans:
     ) -> Any:
         return self._tracer.start_span(
             _REQUEST,
-            self._extract(dict(trace)),
+            self._context.extract(dict(trace)),
             kind=self._trace.SpanKind.SERVER,
             attributes=_named(model, version),
             start_time=zero_ns + int(began_ms * _NS_PER_MS),
@@ -193,3 +201,44 @@ def span_exporter(endpoint: str, service: str) -> Any:
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
     return provider
+
+
+class RouterSpans(_SpanMaker):
+    """Makes a span of each request, below its caller's and above those of the nodes."""
+
+    def begin(self, caller: TraceFields) -> RouteSpan:
+        """A request is here."""
+        above = self._context.extract(dict(caller))
+        kind = self._trace.SpanKind.SERVER
+        span = self._tracer.start_span("route", above, kind=kind)
+        fields: dict[str, str] = {}
+        self._context.inject(fields, self._trace.set_span_in_context(span, above))
+        return RouteSpan(span, self._trace.StatusCode.ERROR, tuple(fields.items()))
+
+
+class RouteSpan:
+    """The way of one request. ``fields`` are what nodes get of it."""
+
+    __slots__ = ("_ended", "_error", "_span", "fields")
+
+    def __init__(self, span: Any, error: Any, fields: TraceFields) -> None:
+        """``error`` is the status of spans that failed."""
+        self._span = span
+        self._error = error
+        self._ended = False
+        self.fields = fields
+
+    def asked(self, model: str, node: str) -> None:
+        """A node is asked; the last one gives the answer."""
+        self._span.set_attribute("triton.model_name", model)
+        self._span.set_attribute("interlace.node", node)
+        self._span.add_event("asked", {"interlace.node": node})
+
+    def end(self, error: str) -> None:
+        """The request has its answer; an ``error``, if that is not empty."""
+        if self._ended:
+            return
+        self._ended = True
+        if error:
+            self._span.set_status(self._error, error)
+        self._span.end()

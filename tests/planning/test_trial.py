@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.plan import Demand, Partition, Plan, Slot, connected_components
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.planning.connected_components import connected_components
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import ModelTrial, TrialRuns, may_lose, try_plan
 from interlace.policy.catalog import CATALOG

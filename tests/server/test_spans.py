@@ -21,9 +21,8 @@ from interlace.policy.catalog import CATALOG
 from interlace.proto.messages import ModelInferRequest
 from interlace.router.grpc.passed_calls import CallHeads
 from interlace.router.http.passed_heads import RequestHeads
-from interlace.router.spans import RouterSpans
 from interlace.server.grpc.headers import HeaderBlocks, read_head
-from interlace.server.spans import RequestSpans, span_exporter, trace_fields
+from interlace.server.spans import RequestSpans, RouterSpans, span_exporter, trace_fields
 from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import warmed
 from interlace.sim.scenario import Simulation

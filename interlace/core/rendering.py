@@ -1,9 +1,16 @@
-"""Results as HTML tables, which notebooks show."""
+"""Results as text: JSON, and HTML tables for notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+
+import msgspec
+
+
+def json_text(value: object) -> str:
+    """A value of plain types, dataclasses and structs as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 def html_table(caption: str, heading: str, rows: Mapping[str, Mapping[str, str]]) -> str:
