@@ -27,7 +27,7 @@ from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
 from interlace.fleet.controller import Controller, what_if
 from interlace.fleet.lease import Lease, next_term
-from interlace.fleet.membership import KeptNodeChanges
+from interlace.fleet.membership import KeptNodeChanges, Presence
 from interlace.fleet.model_files import FleetFiles
 from interlace.fleet.node_client import (
     NodeModels,
@@ -36,7 +36,6 @@ from interlace.fleet.node_client import (
     read_description,
     unfit,
 )
-from interlace.fleet.presence import Presence
 from interlace.fleet.status import FleetStatus, NodeStatus, PlannedFleet
 from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader

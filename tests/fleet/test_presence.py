@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.fleet.presence import LEAST_MS, MEMORY_MS, MOST_MS, Presence
+from interlace.fleet.membership import LEAST_MS, MEMORY_MS, MOST_MS, Presence
 
 NOBODY: frozenset[str] = frozenset()
 
