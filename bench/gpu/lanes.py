@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from interlace.core.quantile import quantile as nearest_rank
+from interlace.core.profile import quantile as nearest_rank
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedBlock, SmSplit
 from interlace.device.cuda.graphs.capture import CapturedGraph

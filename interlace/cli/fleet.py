@@ -172,12 +172,13 @@ def serve(
     tls = TlsFiles(tls_cert, tls_key, ca)
     launch = _launch(models_dir, node_options, keys, tls if nodes is None else NO_TLS)
     found = _found(nodes, ray, local, launch, max_machines)
+    prices = KindPrices(numbers("--price", price or []))
     router = RouterSettings(
         found, host, http_port, grpc_port, keys, int(request_memory_mb * (1 << 20)),
         exit_timeout_s=exit_timeout_s, tls=tls, otlp=otlp,
     )  # fmt: skip
     run_fleet(
-        FleetSettings(router, models_dir, system_of(system), lease, _prices(price)),
+        FleetSettings(router, models_dir, system_of(system), lease, prices),
         lambda http, grpc: out.print(f"a fleet of {found}: HTTP {host}:{http}, gRPC {host}:{grpc}"),
     )
 
@@ -198,10 +199,6 @@ def _launch(models: Path, options: str, keys: ApiKeys, tls: TlsFiles) -> NodeLau
     words = [f"{option}={file.resolve()}" for option, file in files.items() if file is not None]
     words += shlex.split(options)  # the last word on each option is theirs
     return NodeLaunch(str(models.resolve()), tuple(words), keys.admin, keys.api, keys.node)
-
-
-def _prices(texts: list[str] | None) -> KindPrices:
-    return KindPrices(numbers("--price", texts or []))
 
 
 def _found(

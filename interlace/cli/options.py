@@ -46,6 +46,16 @@ Measured = Annotated[
     list[Path] | None,
     typer.Option(metavar="CSV", help="Models: measured points that correct estimates."),
 ]
+FollowedPlan = Annotated[
+    Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
+]
+WeightsMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory for weights that are swapped, such as 2GB."),
+]
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, SLOs and a kind of GPU.")
+]
 SystemName = Annotated[
     str,
     typer.Option(

@@ -18,6 +18,7 @@ from interlace.cli.options import (
     Price,
     Profiles,
     SystemName,
+    WeightsMemory,
     numbers,
     size_bytes,
 )
@@ -71,10 +72,6 @@ _WhatIf = Annotated[
     ),
 ]
 _Compare = Annotated[bool, typer.Option("--compare", help="Compare all systems.")]
-_Memory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Memory for weights that are swapped, such as 2GB."),
-]
 _Save = Annotated[Path | None, typer.Option(help="Save the plan to a file, for serve --plan.")]
 _Current = Annotated[
     Path | None,
@@ -102,7 +99,7 @@ def plan(
     draw: _Draw = None,
     what_if: _WhatIf = None,
     compare: _Compare = False,
-    memory: _Memory = None,
+    memory: WeightsMemory = None,
     save: _Save = None,
     current: _Current = None,
     device: Device = "auto", gpus: Gpus = None, cores: Cores = None,

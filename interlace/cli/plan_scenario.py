@@ -45,6 +45,13 @@ class PlanOutputs:
     page: int | None = None  #: the port to show it at
     draft: bool = False  #: print the plan that is tried first before its trial
 
+    @property
+    def of_one_plan(self) -> dict[str, object]:
+        """Options that one plan alone can fulfil, truthy where given."""
+        page = self.page is not None  # 0 is a port
+        names = {"--explain": self.explain, "--save": self.save, "--current": self.current}
+        return names | {"--page": page}
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
@@ -138,19 +145,13 @@ def check_outputs(outputs: PlanOutputs) -> None:
         check_figure_path(picture)
         check_output("--draw", picture)
     check_output("--save", outputs.save)
-    one_plan = {
-        "--explain": bool(outputs.explain),
-        "--save": outputs.save is not None,
-        "--current": outputs.current is not None,
-        "--page": outputs.page is not None,
-        "--draft": outputs.draft,
-    }
+    one_plan = outputs.of_one_plan | {"--draft": outputs.draft}
     if outputs.draft and not outputs.as_json:
         raise InputError("--draft goes with --json")
     if outputs.what_if:
         _refuse("--what-if", {**one_plan, "--compare": outputs.compare})
     if outputs.compare:
-        _refuse("--compare", {**one_plan, "--draw": bool(outputs.draw)})
+        _refuse("--compare", {**one_plan, "--draw": outputs.draw})
 
 
 def _layered(scenario: Scenario) -> LayeredModels | None:
@@ -164,7 +165,7 @@ def _layered(scenario: Scenario) -> LayeredModels | None:
     return layered_models(scenario.demand, scenario.busy_profiles, scenario.gpu)
 
 
-def _refuse(many: str, options: Mapping[str, bool]) -> None:
+def _refuse(many: str, options: Mapping[str, object]) -> None:
     for option, given in options.items():
         if given:
             raise InputError(f"{many} makes many plans: {option} does not go with it")
@@ -235,16 +236,8 @@ def refuse_for_kinds(outputs: PlanOutputs) -> None:
     Raises:
         InputError: one of them is given.
     """
-    one_kind = {
-        "--explain": bool(outputs.explain),
-        "--draw": bool(outputs.draw),
-        "--save": outputs.save is not None,
-        "--current": outputs.current is not None,
-        "--page": outputs.page is not None,
-        "--what-if": bool(outputs.what_if),
-        "--compare": outputs.compare,
-    }
-    _refuse("--gpu with several kinds", one_kind)
+    more = {"--draw": outputs.draw, "--what-if": outputs.what_if, "--compare": outputs.compare}
+    _refuse("--gpu with several kinds", outputs.of_one_plan | more)
 
 
 def _kinds(scenarios: Sequence[Scenario], system: System, outputs: PlanOutputs) -> None:

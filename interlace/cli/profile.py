@@ -218,9 +218,6 @@ def _company(seen: Sequence[CoRun]) -> Table:
     return made
 
 
-_MEGABYTE = 1e6
-
-
 def latency_table(profiles: Mapping[str, Profile]) -> Table:
     """Median and p95 in ms, and rows per second, for each model, batch and share."""
     shares = sorted({share for one in profiles.values() for _, share in one.points})
@@ -240,8 +237,8 @@ def cost_table(profiles: Mapping[str, Profile]) -> Table:
     for name, profile in profiles.items():
         made.add_row(
             name,
-            f"{profile.weights_bytes / _MEGABYTE:.1f}",
-            f"{profile.activation_bytes / _MEGABYTE:.1f}",
+            f"{profile.weights_bytes / 1e6:.1f}",
+            f"{profile.activation_bytes / 1e6:.1f}",
             f"{profile.load_ms:.0f}",
             f"{profile.overhead.total_ms:.2f}",
         )

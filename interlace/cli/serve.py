@@ -16,6 +16,7 @@ from interlace.assembly.live_server import ServeOptions
 from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.cli.options import (
     Cores,
+    FollowedPlan,
     Grace,
     Grpc,
     Host,
@@ -29,6 +30,7 @@ from interlace.cli.options import (
     TlsCert,
     TlsKey,
     TrustModels,
+    WeightsMemory,
     positive,
     read_keys,
     size_bytes,
@@ -156,18 +158,11 @@ _Gpus = Annotated[
         callback=_asked_for,
     ),
 ]
-_Plan = Annotated[
-    Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
-]
 _Assigned = Annotated[
     bool, typer.Option("--assigned", help="Serve only what a fleet's controller assigns.")
 ]
 _Node = Annotated[str, typer.Option(help="Name in a fleet.  [default: HOST:PORT]")]
 _Zone = Annotated[str, typer.Option(help="Failure domain in a fleet: a rack, a room.")]
-_Memory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Memory for weights that are swapped, such as 2GB."),
-]
 _HostMemory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="With --memory on cores: page cache for weights."),
@@ -206,11 +201,11 @@ def serve(
     gpus: _Gpus = None,
     cores: Cores = None,
     system: SystemName = "interlace",
-    plan: _Plan = None,
+    plan: FollowedPlan = None,
     assigned: _Assigned = False,
     node: _Node = "", zone: _Zone = "",
     profiles: Profiles = None,
-    memory: _Memory = None,
+    memory: WeightsMemory = None,
     host_memory: _HostMemory = None,
     cold: _Cold = None,
     api_key_file: _KeyFile = None, admin_key_file: _AdminFile = None,

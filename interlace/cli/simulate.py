@@ -11,7 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from interlace.cli.options import Json, SystemName, check_output, positive
+from interlace.cli.options import (
+    FollowedPlan,
+    Json,
+    ScenarioFile,
+    SystemName,
+    check_output,
+    positive,
+)
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
@@ -27,9 +34,6 @@ from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.sim.drawings import check_figure_path
 from interlace.sim.report import ModelReport, Report
 
-_Target = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, SLOs and a kind of GPU.")
-]
 _Systems = Annotated[
     str | None, typer.Option(metavar="A,B,..", help="Several systems on one trace; or 'all'.")
 ]
@@ -42,9 +46,6 @@ _Seeds = Annotated[int, typer.Option(help="Number of runs, with seeds from --see
 _Load = Annotated[str, typer.Option(metavar="X[,X..]", help="Factors on every rate.")]
 _Gpus = Annotated[
     int | None, typer.Option(help="Number of GPUs.  [default: the fewest that the system plans]")
-]
-_Plan = Annotated[
-    Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
 _Kind = Annotated[
     str | None, typer.Option(help=f"Kind of GPU, not the file's: {', '.join(GPU_KINDS)}.")
@@ -72,7 +73,7 @@ _Jitter = Annotated[bool, typer.Option("--jitter", help="Vary execution times as
 
 
 def simulate(
-    target: _Target,
+    target: ScenarioFile,
     system: SystemName = "interlace",
     systems: _Systems = None,
     dispatcher: _Dispatcher = None,
@@ -81,7 +82,7 @@ def simulate(
     seed: _Seed = 0,
     seeds: _Seeds = 1,
     gpus: _Gpus = None,
-    plan_file: _Plan = None,
+    plan_file: FollowedPlan = None,
     gpu: _Kind = None,
     plot: _Plot = None,
     cold: _Cold = None,

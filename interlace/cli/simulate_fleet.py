@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from interlace.cli.options import Json, SystemName, positive
+from interlace.cli.options import Json, ScenarioFile, SystemName, positive
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, table
 from interlace.core.gpu_kinds import GPU_KINDS
@@ -21,9 +20,6 @@ from interlace.planning.scenario import read_scenario
 from interlace.planning.simulation import SimulationSettings
 from interlace.policy.catalog import system_of
 
-_Target = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, SLOs and a kind of GPU.")
-]
 _Gpus = Annotated[
     int | None,
     typer.Option(help="GPUs of all nodes together.  [default: the fewest that the system plans]"),
@@ -45,7 +41,7 @@ _Kind = Annotated[
 
 
 def simulate(
-    target: _Target,
+    target: ScenarioFile,
     nodes: Annotated[int, typer.Option(help="Number of nodes: node0, node1, ...")] = 3,
     gpus: _Gpus = None,
     routers: Annotated[

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -106,3 +107,8 @@ class Profile:
 
 #: Profiles of one accelerator kind by deployment key.
 Profiles = Mapping[str, Profile]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The nearest-rank quantile of ascending values; never less than what was seen."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -68,7 +68,7 @@ class FleetFiles:
         return [
             Route(
                 "/v2/fleet/models",
-                respond={"GET": self._listed},
+                respond={"GET": lambda asked: HttpResponse(msgspec.json.encode(self.models))},
                 access=Access.ORDER,
                 title="The fleet's models and their files",
             ),
@@ -79,9 +79,6 @@ class FleetFiles:
                 title="A block of a model's file",
             ),
         ]
-
-    def _listed(self, asked: AdminRequest) -> HttpResponse:
-        return HttpResponse(msgspec.json.encode(self.models))
 
     async def _block(self, asked: AdminRequest) -> HttpResponse:
         digest, number = asked.names

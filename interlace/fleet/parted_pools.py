@@ -175,7 +175,8 @@ class _Rooms:
         kind = self.gpus[like.gpu].kind
         found = None
         for gpu in (one for one in self._of[node] if self.gpus[one].kind == kind):
-            one = Partition(self._name(gpu), gpu, like.share_pct, models, like.duty_ms)
+            name = next(f"{gpu}:{i}" for i in count() if f"{gpu}:{i}" not in self._ids)
+            one = Partition(name, gpu, like.share_pct, models, like.duty_ms)
             if self._fits(one) and (found is None or self._worth(one) > self._worth(found)):
                 found = one
         if found is not None:
@@ -191,9 +192,6 @@ class _Rooms:
         gpu, there = self.gpus[one.gpu], [*self._on[one.gpu], one]
         legal = gpu.legal([part.share_pct for part in there])
         return legal and holds_partitions(gpu, there, self._profiles[gpu.kind])
-
-    def _name(self, gpu: str) -> str:
-        return next(f"{gpu}:{i}" for i in count() if f"{gpu}:{i}" not in self._ids)
 
 
 def _place(part: Partition) -> tuple[str, int, frozenset[str]]:

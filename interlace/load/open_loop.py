@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import repeat
 from typing import Final, NamedTuple
 
-from interlace.core.quantile import quantile
+from interlace.core.profile import quantile
 from interlace.core.user_errors import UserError
 from interlace.load.connections import (
     ClientConnection,

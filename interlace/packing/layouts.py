@@ -30,7 +30,7 @@ def shares(gpu: Gpu, surfaces: Sequence[Surface]) -> tuple[int, ...]:
     known = {share for one in surfaces for share in one.shares_pct}
     offered = [share for share in gpu.shares_pct if share in known] or list(gpu.shares_pct)
     while not gpu.layouts and _too_many(gpu, offered):
-        offered = _thinned(offered)
+        offered = sorted(list(reversed(offered))[::2])  # every second one, from the largest
     return tuple(offered)
 
 
@@ -48,11 +48,6 @@ def _too_many(gpu: Gpu, offered: Sequence[int]) -> bool:
     return sum(
         1 for _, _ in zip(_maximal(gpu, offered), range(_MOST_LAYOUTS + 1), strict=False)
     ) > (_MOST_LAYOUTS)
-
-
-def _thinned(offered: Sequence[int]) -> list[int]:
-    """Every second share from the largest down."""
-    return sorted(list(reversed(offered))[::2])
 
 
 def _maximal(gpu: Gpu, ascending: Sequence[int]) -> Iterator[Layout]:

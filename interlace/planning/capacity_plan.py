@@ -9,7 +9,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from interlace.apps.budgets import StageBudget
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Partition, Plan, PlanMoves, Slot, moves
 from interlace.core.rendering import html_table, json_text
@@ -186,7 +185,10 @@ class CapacityPlan:
             "partitions": self.plan.partitions,
             "models": {one.model: self._model(one.model) for one in self.scenario.demand},
             "apps": {
-                app: {one.stage: _stage(one) for one in stages}
+                app: {
+                    s.stage: s._asdict() | {"cost": _finite(s.cost), "bound": _finite(s.bound)}
+                    for s in stages
+                }
                 for app, stages in self.scenario.stages.items()
             },
             "apps_tried": {app: self._tried(app) for app in self.scenario.apps},
@@ -326,10 +328,6 @@ def plan(
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
-
-
-def _stage(one: StageBudget) -> dict[str, object]:
-    return one._asdict() | {"cost": _finite(one.cost), "bound": _finite(one.bound)}
 
 
 def _finite(value: float) -> float | None:

@@ -9,8 +9,7 @@ from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan, as_rate_rps
-from interlace.core.profile import Profiles
-from interlace.core.quantile import quantile
+from interlace.core.profile import Profiles, quantile
 from interlace.core.request import Outcome
 from interlace.planning.trial import ModelTrial
 from interlace.policy.base import System

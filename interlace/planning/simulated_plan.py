@@ -144,7 +144,8 @@ class PlanTrials:
         seen = again.union(members(before.trial.models))
         others = [one for one in parts if fresh and _models([one]).isdisjoint(seen)]
         trial = replace(before.trial, models={m: before.trial.models[m] for m in sorted(known)})
-        tried, fleet = before.trial.parts_tried, self._whole_fleet()
+        tried = before.trial.parts_tried
+        fleet = uniform_fleet(self.scenario.gpu, self.scenario.limit)
         for some in (changed, others):
             whole = replace(plan, partitions=tuple(p for one in some for p in one.partitions))
             more = try_plan(
@@ -154,9 +155,6 @@ class PlanTrials:
             trial = trial.beside(more, {**trial.asked, **more.asked})
         there = _in_use(plan, fleet)
         return SimulatedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))
-
-    def _whole_fleet(self) -> Fleet:
-        return uniform_fleet(self.scenario.gpu, self.scenario.limit)
 
     def complete(self, plan: Plan) -> bool:
         """Whether everything that can be served is served."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan, as_rate_rps, connected_components
-from interlace.core.quantile import quantile
+from interlace.core.profile import quantile
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics, physics_of
 from interlace.perf.interference import NO_INTERFERENCE

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.core.profile import LatencyPoint
-from interlace.core.quantile import quantile
+from interlace.core.profile import LatencyPoint, quantile
 
 
 @dataclass(frozen=True, slots=True)

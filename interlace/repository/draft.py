@@ -325,16 +325,12 @@ def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:
         for dim in tensor.get("dims", []):
             if dim < -1 or dim == 0:
                 raise config.error(f"{kind}[{place}].dims", str(dim), "-1 or a size above 0")
-        if _is_full(tensor):
+        if tensor.get("data_type") in DATA_TYPES and "dims" in tensor:
             datatype = DATA_TYPES[tensor["data_type"]]
             dims = tuple(tensor["dims"])
             optional = tensor.get("optional", False)
             specs.append(TensorSpec(tensor["name"], datatype, dims, optional, reshape_of(tensor)))
     return tuple(specs)
-
-
-def _is_full(tensor: dict[str, Any]) -> bool:
-    return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
 
 
 def _files_digest(path: Path, config: ModelConfig, digests: Digests) -> str:

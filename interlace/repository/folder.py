@@ -197,7 +197,8 @@ def scan_folder(root: Path, name: str) -> ModelFolder | None:
     except RepositoryError as error:
         if "/" in name or name in ("", ".", "..") or not os.path.isdir(folder):
             raise
-        return ModelFolder(_printable(name), (), str(error))
+        shown = name if name.isprintable() else ascii(name)[1:-1]  # in logs, metrics and clients
+        return ModelFolder(shown, (), str(error))
     if not os.path.isdir(folder):
         return None
     try:
@@ -206,11 +207,6 @@ def scan_folder(root: Path, name: str) -> ModelFolder | None:
         return ModelFolder(name, (), str(error))
     except OSError as error:
         return ModelFolder(name, (), str(error))
-
-
-def _printable(name: str) -> str:
-    """A name as logs, metrics and clients may see it."""
-    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def check_name(name: str) -> None:

@@ -31,7 +31,9 @@ def model_statistics(
     ``wall_offset_ms`` turns the runtime's clock into ms since 1970.
     """
     statistics = served.statistics
-    memory = [] if resident_bytes is None else [_memory(resident_bytes)]
+    memory: list[dict[str, object]] = []
+    if resident_bytes is not None:
+        memory = [{"type": "CPU", "id": 0, "byte_size": resident_bytes}]
     return {
         "name": served.model.name,
         "version": str(served.model.version),
@@ -76,10 +78,6 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 def _part(count: int, total_ms: float) -> dict[str, int]:
     return {"count": count, "ns": round(total_ms * NS_PER_MS)}
-
-
-def _memory(nbytes: int) -> dict[str, object]:
-    return {"type": "CPU", "id": 0, "byte_size": nbytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,14 +315,8 @@ def _add_triton(page: MetricsPage, statistics: ModelStatistics, labels: Labels) 
     page.add("nv_inference_count", statistics.rows, labels)
     page.add("nv_inference_exec_count", statistics.executions, labels)
     page.add("nv_inference_pending_request_count", statistics.pending, labels)
-    durations = (
-        statistics.request,
-        statistics.queue,
-        statistics.compute_input,
-        statistics.compute_infer,
-        statistics.compute_output,
-    )
-    for name, duration in zip(DURATIONS, durations, strict=True):
+    for name in DURATIONS:
+        duration: Duration = getattr(statistics, name)
         page.add(f"nv_inference_{name}_duration_us", round(duration.sum_us), labels)
         page.add_histogram(f"nv_inference_{name}_duration_histogram_us", duration, labels)
     name, streams = "nv_inference_first_response_histogram_ms", statistics.streams

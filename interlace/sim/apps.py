@@ -72,19 +72,22 @@ class SimulatedApps(AppRuntime):
         key_of: Callable[[str], str] = lambda model: model,
     ) -> None:
         """``max_batch`` are the most rows of a batch, by model; ``key_of`` has deployment keys."""
-        self._on_ended, self._key_of = on_ended, key_of
+        self._on_ended = on_ended
         self._simulated = apps
         self._rows: dict[int, dict[str, int]] = {}  #: still to be given, by request and stage
         self._sent: dict[int, tuple[str, int]] = {}  #: app, and rows of all stages, by request
         every = [step for one in apps.values() for step in one.app.steps]
         self._steps = {step.version: step for step in every}
         self._models = {step.version: _model(step, max_batch[step.model]) for step in every}
-        super().__init__(runtime, self._stage, lambda model, reply, now_ms: None, _NoBytes(), 1)
+        super().__init__(
+            runtime,
+            lambda model, version: replace(self._models[version], deployed=key_of(model)),
+            lambda model, reply, now_ms: None,
+            _NoBytes(),
+            1,
+        )
         for one in apps.values():
             self.add(one.app, whole_model(one))
-
-    def _stage(self, model: str, version: str) -> Model:
-        return replace(self._models[version], deployed=self._key_of(model))
 
     def begin(
         self,

@@ -134,12 +134,9 @@ def _check_weights(log: RunLog, budget_bytes: int) -> None:
         taken = Counter[str]()
         for model in _MODELS:
             coming = fetching[model].plan.brought if model in fetching else ()
-            taken[model] = _bytes(model, {*held[model], *coming, *leaving[model]})
+            own, there = _PROFILES[model].layers, {*held[model], *coming, *leaving[model]}
+            taken[model] = sum(own[layer].weights_bytes for layer in there)
         assert taken.total() <= budget_bytes, "more than the budget is held"
-
-
-def _bytes(model: str, layers: Iterable[int]) -> int:
-    return sum(_PROFILES[model].layers[layer].weights_bytes for layer in layers)
 
 
 def _watched(cold: ColdPolicy) -> ColdPolicy:

@@ -98,7 +98,7 @@ class _CuttingPlanes:
         self._rates = rates
         self._gpu = gpu
         self._cuts: set[_Plane] = set()
-        self._layouts = {_counts(rates.shares_pct, layout) for layout in gpu.layouts}
+        self._layouts = {tuple(map(layout.count, rates.shares_pct)) for layout in gpu.layouts}
         self._groups = min(_GROUPS, len(rates.demand))
         self._group = np.arange(len(rates.demand)) % max(1, self._groups)
 
@@ -162,10 +162,6 @@ def _row(values: Sequence[float], extra: int | None, upper: float) -> Constraint
     return Constraint(
         tuple(i for i, _ in entries), tuple(v for _, v in entries), -float("inf"), upper
     )
-
-
-def _counts(shares_pct: Sequence[int], layout: Sequence[int]) -> tuple[int, ...]:
-    return tuple(layout.count(share) for share in shares_pct)
 
 
 def _knapsack(shares_pct: Sequence[int], worth: Floats) -> tuple[tuple[int, ...], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ def highest_rates(
     batch are taken to gain nothing. A share that was not measured does what the largest measured
     share below it does, as planners assume, and a share does no less than smaller ones.
     """
-    asking = [one for one in demand if _asks(one)]
+    asking = [one for one in demand if 0 < one.rows_per_s < inf]
     known = [one for one in asking if one.model in profiles and profiles[one.model].points]
     if not known:
         none = np.zeros((0, len(gpu.shares_pct)))
@@ -76,10 +76,6 @@ def highest_rates(
     needed = np.array([one.attainment * one.rows_per_s for one in served])
     excluded = tuple(one.model for one in asking if one.model not in there)
     return ShareRates(served, gpu.shares_pct, best[able], needed, excluded)
-
-
-def _asks(one: Demand) -> bool:
-    return isfinite(one.rows_per_s) and one.rows_per_s > 0
 
 
 def _measured(known: Sequence[Demand], profiles: Profiles, quantile: Quantile) -> _Measured:

@@ -187,14 +187,10 @@ def _undominated(states: list[_PartialPlan]) -> list[_PartialPlan]:
         if len(state.free_ms) == 1:  # of those that end earlier the last one frees its link first
             worse = bool(left) and left[-1].free_ms <= state.free_ms
         else:
-            worse = any(_none_later(other.free_ms, state.free_ms) for other in left)
+            worse = any(all(map(le, other.free_ms, state.free_ms)) for other in left)
         if not worse:
             left.append(state)
     return left
-
-
-def _none_later(these: tuple[float, ...], those: tuple[float, ...]) -> bool:
-    return all(map(le, these, those))
 
 
 def _thinned(states: list[_PartialPlan], width: int) -> list[_PartialPlan]:

@@ -226,9 +226,9 @@ class _PatternProgram:
         problem = self._problem(self._replicas(found.patterns))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
-            real[
-                problem.of(pattern.share_pct, pattern.turns, pattern.rows_per_s) or _idle(pattern)
-            ] += count
+            turns = problem.of(pattern.share_pct, pattern.turns, pattern.rows_per_s)
+            # Where its turns would be late it serves nothing.
+            real[turns or replace(pattern, rows_per_s=(0.0,) * len(pattern.rows_per_s))] += count
         served = capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rows_per_s=short)
@@ -270,11 +270,6 @@ class _PatternProgram:
                 total[model] += times * rate
                 squares[model] += times * rate**2
         return np.maximum(total**2 / np.maximum(squares, _TINY), 1.0)
-
-
-def _idle(pattern: Pattern) -> Pattern:
-    """The pattern where its turns would be late: it serves nothing."""
-    return replace(pattern, rows_per_s=(0.0,) * len(pattern.rows_per_s))
 
 
 def _said(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ class RpcMethod:
         self.name = method.rpc.rpartition("/")[2]
         service = HEALTH if method.rpc.startswith(f"/{HEALTH.full_name}/") else SERVICE
         described = service.FindMethodByName(self.name)
-        self._method = method
+        self.row = method
         self._request = request_class(described)
         self._response = response_class(described)
 
@@ -41,20 +41,13 @@ class RpcMethod:
             raise bad_input(f"malformed {self.name}: {error}") from error
         return fields
 
-    def answer(self, api: AdminAnswers, fields: dict[str, Any]) -> object | Awaitable[object]:
-        """What the server answers, or the awaitable of that.
-
-        Raises:
-            ServeError: refused, and why.
-        """
-        return self._method.call(api, fields)
-
     def encode(self, result: object) -> bytes:
         """The response message of a result."""
-        reply = {self._method.field: result} if self._method.field else result or {}
-        if self._method.field == "regions" and isinstance(result, list):
+        field = self.row.field
+        reply = {field: result} if field else result or {}
+        if field == "regions" and isinstance(result, list):
             reply = {"regions": {region["name"]: region for region in result}}
-        elif self._method.field == "settings" and isinstance(result, dict):
+        elif field == "settings" and isinstance(result, dict):
             shown = _strings if self.name == "TraceSetting" else _choice
             reply = {"settings": {name: shown(value) for name, value in result.items()}}
         message = ParseDict(reply, self._response(), ignore_unknown_fields=True)
@@ -137,7 +130,7 @@ class AdminCall:
         """What was asked is done all the same: a load goes on without its client."""
 
     def _answer(self, fields: dict[str, Any]) -> None:
-        method, asked = self._method, partial(self._method.answer, self._shared.api, fields)
+        method, asked = self._method, partial(self._method.row.call, self._shared.api, fields)
         self._shared.tasks.run(method.name, asked, self._reply, self._refuse)
 
     def _reply(self, result: object) -> None:
@@ -183,7 +176,7 @@ class HealthWatchCall(AdminCall):
         """Say how the server is, if that is something else than last time."""
         if self._fields is None or self._stream.call is not self:
             return
-        result = self._method.answer(self._shared.api, self._fields)
+        result = self._method.row.call(self._shared.api, self._fields)
         if result != self._last:
             self._last = result
             data = self._method.encode(result)
