@@ -14,6 +14,7 @@ import typer
 from interlace.cli.options import NOT_KEPT, check_output
 from interlace.cli.plan_tables import show, show_kinds, show_memory, show_systems, show_what_ifs
 from interlace.cli.screen import console
+from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.plan import Plan
 from interlace.core.rendering import json_text
@@ -28,7 +29,6 @@ from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, advice, compare_systems, what_ifs
 from interlace.policy.base import System
-from interlace.sim.drawings import check_figure_path
 
 
 @dataclass(frozen=True, slots=True)

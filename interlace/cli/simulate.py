@@ -21,6 +21,7 @@ from interlace.cli.options import (
 )
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console, table
+from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.rendering import json_text
 from interlace.core.tables import counted
@@ -31,7 +32,6 @@ from interlace.planning.simulation import SimulationResult, SimulationSettings, 
 from interlace.policy.base import System
 from interlace.policy.catalog import known_systems, system_of
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.sim.drawings import check_figure_path
 from interlace.sim.report import ModelReport, Report
 
 _Systems = Annotated[

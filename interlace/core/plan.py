@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final, NamedTuple
@@ -160,20 +160,14 @@ def connected_components(
         for model in models:
             groups.join(f"m:{models[0]}", f"m:{model}")
     for part in plan.partitions:
-        for name in _names(part, by_gpu):
+        names = [f"m:{slot.model}" for slot in part.slots]
+        for name in [f"g:{part.gpu}", *names] if by_gpu else names:
             groups.join(f"p:{part.id}", name)
     found: dict[str, list[Partition]] = {}
     for part in plan.partitions:
         if part.slots:
             found.setdefault(groups.root(f"p:{part.id}"), []).append(part)
     return [replace(plan, partitions=tuple(parts)) for parts in found.values()]
-
-
-def _names(part: Partition, by_gpu: bool) -> Iterator[str]:
-    if by_gpu:
-        yield f"g:{part.gpu}"
-    for slot in part.slots:
-        yield f"m:{slot.model}"
 
 
 class _Groups:

@@ -7,19 +7,11 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from interlace.core.figure_file import check_figure_path, model_colours, save_figure
 from interlace.core.plan import Partition, Slot
 from interlace.planning.capacity_plan import CapacityPlan
 from interlace.planning.simulation import SimulationResult
-from interlace.sim.drawings import (
-    accelerators,
-    against_load,
-    by_model,
-    check_figure_path,
-    latency_cdf,
-    model_colours,
-    save_figure,
-    tiles,
-)
+from interlace.sim.drawings import accelerators, against_load, by_model, latency_cdf, tiles
 from interlace.sim.report import Report
 
 if TYPE_CHECKING:

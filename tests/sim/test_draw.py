@@ -5,16 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from interlace.core.figure_file import model_colours, save_figure
 from interlace.sim.drawings import _stacked as stacked
-from interlace.sim.drawings import (
-    accelerators,
-    against_load,
-    by_model,
-    latency_cdf,
-    model_colours,
-    save_figure,
-    tiles,
-)
+from interlace.sim.drawings import accelerators, against_load, by_model, latency_cdf, tiles
 from tests.sim.test_report import RECORD, RUNS
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import cycle
 from math import ceil, inf
 from random import Random
 from typing import Final
 
+from interlace.core.hardware import Gpu
 from interlace.core.node import NodeDescription, NodeModel
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
@@ -209,10 +209,7 @@ def fleet_simulation(
     try:
         return FleetSimulation(
             system,
-            tuple(
-                NodeDescription(f"node{i}", f"zone{i}", 1, __version__, True, tuple(own))
-                for i, own in zip(range(fleet.nodes), cycle(gpus), strict=False)
-            ),
+            tuple(_node(i, gpus[i % len(gpus)]) for i in range(fleet.nodes)),
             loaded.demand,
             belief={one.gpu.kind: one.busy_profiles for one in scenarios},
             truth={one.gpu.kind: one.truth or one.profiles for one in scenarios},
@@ -225,3 +222,7 @@ def fleet_simulation(
         )
     except ValueError as error:
         raise InputError(f"--lose: {error}") from None
+
+
+def _node(number: int, gpus: Sequence[Gpu]) -> NodeDescription:
+    return NodeDescription(f"node{number}", f"zone{number}", 1, __version__, True, tuple(gpus))
