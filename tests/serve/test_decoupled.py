@@ -207,6 +207,7 @@ def test_a_caller_may_want_no_further_responses(served: Served) -> None:
     before = served.server.text.count("CANCELLED")
     status, found = events(served, "iterates slow 5000")
     assert status == 200 and 3 <= len(found) < 100
+    wait_until(lambda: served.server.text.count("CANCELLED") > before)
     assert served.server.text.count("CANCELLED") == before + 1
 
 

@@ -13,7 +13,8 @@ from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import InputSource
 from interlace.server.errors import HttpError
-from interlace.server.limits import HeapBudget, HeapReservation
+from interlace.server.http.request_head import CHUNKED, RequestHead
+from interlace.server.limits import HeapBudget, HeapReservation, HttpLimits
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks, no_room
 
@@ -404,3 +405,14 @@ def wrong_size(decoded: DecodedRequest, body: ArenaBody) -> ServeError:
         f"{given} bytes of binary data follow the JSON part, but its inputs take "
         f"{decoded.binary_bytes} ({named or 'none is binary'})"
     )
+
+
+Body = ArenaBody | HeapBody | ChunkedBody | SkippedBody
+
+
+def received_body(head: RequestHead, limits: HttpLimits, budget: HeapBudget) -> HeapBody:
+    """Where a body is received that does not go straight to the arena."""
+    if head.length == CHUNKED:
+        binary = head.json_length >= 0 or bool(head.encoding)
+        return ChunkedBody(limits.of_body(head.route.kind, binary), budget)
+    return HeapBody(head.length, budget)

@@ -10,7 +10,7 @@ from typing import Final, cast
 from interlace.core.errors import Reason, ServeError
 from interlace.server.api_keys import Access
 from interlace.server.errors import HttpError
-from interlace.server.http.bodies import SKIP_BYTES, ArenaBody, ChunkedBody, HeapBody, SkippedBody
+from interlace.server.http.bodies import SKIP_BYTES, ArenaBody, Body, SkippedBody, received_body
 from interlace.server.http.exchange import (
     ConnectionAdmission,
     Exchange,
@@ -24,8 +24,6 @@ from interlace.server.limits import HeapBudget, HttpLimits, RefusalBucket, Route
 
 #: How often all connections may be looked through.
 LOOK_S: Final = 0.05
-
-
 #: What one read takes while no body is expected; larger bodies then go straight to the arena.
 SCRATCH_BYTES: Final = 64 * 1024
 
@@ -109,13 +107,6 @@ class ServerState:
             self._last_refusal = (error, error_response(error))
         return self._last_refusal[1]
 
-    def heap_body(self, head: RequestHead) -> HeapBody | ChunkedBody:
-        """Where a body is received that does not go straight to the arena."""
-        if head.length == CHUNKED:
-            binary = head.json_length >= 0 or bool(head.encoding)
-            return ChunkedBody(self.limits.of_body(head.route.kind, binary), self.budget)
-        return HeapBody(head.length, self.budget)
-
 
 # Found faster than attributes of an enum, and read very often.
 _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
@@ -146,7 +137,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._admission = ConnectionAdmission.NONE  # until it is connected
         self._backlog = bytearray()
         self._head: RequestHead | None = None
-        self._body: ArenaBody | HeapBody | ChunkedBody | SkippedBody | None = None
+        self._body: Body | None = None
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
         self._pieces: deque[memoryview] | None = None  #: over TLS: of a response, not written yet
@@ -247,15 +238,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def fail(self, error: ServeError | HttpError) -> None:
         self.respond(self._state.refusal_bytes(error))
         rest_s, transport = self._state.refusals.rest_s(), self.transport
-        if not rest_s or not self._reading or self.phase is not _HEAD:
-            return
-        if transport is not None and not transport.is_closing():
+        if rest_s and self.phase is _HEAD and self._reading and transport is not None:
             self._reading = False
             transport.pause_reading()
             self._state.loop.call_later(rest_s, self._read_again)
 
     def _read_again(self) -> None:
-        """End the pause after a refusal, unless a request that was here already has done so."""
         if self.transport is not None and self.phase is _HEAD and not self._reading:
             self._reading = True
             self.transport.resume_reading()
@@ -333,7 +321,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return stop
         if head.placed:
             return self._take_placed(head, data, stop, end)
-        self._body = self._state.heap_body(head)
+        self._body = received_body(head, self._state.limits, self._state.budget)
         self._expect(head, stop == end)
         return stop
 
@@ -446,9 +434,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.phase = _LINGER
             self.transport.close()
             return
-        if not self._reading:
-            self._reading = True
-            self.transport.resume_reading()
+        self._read_again()
         if self._backlog and not self._feeding:
             self._feed_backlog()
 
