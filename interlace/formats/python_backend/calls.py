@@ -255,7 +255,7 @@ def failed(error: Exception) -> api.InferenceResponse:
     return api.InferenceResponse(error=api.TritonError(error.detail, code))
 
 
-class ModelControl:
+class ModelLoader:
     """Loads and unloads models as clients do, while ``execute`` runs."""
 
     def __init__(self, calls: CallHook) -> None:
@@ -313,7 +313,7 @@ def api_module(calls: CallHook, folder: str) -> ModuleType:
     """``triton_python_backend_utils`` for one model in a version's ``folder``."""
     module = ModuleType(API_NAME, api.__doc__)
     public = {name: value for name, value in vars(api).items() if not name.startswith("_")}
-    control = ModelControl(calls)
+    control = ModelLoader(calls)
     request = type("InferenceRequest", (CallableRequest,), {"calls": calls})
     vars(module).update(
         public,

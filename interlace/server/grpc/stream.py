@@ -331,7 +331,8 @@ class GrpcStream:
 
     def fail(self, status: GrpcStatus, text: str, retry_after_ms: float | None = None) -> None:
         """End the call with a status that is not OK (or with OK and no message)."""
-        self._writer.refused += 1
+        if status is not GrpcStatus.OK:
+            self._writer.refused += 1
         self.finish(trailers(status, text, retry_after_ms))
 
     def refuse(self, error: ServeError) -> None:

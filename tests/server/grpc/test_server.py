@@ -1,6 +1,7 @@
 """The gRPC server's life: busy ports, draining, the end, and what its calls may leave behind."""
 
 import os
+import socket
 import time
 from typing import Any
 
@@ -8,7 +9,11 @@ import grpc
 import pytest
 
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
-from interlace.server.limits import RefusalBucket
+from interlace.server.errors import GrpcStatus
+from interlace.server.grpc.frame_writer import FrameWriter
+from interlace.server.grpc.headers import CallHead
+from interlace.server.grpc.stream import GrpcStream
+from interlace.server.limits import GrpcLimits, RefusalBucket
 from tests.processes import memory_maps, open_files
 from tests.server.fakes import wait_until
 from tests.server.grpc.fakes import Main
@@ -148,3 +153,13 @@ def test_a_connection_rests_after_refusals_where_there_are_too_many() -> None:
             assert not later.done()
             later.result(20)
         main.settled()
+
+
+def test_a_call_that_ends_well_without_a_message_is_no_refusal() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        writer = FrameWriter(ours, 1 << 20, lambda: None)
+        for number, status, refused in ((1, GrpcStatus.OK, 0), (3, GrpcStatus.UNAVAILABLE, 1)):
+            stream = GrpcStream(number, CallHead(), 65_535, writer, {}, GrpcLimits())
+            stream.fail(status, "")
+            assert writer.refused == refused
