@@ -26,6 +26,7 @@ from interlace.control.fleet_node import Assignments, NodeStates
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.control.model_preparer import ModelPreparer
+from interlace.control.refinement import ProfileRefinement
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
@@ -77,6 +78,8 @@ from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import RESERVE_BYTES, Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
+#: Without a request for this long a server is idle.
+_IDLE_MS: Final = 1_000.0
 PUBLIC: Final = "hf://"  #: repositories there are their authors', not the operator's
 
 
@@ -258,6 +261,9 @@ class LiveServer:
         self.lifecycle = ModelLifecycle(
             preparation, deployments, self.devices, self.registry, ensembles, allowed
         )
+        self._refinement = ProfileRefinement(
+            preparation, self.registry, self.runtime.deliver, self._idle
+        )
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked, ensembles
         )
@@ -385,9 +391,16 @@ class LiveServer:
                 except ServeError as error:
                     _LOG.error("%s is served as it was: %s", name, error)
 
+    def _idle(self) -> bool:
+        """Whether nothing is asked of it, nor was lately."""
+        since_ms = self.clock.now_ms() - self.plane.last_request_ms
+        return self.plane.in_flight == 0 and since_ms > _IDLE_MS
+
     def watch(self) -> None:
-        """Begin to look after workers on cores, once a second."""
-        self._watching = [
+        """Begin to look after workers on cores, and after profiles, once a second."""
+        if self._assigned is None:
+            self._watching.append(asyncio.ensure_future(self._refinement.run()))
+        self._watching += [
             asyncio.ensure_future(WorkerMonitor(device, self.engine.snapshot, self.registry).run())
             for device in self.devices.all
             if isinstance(device, CpuDevice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -136,6 +136,13 @@ class Ensembles:
         return served.model
 
 
+def readable(drafts: Sequence[Draft]) -> Iterator[tuple[Draft, App]]:
+    """Yield the graphs of these ensembles, without those that cannot be read."""
+    for draft in drafts:
+        with suppress(RepositoryError):
+            yield draft, read_ensemble(draft)
+
+
 def member_demands(
     drafts: Sequence[Draft], members: Mapping[str, PreparedModel]
 ) -> dict[str, Demand]:
@@ -146,11 +153,7 @@ def member_demands(
     At run time a step has what is left. ``members`` are by name.
     """
     found: dict[str, Demand] = {}
-    for draft in drafts:
-        try:
-            app = read_ensemble(draft)
-        except RepositoryError:
-            continue
+    for draft, app in readable(drafts):
         if not all(step.model in members for step in app.steps):
             continue
         used = {step.model: members[step.model] for step in app.steps}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,8 +20,16 @@ from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts
 from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.profile_file import values_text
-from interlace.profiling.rig import Rig
-from interlace.profiling.store import FillResult, ProfileStore, SignatureStore, fill, one_of_each
+from interlace.profiling.profiler import profile_all
+from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.store import (
+    FillResult,
+    ProfileStore,
+    SignatureStore,
+    fill_by_parts,
+    joined,
+    one_of_each,
+)
 from interlace.profiling.sweep import (
     QUICK,
     THOROUGH,
@@ -45,6 +54,8 @@ _GUESSED: Final = (
     "requests; to measure it, give values under [sample] in interlace.toml, or model_warmup"
 )
 
+#: On cores, models that were measured within this time are served before the others are measured.
+_PART_S: Final = 5.0
 #: What so many models said of themselves is remembered.
 _SIGNATURES: Final = 256
 
@@ -98,6 +109,9 @@ class ModelPreparer:
         self._kept = SignatureStore(store.folder / "signatures")
         self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
         self._measuring = asyncio.Lock()
+        self._on_cores = link_of(rig.gpu.kind).takes_cores
+        self._hurried = 0  #: models that are waiting to be measured quickly
+        self.hasty: dict[str, Model] = {}  #: by key; served by profiles that were measured quickly
         self._told_cached: set[str] = set()
 
     async def names(self) -> list[str]:
@@ -161,28 +175,90 @@ class ModelPreparer:
         self, models: Sequence[Model], progress: OnSweepStep = no_progress
     ) -> FillResult:
         """Profiles of registered models beside each other, before anything is served."""
-        return await self._fill(models, THOROUGH, progress)
+        return joined([part async for part in self._filled(models, THOROUGH, progress)])
+
+    def profiles_by_parts(
+        self, models: Sequence[Model], progress: OnSweepStep
+    ) -> AsyncIterator[FillResult]:
+        """Profiles of registered models, some at a time, so that those can be served meanwhile.
+
+        On cores each is measured quickly, and again when there is time (``measure_again``).
+        """
+        if self._on_cores:
+            return self._filled(models, QUICK, progress, _PART_S)
+        return self._filled(models, THOROUGH, progress)
 
     async def profile_quickly(self, model: Model) -> FillResult:
         """The profile of one registered model, measured while others serve if need be."""
-        return await self._fill([model], QUICK, no_progress)
+        self._hurried += 1
+        try:
+            return joined([part async for part in self._filled([model], QUICK, no_progress)])
+        finally:
+            self._hurried -= 1
 
-    async def _fill(
-        self, models: Sequence[Model], how: SweepSettings, progress: OnSweepStep
-    ) -> FillResult:
+    async def measure_again(self, model: Model, idle: Callable[[], bool]) -> Profile | None:
+        """The thorough profile of a model that was measured in haste.
+
+        ``None`` once the server is not ``idle``, and of a model that cannot be measured.
+        """
+        interrupted = False
+
+        async def turn() -> None:
+            nonlocal interrupted
+            interrupted = self._hurried > 0 or not idle()
+            if interrupted:
+                raise MeasureError("the server is not idle")
+
+        async with self._measuring:
+            self._rig.idle = turn
+            try:
+                (found,) = [one async for one in profile_all(self._rig, [model], THOROUGH)]
+            finally:
+                self._rig.idle = None
+                await self._rig.close()
+        if interrupted:
+            return None
+        self.hasty.pop(model.key, None)
+        before = self._store.find(model, self._rig.gpu, QUICK)
+        if found.profile is None or found.error or before is None:
+            _log.warning("%s is not measured again: %s", model.name, found.error)
+            return None
+        profile = replace(found.profile, layers=before.layers, cold_ms=before.cold_ms)
+        await asyncio.to_thread(self._store.save, profile, model, self._rig.gpu, THOROUGH)
+        return self._beside.busy([model], {model.key: profile})[model.key]
+
+    async def _filled(
+        self,
+        models: Sequence[Model],
+        how: SweepSettings,
+        progress: OnSweepStep,
+        part_s: float = inf,
+    ) -> AsyncIterator[FillResult]:
         async with self._measuring:
             try:
-                found = await fill(self._rig, models, self._store, how, progress)
-                for reason in found.guessed.values():
-                    _log.warning(_GUESSED, reason)
-                for key, profile in found.profiles.items():
-                    if said := doubts(key, profile):
-                        _log.warning("%s", said)
-                if self._layers is not None:
-                    await self._take_apart(self._layers, models, found)
-                return replace(found, profiles=self._beside.busy(models, found.profiles))
+                async for found in fill_by_parts(
+                    self._rig, models, self._store, how, progress, part_s=part_s
+                ):
+                    yield await self._completed(models, found)
             finally:
                 await self._rig.close()
+
+    async def _completed(self, models: Sequence[Model], found: FillResult) -> FillResult:
+        """The profiles with layers, if those are wanted, and beside busy neighbours."""
+        for reason in found.guessed.values():
+            _log.warning(_GUESSED, reason)
+        for key, profile in found.profiles.items():
+            if said := doubts(key, profile):
+                _log.warning("%s", said)
+        some = [model for model in models if model.key in found.profiles]
+        if self._layers is not None:
+            await self._take_apart(self._layers, some, found)
+        known = [model for model in some if model.key not in found.guessed]
+        gpu = self._rig.gpu
+        self.hasty.update(
+            (model.key, model) for model in known if not self._store.is_thorough(model, gpu)
+        )
+        return replace(found, profiles=self._beside.busy(some, found.profiles))
 
     def _warn_of_cached(self, known: Sequence[Model], found: FillResult) -> None:
         """Warn once of models whose stored layers have copy times from the page cache alone.

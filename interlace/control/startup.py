@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from interlace.control.deployments import Deployments
-from interlace.control.ensembles import Ensembles, member_demands
+from interlace.control.ensembles import Ensembles, member_demands, readable
 from interlace.control.model_preparer import (
     ModelPreparer,
     PreparedModel,
@@ -23,7 +23,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.core.tables import counted
 from interlace.device.base import Registers
-from interlace.profiling.store import FillResult
+from interlace.profiling.store import FillResult, joined
 from interlace.profiling.sweep import OnSweepStep, telling
 from interlace.repository.draft import Draft
 
@@ -106,11 +106,34 @@ class Startup:
         for one in reading:
             self._noted(one)
         opened = await self._open_all(reading)
-        filled = await self._preparation.profiles([one.model for one in opened], progress)
-        serving = await self._bring_up(opened, filled)
+        serving = await self._bring_up_by_parts(opened, progress)
         serving += self._ensembles.serve_all(self._joined)
         async with telling(_log, lambda: "loading models in the other partitions"):
             await self._deployments.settled(_SETTLE_S)
+        return serving
+
+    async def _bring_up_by_parts(
+        self, opened: Sequence[_Opened], progress: OnSweepStep
+    ) -> list[Model]:
+        """Serve models as soon as they have profiles; members of one ensemble are planned at once.
+
+        So a model that is new delays no other.
+        """
+        left = {one.model.key: one for one in opened}
+        found, serving = FillResult(), list[Model]()
+        apps = [{step.model for step in app.steps} for _, app in readable(self._joined)]
+        models = [one.model for one in opened]
+        async for part in self._preparation.profiles_by_parts(models, progress):
+            found = joined((found, part))
+            known = found.profiles.keys() | found.failures.keys()
+            unknown = {one.model.name for key, one in left.items() if key not in known}
+            waiting = unknown.union(*(app for app in apps if app & unknown))
+            some = [one for one in left.values() if one.model.name not in waiting]
+            for one in some:
+                del left[one.model.key]
+            serving += await self._bring_up(some, found)
+            if left:
+                _log.info("%d of %d models are served already", len(serving), len(opened))
         return serving
 
     def close(self) -> None:

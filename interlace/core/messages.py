@@ -28,13 +28,15 @@ class CreatePartition(Message, frozen=True):
     """Create a partition of ``share_pct``; the device chooses its units and reports them.
 
     ``leaving`` are partitions that are released once this one serves: it should share units with
-    them meanwhile rather than with partitions that remain.
+    them meanwhile rather than with partitions that remain. What a ``background`` one runs yields
+    to all others, where the device can do that.
     """
 
     gpu: str
     partition: str
     share_pct: int
     leaving: tuple[str, ...] = ()
+    background: bool = False
 
 
 class ReleasePartition(Message, frozen=True):
@@ -280,6 +282,13 @@ class ModelsDeployed(Message, frozen=True):
     deployments: tuple[Deployment, ...]
 
 
+class ProfileMeasured(Message, frozen=True):
+    """A deployed model was measured again: plan, and predict, with this profile from now on."""
+
+    model: str
+    profile: Profile
+
+
 class ModelWithdrawn(Message, frozen=True):
     """Withdraw a model: serve what is queued, then unload it everywhere."""
 
@@ -409,6 +418,7 @@ Event = (
     | AppEnded
     | ModelsDeployed
     | ModelWithdrawn
+    | ProfileMeasured
     | WorkFinished
     | PartitionLost
     | BatchWaits

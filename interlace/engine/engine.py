@@ -22,6 +22,7 @@ from interlace.core.messages import (
     PartitionLost,
     PlanChanged,
     PlanSolved,
+    ProfileMeasured,
     RefusedUpstream,
     RequestArrived,
     RequestCancelled,
@@ -118,6 +119,7 @@ class Engine:
         self,
         event: ModelsDeployed
         | ModelWithdrawn
+        | ProfileMeasured
         | PlanChanged
         | PlanSolved
         | PartitionLost
@@ -131,6 +133,8 @@ class Engine:
                 return self._plans.deploy(event)
             case ModelWithdrawn(model=model):
                 return self._plans.withdraw(model)
+            case ProfileMeasured(model=model, profile=profile):
+                return self._plans.measured(model, profile)
             case PlanChanged():
                 return self._plans.ask()
             case PlanSolved():

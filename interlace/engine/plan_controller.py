@@ -18,6 +18,7 @@ from interlace.core.messages import (
     SolvePlan,
 )
 from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
 from interlace.engine.corrections import AdmissionMargin, LatencyEstimator
 from interlace.engine.gpu_scaler import GpuScaler
 from interlace.engine.plan_diff import keep_partition_ids, match_gpus, settled
@@ -156,6 +157,17 @@ class PlanController:
             return [ReportStatus(model, "gone")]
         deployed.leaving = True
         return []
+
+    def measured(self, model: str, profile: Profile) -> list[Command]:
+        """Plan and predict with another profile; what was learned of the old one is forgotten."""
+        deployed = self._state.models.get(model)
+        if deployed is None or deployed.leaving:
+            return []
+        read_ms = deployed.estimator.read_ms
+        deployed.profile = profile
+        deployed.estimator = LatencyEstimator(deployed.demand, profile)
+        deployed.estimator.read_ms = read_ms
+        return self.ask()
 
     def ask(self) -> list[Command]:
         """Ask for a plan for the present demand; one question at a time is open, the latest."""

@@ -301,6 +301,8 @@ class _Sweep:
             return await self._point(partition, batch, inputs)
 
     async def _point(self, partition: str, batch: int, inputs: SampleInputs) -> LatencyPoint:
+        if self._rig.idle is not None:
+            await self._rig.idle()
         await self._warm_up(partition, batch, inputs)
         best = await self._take(partition, batch, inputs)
         for _ in range(self._settings.retakes):

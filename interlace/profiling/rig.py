@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
@@ -58,6 +58,8 @@ class Rig:
         self.clock = clock
         self.arena = arena
         self.gpu = device.gpu
+        #: Waited for before each point, if set; partitions then yield to those that serve.
+        self.idle: Callable[[], Awaitable[None]] | None = None
         self._ids = count(FIRST_ID)
         self._partitions: dict[int, str] = {}
 
@@ -73,7 +75,7 @@ class Rig:
         if share_pct in self._partitions:
             return self._partitions[share_pct]
         name = f"profile-{share_pct}-{self.next_id()}"
-        work = CreatePartition(self.gpu.id, name, share_pct)
+        work = CreatePartition(self.gpu.id, name, share_pct, background=self.idle is not None)
         try:
             await self.do(work, timeout_s)
         except MeasureError:

@@ -7,12 +7,14 @@ import hashlib
 import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from time import monotonic
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -142,6 +144,11 @@ class ProfileStore:
             return None
         return replace(read.profile, model=model.key, digest=model.digest)
 
+    def is_thorough(self, model: Model, gpu: Gpu) -> bool:
+        """Whether what is stored was measured as thoroughly as ``interlace profile`` does."""
+        read = self._read(model, gpu)
+        return read is not None and outdated(read.record, model, THOROUGH.samples) is None
+
     def recall(self, model: Model, gpu: Gpu) -> StoredProfile | None:
         """What is stored of a model that was not opened, so that its signature is not known."""
         read = self._read(model, gpu)
@@ -258,7 +265,17 @@ class FillResult:
     profiles: dict[str, Profile] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     guessed: dict[str, str] = field(default_factory=dict)
-    measured: tuple[str, ...] = ()
+    measured: list[str] = field(default_factory=list)
+
+    def enter(self, key: str, profile: Profile | None, error: str) -> None:
+        """Enter the result of one measurement."""
+        self.measured.append(key)
+        if profile is None:
+            self.failures[key] = error
+            return
+        self.profiles[key] = profile
+        if error:
+            self.guessed[key] = error
 
 
 async def fill(
@@ -269,33 +286,61 @@ async def fill(
     progress: OnSweepStep = no_progress,
     force: bool = False,
 ) -> FillResult:
-    """A profile for each registered model; what is measured is stored at once.
+    """A profile for each registered model, as ``fill_by_parts`` measures them."""
+    parts = fill_by_parts(rig, models, store, settings, progress, force)
+    return joined([part async for part in parts])
 
-    Of models of one architecture one is measured.
 
-    ``force`` measures everything again. A model that cannot be measured is in ``failures``.
+def joined(parts: Sequence[FillResult]) -> FillResult:
+    """All parts in one."""
+    found = FillResult()
+    for part in parts:
+        found.profiles.update(part.profiles)
+        found.failures.update(part.failures)
+        found.guessed.update(part.guessed)
+        found.measured.extend(part.measured)
+    return found
+
+
+async def fill_by_parts(
+    rig: Rig,
+    models: Sequence[Model],
+    store: ProfileStore,
+    settings: SweepSettings = THOROUGH,
+    progress: OnSweepStep = no_progress,
+    force: bool = False,
+    part_s: float = inf,
+) -> AsyncIterator[FillResult]:
+    """Yield a profile for each registered model; what is measured is stored at once.
+
+    What was stored comes first, and then, after ``part_s`` each, what was measured in that time.
+    Of models of one architecture one is measured. ``force`` measures everything again. A model that
+    cannot be measured is in ``failures``.
     """
-    stored = {} if force else await asyncio.to_thread(_stored, store, models, rig, settings)
-    missing = [model for model in models if model.key not in stored]
-    profiles, failures, measured = dict(stored), dict[str, str](), list[str]()
-    guessed: dict[str, str] = {}
+    part, since_s = FillResult(), monotonic()
+    if not force:
+        part.profiles.update(await asyncio.to_thread(_stored, store, models, rig, settings))
+    missing = [model for model in models if model.key not in part.profiles]
+    if missing and part.profiles and part_s < inf:
+        yield part
+        part = FillResult()
     while missing:
+        tried: set[str] = set()
         some = one_of_each(missing)
         async for model, profile, error in profile_all(rig, some, settings, progress):
-            measured.append(model.key)
-            if profile is None:
-                failures[model.key] = error
-                continue
-            profiles[model.key] = profile
-            if error:
-                guessed[model.key] = error
-                continue
-            # Beside the loop: a disk that is busy takes its time.
-            await asyncio.to_thread(store.save, profile, model, rig.gpu, settings)
-        left = [model for model in missing if model.key not in measured]
-        profiles |= await asyncio.to_thread(_stored, store, left, rig, settings)
-        missing = [model for model in left if model.key not in profiles]
-    return FillResult(profiles, failures, guessed, tuple(measured))
+            tried.add(model.key)
+            part.enter(model.key, profile, error)
+            if profile is not None and not error:
+                # Beside the loop: a disk that is busy takes its time.
+                await asyncio.to_thread(store.save, profile, model, rig.gpu, settings)
+            if monotonic() - since_s >= part_s:
+                yield part
+                part, since_s = FillResult(), monotonic()
+        left = [model for model in missing if model.key not in tried]
+        alike = await asyncio.to_thread(_stored, store, left, rig, settings)
+        part.profiles.update(alike)
+        missing = [model for model in left if model.key not in alike]
+    yield part
 
 
 def one_of_each(models: Sequence[Model]) -> list[Model]:

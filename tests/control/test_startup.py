@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from interlace.control.startup import Startup
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.profiling import sweep
+from interlace.profiling.store import FillResult
 from interlace.profiling.sweep import no_progress
 
 
@@ -41,8 +43,9 @@ class OneAfterTheOther:
         await asyncio.sleep(0.03 * draft.version)
         raise RepositoryError(draft.name, "nothing", "a model")
 
-    async def profiles(self, models: Any, progress: Any) -> None:
+    async def profiles_by_parts(self, models: Any, progress: Any) -> AsyncIterator[FillResult]:
         assert not models
+        yield FillResult()
 
 
 class NothingDeployed:
@@ -145,3 +148,33 @@ def test_a_model_that_is_read_for_long_is_not_waited_for() -> None:
         "m1": ("1", "UNAVAILABLE"), "m2": ("", "LOADING"), "m3": ("3", "UNAVAILABLE"),
     }  # fmt: skip
     assert registry.missing() == {"m1", "m2", "m3"}
+
+
+class MeasuredOneByOne:
+    """Whatever is asked for, a part for each model, in that order."""
+
+    async def profiles_by_parts(self, models: Any, progress: Any) -> AsyncIterator[FillResult]:
+        for model in models:
+            yield FillResult({model.key: cast(Any, object())})
+
+
+def test_models_are_served_one_by_one_but_those_of_an_app_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unused = cast(Any, None)
+    made = Startup(
+        cast(Any, MeasuredOneByOne()), unused, unused, VersionRegistry(), unused, NO_ENSEMBLES
+    )
+    app = SimpleNamespace(steps=[SimpleNamespace(model="b"), SimpleNamespace(model="d")])
+    monkeypatch.setattr(startup, "readable", lambda drafts: [(None, app)])
+    groups: list[list[str]] = []
+
+    async def bring_up(self: Startup, opened: Any, filled: FillResult) -> list[Any]:
+        assert filled.profiles.keys() >= {one.model.key for one in opened}
+        groups.append([one.model.name for one in opened])
+        return []
+
+    monkeypatch.setattr(Startup, "_bring_up", bring_up)
+    opened = [SimpleNamespace(model=SimpleNamespace(name=n, key=f"{n}/1#0")) for n in "abcde"]
+    asyncio.run(made._bring_up_by_parts(cast(Any, opened), no_progress))
+    assert groups == [["a"], [], ["c"], ["b", "d"], ["e"]]

@@ -6,7 +6,13 @@ from itertools import pairwise
 import pytest
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import EpochEnded, ModelWithdrawn, ScaleFleet, SolvePlan
+from interlace.core.messages import (
+    EpochEnded,
+    ModelWithdrawn,
+    ProfileMeasured,
+    ScaleFleet,
+    SolvePlan,
+)
 from interlace.policy.catalog import resolve
 from interlace.policy.scaling import GrowAndShrink
 from interlace.sim.scenario import Reserve
@@ -75,3 +81,21 @@ def test_a_model_that_left_is_planned_without(elastic: bool) -> None:
     world.run(15_000.0)
     solves = [c for _, _, commands in world.log for c in commands if isinstance(c, SolvePlan)]
     assert [sorted(one.model for one in solve.demand) for solve in solves] == [["a", "b"], ["a"]]
+
+
+def test_a_model_that_was_measured_again_is_planned_anew_and_predicted_so() -> None:
+    world = World(PROFILES)
+    world.deploy({"a": 600.0, "b": 600.0}, rows_per_s=10.0)
+    world.run(1_000.0)
+    slower = line_profile("a", 80.0, 40.0, speedup=0.5)
+    deployed = world.engine._state.models["a"]
+    before_ms = deployed.latency_ms(4, 100)
+    world.runtime.deliver(ProfileMeasured("a", slower))
+    assert deployed.latency_ms(4, 100) == pytest.approx(2.0 * before_ms)
+    world.run(1_000.0)
+    solves = [c for _, _, commands in world.log for c in commands if isinstance(c, SolvePlan)]
+    assert [solve.profiles["a"] for solve in solves] == [PROFILES["a"], slower]
+    assert solves[-1].profiles["b"] == PROFILES["b"]
+    count = len(world.log)
+    world.runtime.deliver(ProfileMeasured("unknown", slower))
+    assert not any(commands for _, _, commands in world.log[count:])

@@ -19,7 +19,13 @@ from interlace.core.profile import (
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.profiling import store as store_module
 from interlace.profiling.rig import Rig
-from interlace.profiling.store import FillResult, ProfileStore, SignatureStore, fill
+from interlace.profiling.store import (
+    FillResult,
+    ProfileStore,
+    SignatureStore,
+    fill,
+    fill_by_parts,
+)
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.runtime.clock import SimClock
 from tests.device.models import model
@@ -272,7 +278,7 @@ def test_a_second_start_runs_nothing(tmp_path: Path) -> None:
     measured = start(tmp_path, "ab", first)
     found = start(tmp_path, "ab", second)
     assert len(measured.measured) == 2
-    assert found.measured == ()
+    assert found.measured == []
     assert runs(first) > 0
     assert second.log == []
     assert found.profiles.keys() == measured.profiles.keys()
@@ -282,9 +288,22 @@ def test_only_what_is_missing_is_measured(tmp_path: Path) -> None:
     start(tmp_path, "ab", FakeDevice(SimClock()))
     device = FakeDevice(SimClock())
     found = start(tmp_path, "abc", device)
-    assert found.measured == (make_model("c").key,)
+    assert found.measured == [make_model("c").key]
     assert {work.model for work in device.log if isinstance(work, Load)} == {make_model("c").key}
     assert len(found.profiles) == 3
+
+
+def test_what_is_stored_comes_first_and_then_what_is_measured(tmp_path: Path) -> None:
+    start(tmp_path, "ab", FakeDevice(SimClock()))
+    device = FakeDevice(SimClock())
+    rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
+    models = [make_model(name) for name in "abcd"]
+
+    async def parts() -> list[set[str]]:
+        found = fill_by_parts(rig, models, ProfileStore(tmp_path), SETTINGS, part_s=0.0)
+        return [{key[0] for key in part.profiles} async for part in found]
+
+    assert in_virtual_time(device.clock, parts()) == [{"a", "b"}, {"c"}, {"d"}, set()]
 
 
 def test_force_measures_everything_again(tmp_path: Path) -> None:
@@ -302,7 +321,7 @@ def test_a_failure_is_kept_apart_and_not_stored(tmp_path: Path) -> None:
     found = start(tmp_path, "ab", FakeDevice(SimClock(), fail=judge))
     assert found.failures == {make_model("a").key: "a: load failed: truncated file"}
     assert list(found.profiles) == [make_model("b").key]
-    assert start(tmp_path, "ab", FakeDevice(SimClock())).measured == (make_model("a").key,)
+    assert start(tmp_path, "ab", FakeDevice(SimClock())).measured == [make_model("a").key]
 
 
 def test_of_one_architecture_one_is_measured(tmp_path: Path) -> None:
@@ -335,4 +354,4 @@ def test_a_model_that_fails_on_sample_values_has_a_guessed_profile(tmp_path: Pat
     assert {share for _, share in guessed.points} == {50, 100}
     assert max(one.p99_ms for one in guessed.points.values()) < make_model("a").terms.slo_ms
     # It is not kept: the next start tries again.
-    assert start(tmp_path, "a", FakeDevice(SimClock())).measured == (key,)
+    assert start(tmp_path, "a", FakeDevice(SimClock())).measured == [key]

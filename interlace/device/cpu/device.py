@@ -316,7 +316,7 @@ class CpuDevice:
         going = [self._partitions[name] for name in work.leaving if name in self._partitions]
         cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
         try:
-            partition = self._worker(work.partition, cores)
+            partition = self._worker(work.partition, cores, work.background)
         except OSError:
             self._cores.give_back(cores)
             raise
@@ -327,11 +327,11 @@ class CpuDevice:
             self._drop(partition)
             raise
 
-    def _worker(self, name: str, cores: tuple[int, ...]) -> CpuPartition:
+    def _worker(self, name: str, cores: tuple[int, ...], background: bool = False) -> CpuPartition:
         """A worker that is not started. Raises OSError."""
         arena = Arena.create(self._settings.arena_bytes)
         weights = 0 if self._weights is None else self._weights.arena.number
-        setup = self._settings.setup(name, cores, arena, weights_arena=weights)
+        setup = self._settings.setup(name, cores, arena, background, weights)
         made = CpuPartition(
             self._loop,
             setup,

@@ -205,6 +205,7 @@ class DataPlane:
         """
         self.accepting = True
         self.in_flight = 0
+        self.last_request_ms = _NEVER  #: when the engine last got a request
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._table = table
@@ -347,6 +348,7 @@ class DataPlane:
         statistics = checked.served.statistics
         statistics.pending += 1
         self.in_flight += 1
+        self.last_request_ms = request.arrived_ms
 
         def answer(reply: Reply) -> None:
             statistics.pending -= 1
