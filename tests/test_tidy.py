@@ -23,7 +23,7 @@ ROOM_LINES = {
     "interlace/apps": 1_700,
     "interlace/assembly": 2_700,
     "interlace/cli": 5_050,
-    "interlace/control": 2_360,
+    "interlace/control": 2_430,
     "interlace/core": 2_520,
     "interlace/device": 16_600,
     "interlace/engine": 5_420,
@@ -44,7 +44,7 @@ ROOM_LINES = {
     "interlace/shm": 900,
     "interlace/sim": 2_150,
     "interlace/testing": 1_150,
-    "tests": 62_960,
+    "tests": 63_130,
 }
 #: A budget this far above its room is lowered.
 ROOM_SLACK = 150
