@@ -232,7 +232,8 @@ class Server:
             _LOG.info("not ready any more; serving on for %g s", delay_s)
             self._stop.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), delay_s)
+                async with asyncio.timeout(delay_s):
+                    await self._stop.wait()
 
     async def _end(self, server: LiveServer) -> None:
         grace_s = self._options.exit_timeout_s

@@ -61,7 +61,8 @@ class StatusFutures:
     async def settled(self, limit_s: float) -> bool:
         """Wait until every model is loaded in each of its partitions; false after ``limit_s``."""
         try:
-            await asyncio.wait_for(self._settled.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._settled.wait()
         except TimeoutError:
             return False
         return True

@@ -263,6 +263,7 @@ async def drain(
     lifecycle.draining = True
     plane.stop_accepting()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(plane.drained(), grace_s)
+        async with asyncio.timeout(grace_s):
+            await plane.drained()
     await asyncio.gather(*transports)
     return plane.in_flight

@@ -123,7 +123,9 @@ class Rig:
         self.device.do(work, on_finished)
         what = type(work).__name__.lower()
         try:
-            done = await asyncio.wait_for(ended, timeout_s)
+            # Not ``wait_for``: in Python 3.11 that loses a cancellation if ``ended`` ends meanwhile.
+            async with asyncio.timeout(timeout_s):
+                done = await ended
         except TimeoutError:
             self._drop(work.partition)
             self.device.do(ReleasePartition(self.gpu.id, work.partition), lambda finished: None)

@@ -115,7 +115,8 @@ class StorageReader:
         while True:
             before = self._steps
             try:
-                await asyncio.wait_for(self._places.acquire(), 2.0 * self._limit_s)
+                async with asyncio.timeout(2.0 * self._limit_s):
+                    await self._places.acquire()
                 return
             except TimeoutError:
                 if self._steps == before:  # storage hangs; else others are large

@@ -12,7 +12,14 @@ from interlace.control import refinement
 from interlace.control.model_preparer import ModelPreparer
 from interlace.control.refinement import ProfileRefinement
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
-from interlace.core.messages import CreatePartition, Failure, ProfileMeasured, Run, Work
+from interlace.core.messages import (
+    CreatePartition,
+    Failure,
+    ProfileMeasured,
+    Run,
+    Work,
+    WorkFinished,
+)
 from interlace.core.model import Model, TrustedModels
 from interlace.core.profile import LayerProfile, Profile
 from interlace.profiling.rig import Rig
@@ -171,3 +178,23 @@ def test_an_idle_server_measures_all_of_them_and_plans_with_the_result(
     assert [one.model for one in heard] == [model.key for model in stand.models[:2]]
     for one, model in zip(heard, stand.models, strict=False):
         assert one.profile == stand.store.find(model, GPU, THOROUGH)
+
+
+def test_work_that_ends_as_it_is_given_up_does_not_go_on(tmp_path: Path) -> None:
+    """As when the device is closed in the same turn: ``asyncio.wait_for`` of 3.11 goes on."""
+    stand = Stand(tmp_path, "a")
+    ended: list[Callable[[], None]] = []
+
+    def do(work: Work, done: Callable[[WorkFinished], None]) -> None:
+        ended.append(lambda: done(WorkFinished(work)))
+
+    async def run() -> None:
+        stand.device.do = do  # type: ignore[method-assign]
+        task = asyncio.ensure_future(stand.preparer._rig.partition(100, 60.0))
+        await asyncio.sleep(0)
+        task.cancel()
+        ended[0]()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    stand.do(run)

@@ -211,7 +211,8 @@ async def _answered(words: Sequence[str], draft: Draft | None = None) -> PageAns
     )  # fmt: skip
     yield_cores(child.pid)
     try:
-        out, error = await asyncio.wait_for(_both(child, draft), _ANSWER_S)
+        async with asyncio.timeout(_ANSWER_S):
+            out, error = await _both(child, draft)
         status = await child.wait()
     except TimeoutError:
         raise ServeError(Reason.DEADLINE, f"no answer within {_ANSWER_S:g} s") from None
