@@ -78,8 +78,6 @@ from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import RESERVE_BYTES, Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
-#: Without a request for this long a server is idle.
-_IDLE_MS: Final = 1_000.0
 PUBLIC: Final = "hf://"  #: repositories there are their authors', not the operator's
 
 
@@ -262,7 +260,7 @@ class LiveServer:
             preparation, deployments, self.devices, self.registry, ensembles, allowed
         )
         self._refinement = ProfileRefinement(
-            preparation, self.registry, self.runtime.deliver, self._idle
+            preparation, self.registry, self.runtime.deliver, self._idle_s
         )
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked, ensembles
@@ -391,10 +389,10 @@ class LiveServer:
                 except ServeError as error:
                     _LOG.error("%s is served as it was: %s", name, error)
 
-    def _idle(self) -> bool:
-        """Whether nothing is asked of it, nor was lately."""
+    def _idle_s(self) -> float:
+        """For how long nothing has been asked of it."""
         since_ms = self.clock.now_ms() - self.plane.last_request_ms
-        return self.plane.in_flight == 0 and since_ms > _IDLE_MS
+        return 0.0 if self.plane.in_flight else since_ms / 1000.0
 
     def watch(self) -> None:
         """Begin to look after workers on cores, and after profiles, once a second."""

@@ -18,6 +18,9 @@ _log = logging.getLogger(__name__)
 
 #: How often a look is taken whether the server is idle.
 _LOOK_S: Final = 1.0
+#: How long it must have been idle to begin, at first, and at most: twice as long after each
+#: interruption, so that requests which come now and then are not measured beside for ever.
+_IDLE_S, _IDLE_MOST_S = 1.0, 120.0
 
 
 class ProfileRefinement:
@@ -32,34 +35,50 @@ class ProfileRefinement:
         preparation: ModelPreparer,
         registry: VersionRegistry,
         deliver: Callable[[ProfileMeasured], None],
-        idle: Callable[[], bool],
+        idle_s: Callable[[], float],
     ) -> None:
+        """``idle_s`` says for how long nothing has been asked of the server."""
         self._preparation = preparation
         self._registry = registry
         self._deliver = deliver
-        self._idle = idle
+        self._idle_s = idle_s
+        self._patience_s = _IDLE_S
+        self._told = 0  #: how many models it was said of that they are measured again
 
     async def run(self) -> None:
         """Look for such models until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             hasty = list(self._preparation.hasty.values())
-            if hasty and self._idle():
-                _log.info("measuring %s again while nothing is asked", counted(len(hasty), "model"))
-                found = [one async for one in self._measured_again(hasty)]
-                for one in found:
-                    self._deliver(one)
-                if found:
-                    _log.info("planned with new profiles of %s", counted(len(found), "model"))
+            if hasty and self._idle_s() >= self._patience_s:
+                await self._measure_again(hasty)
 
-    async def _measured_again(self, hasty: Sequence[Model]) -> AsyncIterator[ProfileMeasured]:
+    async def _measure_again(self, hasty: Sequence[Model]) -> None:
+        if len(hasty) > self._told:
+            text = "%s will be measured again, more thoroughly, while nothing is asked"
+            _log.info(text, counted(len(hasty), "model"))
+        found = [one async for one in self._measured(hasty)]
+        for one in found:
+            self._deliver(one)
+        if found:
+            _log.info("planned with new profiles of %s", counted(len(found), "model"))
+        if self._idle():
+            self._patience_s = _IDLE_S
+        else:
+            self._patience_s = min(2.0 * self._patience_s, _IDLE_MOST_S)
+        self._told = len(self._preparation.hasty)
+
+    def _idle(self) -> bool:
+        return self._idle_s() >= _IDLE_S
+
+    async def _measured(self, hasty: Sequence[Model]) -> AsyncIterator[ProfileMeasured]:
         for model in hasty:
             if not self._idle():
                 return
-            if one := await self._measured(model):
+            if one := await self._measure(model):
                 yield one
 
-    async def _measured(self, model: Model) -> ProfileMeasured | None:
+    async def _measure(self, model: Model) -> ProfileMeasured | None:
         entry = self._registry.by_key(model.key)
         if entry is None or entry.model is None:  # it is served no more
             self._preparation.hasty.pop(model.key, None)

@@ -123,7 +123,7 @@ class Rig:
         self.device.do(work, on_finished)
         what = type(work).__name__.lower()
         try:
-            # Not ``wait_for``: in Python 3.11 that loses a cancellation if ``ended`` ends meanwhile.
+            # In Python 3.11 ``wait_for`` loses a cancellation in the turn in which ``ended`` ends.
             async with asyncio.timeout(timeout_s):
                 done = await ended
         except TimeoutError:

@@ -1,6 +1,7 @@
 """A first start measures quickly; what it measured is measured again while the server is idle."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -160,16 +161,16 @@ def test_an_idle_server_measures_all_of_them_and_plans_with_the_result(
     registry, heard = VersionRegistry(), list[ProfileMeasured]()
     for model in stand.models[:2]:
         registry.put(VersionEntry(model.name, "1", VersionState.READY, model=model))
-    idle = False
+    idle_s = 0.0
 
     async def run() -> None:
-        nonlocal idle
+        nonlocal idle_s
         task = asyncio.ensure_future(
-            ProfileRefinement(stand.preparer, registry, heard.append, lambda: idle).run()
+            ProfileRefinement(stand.preparer, registry, heard.append, lambda: idle_s).run()
         )
         await asyncio.sleep(0.05)
         assert heard == []  # requests come
-        idle = True
+        idle_s = 1.0
         while stand.preparer.hasty or len(heard) < 2:
             await asyncio.sleep(0)
         task.cancel()
@@ -178,6 +179,40 @@ def test_an_idle_server_measures_all_of_them_and_plans_with_the_result(
     assert [one.model for one in heard] == [model.key for model in stand.models[:2]]
     for one, model in zip(heard, stand.models, strict=False):
         assert one.profile == stand.store.find(model, GPU, THOROUGH)
+
+
+def test_each_interruption_makes_it_wait_longer(
+    tmp_path: Path, quick_looks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand = Stand(tmp_path, "a")
+    registry = VersionRegistry()
+    registry.put(VersionEntry("a", "1", VersionState.READY, model=stand.models[0]))
+    begun: list[float] = []
+    waited_s = 0.0
+
+    def idle_s() -> float:
+        """A request comes whenever a measurement has begun."""
+        nonlocal waited_s
+        if stand.preparer._measuring.locked():
+            if waited_s:
+                begun.append(waited_s)
+            waited_s = 0.0
+        else:
+            waited_s += 0.5
+        return waited_s
+
+    async def run() -> None:
+        made = ProfileRefinement(stand.preparer, registry, lambda new: None, idle_s)
+        task = asyncio.ensure_future(made.run())
+        while len(begun) < 9:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    with caplog.at_level(logging.INFO):
+        stand.do(run)
+    assert begun[:5] == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0], abs=1.0)
+    assert begun[-1] == pytest.approx(120.0, abs=2.0)
+    assert caplog.text.count("measured again") == 1
 
 
 def test_work_that_ends_as_it_is_given_up_does_not_go_on(tmp_path: Path) -> None:
