@@ -260,7 +260,12 @@ class LiveServer:
             preparation, deployments, self.devices, self.registry, ensembles, allowed
         )
         self._refinement = ProfileRefinement(
-            preparation, self.registry, self.runtime.deliver, self._idle_s
+            preparation,
+            self.registry,
+            self.devices,
+            self.lifecycle.load,
+            self.runtime.deliver,
+            self._idle_s,
         )
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked, ensembles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from interlace.control.model_preparer import ModelPreparer, failure_text
@@ -12,6 +12,7 @@ from interlace.control.registry import VersionRegistry
 from interlace.core.messages import ProfileMeasured
 from interlace.core.model import Model
 from interlace.core.tables import counted
+from interlace.device.base import Registers
 from interlace.perf.cold_start import as_allowed
 
 _log = logging.getLogger(__name__)
@@ -34,12 +35,19 @@ class ProfileRefinement:
         self,
         preparation: ModelPreparer,
         registry: VersionRegistry,
+        device: Registers,
+        load: Callable[[str], Awaitable[None]],
         deliver: Callable[[ProfileMeasured], None],
         idle_s: Callable[[], float],
     ) -> None:
-        """``idle_s`` says for how long nothing has been asked of the server."""
+        """``idle_s`` says for how long nothing has been asked of the server.
+
+        ``load`` is called with the names of models that were not served by their first profile.
+        """
         self._preparation = preparation
         self._registry = registry
+        self._device = device
+        self._load = load
         self._deliver = deliver
         self._idle_s = idle_s
         self._patience_s = _IDLE_S
@@ -79,15 +87,23 @@ class ProfileRefinement:
                 yield one
 
     async def _measure(self, model: Model) -> ProfileMeasured | None:
-        entry = self._registry.by_key(model.key)
-        if entry is None or entry.model is None:  # it is served no more
+        serves = self._registry.by_key(model.key) is not None
+        if not serves and not self._registry.why_failed(model.name):  # unloaded, or reloaded
             self._preparation.hasty.pop(model.key, None)
             return None
         try:
+            if not serves:
+                self._device.register(model)
             profile = await self._preparation.measure_again(model, self._idle)
-            if profile is not None:
+            if profile is not None and serves:
                 return ProfileMeasured(model.key, as_allowed(profile, model.terms))
+            if profile is not None:  # the first one may have been why it had no place
+                await self._load(model.name)
+                _log.info("%s is served, too", model.name)
         except Exception as error:
             self._preparation.hasty.pop(model.key, None)
-            _log.warning("%s is not measured again: %s", model.name, failure_text(error))
+            _log.warning("%s: %s", model.name, failure_text(error))
+        finally:
+            if not serves:
+                self._device.forget(model.key)
         return None

