@@ -1,18 +1,17 @@
-"""The schedulers that gpulet compares, and the GPU and mixes of its evaluation."""
+"""The GPU and mixes of gpulet's evaluation, and the highest rates that a planner serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from bench.planning.gpulet_profiles import MODELS
+from bench.harness import highest
+from bench.planning.gpulet_profiles import MODELS, profiles
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Profiles
-from interlace.perf.interference import ConstantFactor
+from interlace.core.profile import Profile, Profiles
 from interlace.policy.base import Planner
-from interlace.policy.planners.gpulet import Gpulet, bestfit
-from interlace.policy.planners.nexus import Nexus
 
 #: Section 3.2: an RTX 2080 Ti cut into (100), (20, 80), (40, 60) or (50, 50).
 GPU: Final = Gpu(
@@ -24,17 +23,8 @@ GPU: Final = Gpu(
     layouts=((20, 80), (40, 60), (50, 50), (100,)),
 )
 
-#: Quick ones, of which every scenario is asked.
-SCHEDULERS: Final[Mapping[str, Planner]] = MappingProxyType(
-    {
-        "sbp, uncut": Nexus(),
-        "sbp, halves": Nexus(2),
-        "best-fit": bestfit,
-        "gpulet": Gpulet(),
-        # 18 % is the slowdown that nine in ten of the paper's pairs stay below (Figure 6).
-        "gpulet+int": Gpulet(ConstantFactor(1.18)),
-    }
-)
+_LOWEST_RPS: Final = 1.0
+_TOP_RPS: Final = 1e5
 
 #: Figure 11 and Table 5, with the SLO of every model, in equal parts. Game runs six LeNets and a
 #: ResNet side by side within 108 ms; traffic has 202 ms for two phases, half for each.
@@ -67,3 +57,21 @@ def serves(
 ) -> bool:
     """Whether a scheduler's plan for so many GPUs serves all that is asked for."""
     return not planner(demand, uniform_fleet(gpu, gpus), profiles, Plan()).unserved_rows_per_s
+
+
+def known(nine: Mapping[str, Profile] | None = None) -> dict[str, Profile]:
+    """The nine models, and the six LeNets of the game."""
+    nine = nine or profiles()
+    copies = {f"le{i}": replace(nine["le"], model=f"le{i}") for i in range(1, 7)}
+    return {**nine, **copies}
+
+
+def largest_rps(holds: Callable[[float], bool], exactly: float) -> float:
+    """The largest rate for which ``holds`` is true, within the factor ``exactly``.
+
+    Found by doubling and halving, as if who serves a rate served all lower ones.
+    """
+    low = high = _LOWEST_RPS
+    while high < _TOP_RPS and holds(high):
+        low, high = high, high * 2.0
+    return highest(holds, low, high, exactly)

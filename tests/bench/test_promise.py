@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.planning import highest
 from bench.planning.a100 import attainment
-from bench.planning.kept import PromiseCheck, random_scenario
+from bench.planning.kept import random_scenario
 from bench.planning.monotone import checks
+from bench.planning.schedulers import largest_rps
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -58,7 +58,7 @@ def planned_rps(asked: Demand, profiles: Mapping[str, Profile]) -> float:
         demand = [replace(asked, rows_per_s=rate_rps)]
         return not Patterns()(demand, there, profiles, Plan()).unserved_rows_per_s
 
-    return highest.largest_rps(serves, 1.01)
+    return largest_rps(serves, 1.01)
 
 
 def _parts(
@@ -183,27 +183,6 @@ def test_what_an_idle_accelerator_can_answer_in_time_is_accepted() -> None:
     scenario = Scenario((asked,), GPU, {"m": affine("m", 2.0, 0.1, 32)})
     found = attainment(everywhere(asked, there), there, scenario, "interlace", 5.0, 0)
     assert found["m"] == 1.0
-
-
-@pytest.mark.parametrize(("tells_rps", "keeps_rps"), [(105.0, 120.0), (110.0, 110.0)])
-def test_what_is_told_and_what_some_plan_keeps_are_found_apart(
-    tells_rps: float, keeps_rps: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-
-    def check(
-        name: str, scenario: Scenario, seeds: int, seconds: float, chance: float
-    ) -> PromiseCheck:
-        (rate_rps,) = {one.rows_per_s for one in scenario.demand}
-        asked.append(rate_rps)
-        assert scenario.limit == 4 and {one.model for one in scenario.demand} == {"den", "vgg"}
-        told, can = rate_rps <= tells_rps, rate_rps <= keeps_rps
-        return PromiseCheck(name, 4, 4, told, told, can, "vgg", 1.0, 1.0, 0.0)
-
-    monkeypatch.setattr(highest, "check", check)
-    told, kept = highest.tried_rps("scen2", 4, 100.0)
-    assert told <= tells_rps <= told * 1.02 and kept <= keeps_rps <= kept * 1.02
-    assert len(asked) == len(set(asked)), "no rate is planned and played twice"
 
 
 @pytest.mark.parametrize("seed", [1, 4, 7])

@@ -12,8 +12,7 @@ from bench.harness import Report, Row, bars, each
 from bench.harness.bisection import highest as bisected
 from bench.papers.gpulet import trial
 from bench.planning.gpulet_profiles import MODELS, profiles
-from bench.planning.highest import known, largest_rps
-from bench.planning.schedulers import GPU, MIXES, demand, serves
+from bench.planning.schedulers import GPU, MIXES, demand, known, largest_rps, serves
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.planning.gpulet_profiles import MODELS
-from bench.planning.highest import known
-from bench.planning.schedulers import GPU, mix
+from bench.planning.schedulers import GPU, known, mix
 from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
