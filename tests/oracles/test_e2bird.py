@@ -1,10 +1,12 @@
 """E2bird: equation 1, equation 6, Table 4, and N-Ebird's list."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.e2bird.memory import hidden_part, rows, throughput_gain
+from bench.papers.e2bird.figures import hidden_part, throughput_gain
 from interlace.perf.worker_sizes import Configuration, configurations, engine, naive, search
 
 #: Table 4: the fastest configuration of Res152 for each load, and the engine's.
@@ -15,6 +17,11 @@ TABLE_4 = {
     32: (0, 0, 0, 2, 1, 0),
 }
 ENGINE = (1, 1, 1, 2, 1, 0)
+
+
+def rows(configuration: Sequence[int]) -> int:
+    """TotalBS of equation 6: rows in flight when all workers run."""
+    return sum(count << power for power, count in enumerate(configuration))
 
 
 def test_table_4_rows_add_up_to_their_loads() -> None:

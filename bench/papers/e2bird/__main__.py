@@ -1,16 +1,13 @@
 """E2bird's figures and tables: `python -m bench.papers.e2bird figure14`."""
 
 from bench.harness import main
-from bench.papers.e2bird import figures, memory
+from bench.papers.e2bird import figures
 
 if __name__ == "__main__":
     main(
-        figures.table1,
-        memory.table4,
+        figures.table4,
         figures.figure2,
-        figures.figure7,
         figures.figure12,
         figures.figure13,
         figures.figure14,
-        memory.figure17,
     )

@@ -67,13 +67,8 @@ N_OVER_TF_PCT: Final = 34.4
 E_OVER_N_PCT: Final = 9.9
 BEST_GAIN_PCT: Final = 62.8
 MEAN_GAIN_PCT: Final = 47.4
-#: Section 5.3, Figure 7: what a picture's own copy costs at most, and where workers stay free.
+#: Section 5.3, Figure 7: what a picture's own copy costs at most.
 COPY_START_MS: Final = 0.0039
-FLAT_UP_TO_WORKERS: Final = 64
-#: Section 8.5, Figure 17: memory, in %.
-NM_OVER_TF_PCT: Final = 15.2
-E_UNDER_NM_PCT: Final = 64.8
-E_UNDER_TF_PCT: Final = 59.4
 
 
 GPU: Final = GPU_KINDS["titan-rtx"]
