@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from bench.harness import Row
 from bench.papers.e2bird import figures
 from bench.papers.e2bird.titan import TABLE_4

@@ -1,4 +1,4 @@
-"""Cold starts that nothing else disturbs: Figures 2, 5, 6, 11, 12 and 16, Tables 3 and 4."""
+"""Cold starts that nothing else disturbs: Figures 11 and 12, Tables 3 and 4."""
 
 from collections.abc import Sequence
 
@@ -8,126 +8,7 @@ from interlace.core.loading import HostLinks, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import executes_ms
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.policy.cold_starts.deepplan import initial_choice, partitions
-
-
-def figure2() -> Report:
-    """Figure 2: what part of a cold request under PipeSwitch is stall.
-
-    The shares' middles went into the warm times of all models but BERT-Base and ResNet-50
-    (`v100`): of the others it says that the timeline gives back what went
-    in.
-    """
-    stalled = {
-        model: 1 - v100.warm_ms(model) / v100.cold_ms("pipeswitch", v100.layers(model))
-        for model in v100.MODELS
-    }
-    rows = [
-        Row(
-            f"stalled, {model}",
-            100 * (v100.STALLED_BERT if "bert" in model else v100.STALLED_OTHERS),
-            100 * part,
-            " %",
-        )
-        for model, part in stalled.items()
-    ]
-    return Report(rows)
-
-
-#: Models and kinds of Table 1's rows, and of the small convolution of the figure.
-_FOUND = {"embedding": "bert_base", "convolution": "resnet50", "linear": "bert_base"}
-_KINDS = {"embedding": "Embedding", "convolution": "Conv2d", "linear": "Linear"}
-_SMALL = "convolution, 0.56 MB"
-
-
-def figure5() -> Report:
-    """Figure 5 and Table 1: layers loaded and then run, or run on the host's memory.
-
-    Table 1's cache lines are what reading from the host was shaped after; that ours are the same
-    for all six layers, and who wins in each panel, is what can be compared: embeddings on the host,
-    small and medium convolutions alike, large ones and linear layers loaded.
-    """
-    rows: list[Row] = []
-    for name in [*v100.TABLE_1, _SMALL]:
-        what, _, size = name.partition(", ")
-        model, index = _layer(what, float(size.removesuffix(" MB")))
-        one = v100.layers(model)[index]
-        if name in v100.TABLE_1:
-            rows.append(
-                Row(
-                    f"{name}: cache lines read",
-                    v100.TABLE_1[name][2],
-                    v100.lines_read(model)[index],
-                )
-            )
-        rows.append(
-            Row(f"{name}: host / load and run", None, one.run_host_ms / (one.copy_ms + one.run_ms))
-        )
-    return Report(rows)
-
-
-def _layer(what: str, size_mb: float) -> tuple[str, int]:
-    """The model and the place of its layer of that kind that is nearest in size."""
-    model = _FOUND[what]
-    there = [i for i, one in enumerate(v100.plans()[model]) if one.kind == _KINDS[what]]
-    return model, min(there, key=lambda i: abs(v100.plans()[model][i].nbytes / (1 << 20) - size_mb))
-
-
-_GPUS = {1: (0,), 2: (0, 2), 4: (0, 2, 1, 3)}
-
-
-def figure6() -> Report:
-    """Figure 6 and Table 2: loading four models over one, two and four links, and their bandwidth.
-
-    Parallel: equal parts over the links of several GPUs, passed on over NVLink when a part is
-    whole. Parallel-pipeline: each layer is passed on when it has come. Two GPUs are on different
-    switches; of four, two share a switch's link. The serial bandwidths are what the link was fitted
-    to, the others follow.
-    """
-    rows: list[Row] = []
-    for model, published in v100.TABLE_2.items():
-        serial_ms = loading(model, 1)[1]
-        for (count, words), gb in zip(
-            {1: "serial", 2: "parallel-pipeline (2)", 4: "parallel-pipeline (4)"}.items(),
-            published,
-            strict=True,
-        ):
-            rows.append(Row(f"{model}, {words}", gb, loading(model, count)[0], " GB/s"))
-        plain = loading(model, 2, pipelined=False)[1]
-        rows.append(Row(f"{model}, parallel (2): time, part of serial", None, plain / serial_ms))
-    return Report(rows)
-
-
-def loading(model: str, count: int, pipelined: bool = True) -> tuple[float, float]:
-    """GB/s over the links that are used, on average, and ms until the last layer is there."""
-    found = v100.layers(model)
-    link_of = partitions(found, [not one.weights_bytes for one in found], count)
-    parts = [
-        [
-            one
-            for one, link in zip(found, link_of, strict=True)
-            if one.weights_bytes and link == part
-        ]
-        for part in range(count)
-    ]
-    flows = [
-        v100.LinkFlow(_GPUS[count][part], [one.copy_ms for one in ones])
-        for part, ones in enumerate(parts)
-    ]
-    came = v100.arrivals_ms(flows)
-    rates = [
-        sum(one.weights_bytes for one in ones) / times[-1] / 1e6
-        for ones, times in zip(parts, came, strict=True)
-        if times
-    ]
-    ends = [came[0][-1]]
-    for ones, times in zip(parts[1:], came[1:], strict=True):
-        passed_ms = 0.0
-        for one, at_ms in zip(ones, times, strict=True):
-            there_ms = at_ms if pipelined else times[-1]
-            passed_ms = max(passed_ms, there_ms) + one.weights_bytes / v100.V100.nvlink_bytes_per_ms
-        ends.append(passed_ms)
-    return sum(rates) / len(rates), max(ends)
+from interlace.policy.cold_starts.deepplan import initial_choice
 
 
 def figure11() -> Report:
@@ -194,27 +75,6 @@ def figure12() -> Report:
         if model == "resnet50":
             rows.append(Row("ResNet-50: least gain", 1.12, min(gains)))
             rows.append(Row("ResNet-50: largest gain", 1.26, max(gains)))
-    return Report(rows)
-
-
-_A5000_WAYS = ("pipeswitch", "deepplan-dha", "deepplan-pt", "deepplan", "interlace")
-
-
-def figure16() -> Report:
-    """Figure 16: the same on two A5000 with PCIe 4.0: the trend stays.
-
-    The figure has no numbers. A copy takes half the bytes' time, execution what FP32 takes on this
-    GPU (`v100`).
-    """
-    times = {
-        model: {
-            way: v100.cold_ms(way, v100.layers(model, machine=v100.A5000), v100.A5000.two_links)
-            for way in ("copy", *_A5000_WAYS)
-        }
-        for model in v100.MODELS
-    }
-    gains = {way: {m: one["copy"] / one[way] for m, one in times.items()} for way in _A5000_WAYS}
-    rows = [line for way in _A5000_WAYS for line in each(f"{way} over Baseline, {{}}", gains[way])]
     return Report(rows)
 
 

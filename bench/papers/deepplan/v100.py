@@ -15,13 +15,9 @@ github.com/csl-ajou/DeepPlan). Their times were never published, and are made so
   pixels of their output, so that small ones in early stages are better loaded, as published.
 * A layer whose weights are copied waits for an event, and was profiled under Python hooks: 0.02 ms
   each, fitted to the README's five times of ResNet-50.
-
-Of copies to several GPUs at once, two on one switch have half of its link each. A GPU's own link is
-a queue, as in the released engine, so it has one flow: the times of its pieces on an idle link.
 """
 
 import csv
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -64,26 +60,6 @@ TABLE_4: Final[Mapping[str, ColdTimes]] = MappingProxyType(
         "roberta_large": ColdTimes(129.58, 70.26, 107.87),
         "gpt2": ColdTimes(48.41, 33.38, 35.98),
         "gpt2_medium": ColdTimes(134.10, 101.83, 112.71),
-    }
-)
-#: GB/s of one, two and four links at work (Table 2).
-TABLE_2: Final[Mapping[str, tuple[float, float, float]]] = MappingProxyType(
-    {
-        "resnet50": (9.10, 9.13, 7.01),
-        "bert_base": (10.87, 10.67, 5.89),
-        "roberta_large": (10.94, 10.75, 6.01),
-        "gpt2_medium": (11.52, 11.32, 5.96),
-    }
-)
-#: Cache lines of 64 bytes that cross PCIe when a layer is loaded, and when it is read (Table 1).
-TABLE_1: Final[Mapping[str, tuple[float, int, int]]] = MappingProxyType(
-    {
-        "embedding, 1.50 MB": (1.50, 24_580, 18_267),
-        "embedding, 89.42 MB": (89.42, 1_465_112, 18_459),
-        "convolution, 2.25 MB": (2.25, 36_869, 65_891),
-        "convolution, 9.0 MB": (9.0, 147_465, 273_487),
-        "linear, 2.25 MB": (2.25, 36_920, 446_276),
-        "linear, 9.01 MB": (9.01, 147_660, 1_765_787),
     }
 )
 #: ms of a cold ResNet-50 in the repository's README: copy, PipeSwitch, DHA, PT, PT + DHA.
@@ -129,11 +105,10 @@ _HOOK_MS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Links in bytes per ms, and how long the GPU takes for what a V100 does in 1 ms."""
+    """Links in bytes per ms."""
 
     link_bytes_per_ms: float
     nvlink_bytes_per_ms: float
-    slower: float
 
     @property
     def two_links(self) -> HostLinks:
@@ -142,10 +117,7 @@ class Machine:
 
 
 #: A p3.8xlarge: PCIe 3.0, fitted to Table 2; two NVLinks of 25 GB/s between two GPUs (data sheet).
-V100: Final = Machine(11.4e6, 50e6, 1.0)
-#: Section 5.4: PCIe 4.0 at twice the rate, NVLink of 56 GB/s a way, 27.8 TFLOP/s of FP32 for 15.7
-#: (NVIDIA's data sheets).
-A5000: Final = Machine(22.8e6, 56e6, 15.7 / 27.8)
+V100: Final = Machine(11.4e6, 50e6)
 
 
 class PublishedLayer(NamedTuple):
@@ -179,19 +151,19 @@ def warm_ms(model: str) -> float:
     return TABLE_4[model].pipeswitch_ms * (1 - stalled)
 
 
-def layers(model: str, rows: float = 1, machine: Machine = V100) -> list[LayerProfile]:
+def layers(model: str, rows: float = 1) -> list[LayerProfile]:
     """The layers of one model for a batch of ``rows``, or for a part of a row's tokens."""
     shapes = _shapes(model)
     ones = [max(_LEAST_MS, one.work / _WORK_PER_MS) for one in shapes]
-    alike = warm_ms(model) * machine.slower / sum(ones)
+    alike = warm_ms(model) / sum(ones)
     scaled = [max(_LEAST_MS, rows * one.work / _WORK_PER_MS) * alike for one in shapes]
     return [
         LayerProfile(
             f"{index}:{one.kind}",
             one.nbytes,
-            _copy_ms(one, machine),
+            _copy_ms(one),
             run_ms,
-            max(run_ms, shape.read_bytes * _times(one, rows) / machine.link_bytes_per_ms)
+            max(run_ms, shape.read_bytes * _times(one, rows) / V100.link_bytes_per_ms)
             + (_HOST_MS if one.nbytes else 0.0),
             one.kind,
         )
@@ -239,18 +211,13 @@ class _Shape(NamedTuple):
     read_bytes: float
 
 
-def lines_read(model: str) -> list[float]:
-    """Cache lines of 64 bytes that one row of each layer reads from the host."""
-    return [shape.read_bytes / 64 for shape in _shapes(model)]
-
-
 def _times(layer: PublishedLayer, rows: float) -> float:
     """How often a batch reads what one row does."""
     return 1 if layer.kind in ("BatchNorm2d", "Conv2d") else rows
 
 
-def _copy_ms(layer: PublishedLayer, machine: Machine = V100) -> float:
-    return _LAYER_MS + layer.nbytes / machine.link_bytes_per_ms if layer.nbytes else 0.0
+def _copy_ms(layer: PublishedLayer) -> float:
+    return _LAYER_MS + layer.nbytes / V100.link_bytes_per_ms if layer.nbytes else 0.0
 
 
 def _shapes(model: str) -> list[_Shape]:
@@ -309,32 +276,3 @@ def _convolutions(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 #: A p3.8xlarge: two switches with two GPUs each (section 4.3.3).
 SWITCH_OF: Final = (0, 0, 1, 1)
-
-
-class LinkFlow(NamedTuple):
-    """Copies in order over one GPU's link, in ms on an idle one."""
-
-    gpu: int
-    pieces_ms: Sequence[float]
-
-    @property
-    def switch(self) -> int:
-        return SWITCH_OF[self.gpu]
-
-
-def arrivals_ms(flows: Sequence[LinkFlow]) -> list[list[float]]:
-    """When each piece of each flow has come, all flows begun at once."""
-    left = [list(flow.pieces_ms)[::-1] for flow in flows]
-    came: list[list[float]] = [[] for _ in flows]
-    now_ms = 0.0
-    while active := [index for index, pieces in enumerate(left) if pieces]:
-        users = Counter(flows[index].switch for index in active)
-        rates = {index: 1 / users[flows[index].switch] for index in active}
-        step_ms = min(left[index][-1] / rates[index] for index in active)
-        now_ms += step_ms
-        for index in active:
-            left[index][-1] -= step_ms * rates[index]
-            if left[index][-1] <= 1e-9:
-                left[index].pop()
-                came[index].append(now_ms)
-    return came
