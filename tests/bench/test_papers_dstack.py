@@ -5,13 +5,12 @@ import pytest
 from bench.papers.dstack import figure11, figures
 from bench.papers.dstack.trial import (
     at_knees,
-    convnet_kernels,
     every_time_16,
     of_table_6,
     parted,
     run,
 )
-from bench.papers.dstack.v100 import BATCH, CONVNETS, TABLE_6, profiles
+from bench.papers.dstack.v100 import BATCH, TABLE_6, profiles
 from interlace.perf.latency import surface
 from interlace.perf.sizing import knee_pct
 from tests.bench.conftest import Drawn
@@ -37,13 +36,6 @@ def test_no_batch_uses_the_gpu_better_than_16_rows_at_the_knee() -> None:
             assert point.median_ms * share / batch >= row * (1 - 1e-9)
 
 
-def test_kernels_together_use_what_their_model_does() -> None:
-    for model, ones in convnet_kernels().items():
-        knee, run_ms = CONVNETS[model]
-        assert sum(k.run_ms for k in ones) == pytest.approx(run_ms)
-        assert sum(k.share_pct * k.run_ms for k in ones) == pytest.approx(knee * run_ms)
-
-
 def test_gslice_has_a_part_for_everyone() -> None:
     case = of_table_6(figure11.CASES["C-7"], profiles())
     parts = parted(case).partitions
@@ -65,28 +57,10 @@ def test_table_1(drawn: Drawn) -> None:
     assert ratios["dstack"] == pytest.approx(1.0, abs=0.2)
 
 
-def test_figure_4(drawn: Drawn) -> None:
-    ours = drawn(figures.figure4()).ours
-    assert ours["4b: knee in SMs, N1 = 20, rounded down"] == 9
-    assert ours["4d: knee, batch of 1"] == 10
-
-
-def test_figure_4_with_other_repetitions_has_other_knees() -> None:
-    """With one R_i the knee is half of N1; drawn ones move it both ways."""
-    for first in (20, 40, 60):
-        knees = figures.drawn(first, 30)
-        assert knees[0] < knees[-1]
-    assert len(figures.figure4(draws=5).rows) == len(figures.figure4().rows) + 9
-
-
 def test_figure_9(drawn: Drawn) -> None:
     ours = drawn(figures.figure9(seconds=1.5)).ours
     assert ours["9a: temporal, use"] < ours["9b: dstack-plain, use"] < ours["9c: dstack, use"]
     assert ours["9b: dstack-plain, use"] == pytest.approx(60.0, abs=6.0)
-    ideal = ours["9d: ideal, kernels at the model's knee, use"]
-    assert ideal == pytest.approx(95.0, abs=2.0)
-    assert 80.0 < ours["9d: dstack, use"] < ideal
-    assert ours["9d: temporal, use"] < 50.0
 
 
 def test_figure_10(drawn: Drawn) -> None:

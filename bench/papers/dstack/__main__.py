@@ -6,7 +6,6 @@ from bench.papers.dstack import figure11, figures
 if __name__ == "__main__":
     main(
         figures.table1,
-        figures.figure4,
         figures.figure9,
         figures.figure10,
         figure11.figure11,

@@ -1,20 +1,16 @@
-"""Table 1 and Figures 4, 9, 10 and 12."""
+"""Table 1 and Figures 9, 10 and 12."""
 
 from collections.abc import Mapping
-from random import Random
 from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Picture, Report, Row, bars, each, panels
+from bench.harness import Picture, Report, Row, bars, each, panels
 from bench.papers.dstack import trial, v100
-from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Partition, Plan, Slot
-from interlace.perf.latency import surface
-from interlace.perf.sizing import knee, knee_pct, worth_of_unit
 from interlace.sim.drawings import tiles
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report import jain
@@ -57,108 +53,30 @@ def completion_s(name: str, images: int) -> float:
     return (ended_ms - found.record.from_ms) / 1000.0
 
 
-_KERNELS, _OP, _SERIAL = 50, 40.0, 10.0
-_SMS: Final = range(1, 81)
-_MOBILENET: Final = 16
-_MOST_REPEATS: Final = 12
-
-
-def figure4(*, draws: Annotated[int, "sets of repetition counts R_i"] = 0) -> Report:
-    """Figure 4: knees of analytic DNNs and of Mobilenet, by equation 6.
-
-    4a and 4b are equations 1 to 5 with 50 kernels, t_p = 40 and t_np = 10, on 1 to 80 SMs. Left
-    open: the repetitions R_i (1 here; ``--draws`` draws 1 to 12 for each kernel) and what the bars
-    in equation 1 mean (an absolute value, or rounding down). 4c and 4d are measurements; here they
-    are the same equations with N1 = 16 for one row.
-    """
-    rows = [
-        Row(f"4b: knee in SMs, N1 = {first}{', rounded down' if floored else ''}",
-            sms, knee(latencies(first, floored=floored)))
-        for floored in (False, True)
-        for first, sms in v100.FIGURE_4B.items()
-    ]  # fmt: skip
-    rows += each("4d: knee, batch of {}", mobilenet_knees(), " %", v100.FIGURE_4D)
-    for first, sms in v100.FIGURE_4B.items() if draws else ():
-        knees = drawn(first, draws)
-        for part in (1, 99):
-            at = knees[min(draws - 1, part * draws // 100)]
-            rows.append(Row(f"4b: N1 = {first}, R_i drawn, {part} % below", sms, at))
-        hits = 100.0 * knees.count(sms) / draws
-        rows.append(Row(f"4b: N1 = {first}, R_i drawn, as published", None, hits, " %"))
-    return Report(rows, _draw)
-
-
-def latencies(
-    first: int, repetitions: tuple[int, ...] = (), floored: bool = False
-) -> Mapping[int, float]:
-    """E_t by SMs, in the figure's units."""
-    dnn = v100.Dnn(_KERNELS, first, _OP, _SERIAL, repetitions, floored=floored)
-    return {sms: dnn.latency_ms(sms, 1) for sms in _SMS}
-
-
-def drawn(first: int, draws: int) -> list[int]:
-    """Knees with repetition counts drawn anew, ascending."""
-    chance = Random(first)
-    return sorted(
-        knee(latencies(first, tuple(chance.randint(1, _MOST_REPEATS) for _ in range(_KERNELS))))
-        for _ in range(draws)
-    )
-
-
-def mobilenet_knees() -> Mapping[int, int]:
-    """Knees in % of 80 SMs by batch."""
-    shares = tuple(range(5, 101, 5))
-    dnn = v100.Dnn(_KERNELS, _MOBILENET, _OP, _SERIAL)
-    known = surface(v100.generated_profile(dnn, 80, tuple(v100.FIGURE_4D), shares))
-    return {batch: knee_pct(known, batch) for batch in v100.FIGURE_4D}
-
-
-def _draw(figure: Figure) -> None:
-    left, right = figure.subplots(1, 2)
-    for colour, first in zip(COLOURS, v100.FIGURE_4B, strict=False):
-        found = latencies(first)
-        left.plot(list(found), list(found.values()), color=colour, label=f"N1 = {first}")
-        worth = [worth_of_unit(ms, sms) for ms, sms in found.items()]
-        right.plot(_SMS, [w / max(worth) for w in worth], color=colour, label=f"N1 = {first}")
-        right.axvline(v100.FIGURE_4B[first], color=colour, linestyle=":", linewidth=0.8)
-    left.set(yscale="log", ylabel="E_t, units of time")
-    right.set(ylabel="equation 6, of its peak; dotted: published peak")
-    for one in (left, right):
-        one.set_xlabel("SMs")
-        one.legend(frameon=False, fontsize=8)
-
-
 FIGURE_9_MODELS = ("alexnet", "resnet50", "vgg19")
 _FROM_MS, _SHOWN_MS = 1_000.0, 200.0
-OTHERS = ("temporal", "gslice", "dstack")
 
 
 def figure9(*, seconds: float = 10.0) -> Report:
-    """Figure 9: schedules of Alexnet, ResNet-50 and VGG-19 (a to c), and the ideal scheduler (d).
+    """Figure 9a to 9c: schedules of Alexnet, ResNet-50 and VGG-19.
 
-    9a to 9c: temporal sharing, the session without and with the dynamic fill. The use of the GPU
-    counts every batch at its model's knee. Left open: the load (16 images of each model in an SLO).
-
-    9d: three ConvNets, 100 us slots, every next kernel known. Left open: the kernels (each has its
-    model's knee; further rows have others with the same sum), SLOs (twice the runtime), batches
-    (one row), the load (what a model alone could serve) and latency below the knee (Figure 11's
-    fit, and the logs' share^-1). "Work" is inferences at their knees and runtimes, in % of the GPU.
+    Temporal sharing, the session without and with the dynamic fill. The use of the GPU counts every
+    batch at its model's knee. Left open: the load (16 images of each model in an SLO).
     """
-    abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
-    rates = {"ideal": next(iter(best.values())).ideal.rows_per_s}
-    rates |= {name: one.answered_rps for name, one in whole.items()}
-    series = {name: [each_rps[m] for m in v100.CONVNETS] for name, each_rps in rates.items()}
-    draw_d = bars(v100.CONVNETS, series, "inferences/s")
+    found = schedules(seconds)
 
-    def draw_abc(_: Figure) -> Figure:
-        shown = tiles(_side_by_side(abc), _FROM_MS, _FROM_MS + _SHOWN_MS)
-        for axes, (name, found) in zip(shown.axes, abc.items(), strict=False):
-            axes.set_title(f"{name}: {found.used_pct:.0f} % used", fontsize=9)
+    def draw(_: Figure) -> Figure:
+        shown = tiles(_side_by_side(found), _FROM_MS, _FROM_MS + _SHOWN_MS)
+        for axes, (name, one) in zip(shown.axes, found.items(), strict=False):
+            axes.set_title(f"{name}: {one.used_pct:.0f} % used", fontsize=9)
             axes.set_ylabel("knees, %")
         return shown
 
-    pictures = [Picture(draw_d, (5.0, 3.0), "d.svg"), Picture(draw_abc, suffix="abc.png")]
-    return Report(_ideal_compared(abc, best, whole, rates) + _unfitted(seconds), more=pictures)
+    rows = [
+        Row(f"9{part}: {name}, use", v100.FIGURE_9_PCT[name], one.used_pct, " %")
+        for part, (name, one) in zip("abc", found.items(), strict=True)
+    ]
+    return Report(rows, more=[Picture(draw, suffix="abc.png")])
 
 
 def schedules(seconds: float) -> Mapping[str, trial.Figures]:
@@ -166,64 +84,6 @@ def schedules(seconds: float) -> Mapping[str, trial.Figures]:
     rates = {m: v100.BATCH * 1000.0 / v100.TABLE_6[m].slo_ms for m in FIGURE_9_MODELS}
     known = trial.of_table_6(rates, v100.profiles())
     return {name: trial.run(name, known, seconds) for name in v100.FIGURE_9_PCT}
-
-
-def ideals(seconds: float) -> Mapping[str, SlottedSchedule]:
-    """9d's ideal, for kernels that are alike and for some that are not."""
-    slots = int(seconds * 1000.0 / trial.SLOT_MS)
-    made = {
-        "kernels at the model's knee": trial.convnet_kernels(trial.ALIKE),
-        "kernels from 0.2 to 1.4": trial.convnet_kernels(),
-    }
-    return {
-        name: slotted(ones, trial.convnet_slos_ms(), trial.SLOT_MS, slots)
-        for name, ones in made.items()
-    }
-
-
-def convnets(seconds: float, steep: float = v100.STEEP) -> Mapping[str, trial.Figures]:
-    """9d's schedulers that run models whole."""
-    known = trial.convnets_case(
-        {m: 1000.0 / run_ms for m, (_, run_ms) in v100.CONVNETS.items()}, steep
-    )
-    return {name: trial.run(name, known, seconds) for name in OTHERS}
-
-
-def work_pct(rates_rps: Mapping[str, float]) -> float:
-    """What inferences of the ConvNets are, at their knees, in % of the GPU."""
-    return sum(rates_rps[m] * knee * run_ms / 1000.0 for m, (knee, run_ms) in v100.CONVNETS.items())
-
-
-def _unfitted(seconds: float) -> list[Row]:
-    """9d with share^-1 below the knee."""
-    ones = convnets(seconds, 0.0)
-    found = {name: ones[name].answered_rps for name in ("gslice", "dstack")}
-    work = {name: work_pct(rates) for name, rates in found.items()}
-    total = {name: sum(rates.values()) for name, rates in found.items()}
-    rows = each("9d: {}, work, share^-1", work, " %")
-    return rows + each("9d: {}, inferences, share^-1", total, "/s")
-
-
-def _ideal_compared(
-    abc: Mapping[str, trial.Figures],
-    best: Mapping[str, SlottedSchedule],
-    whole: Mapping[str, trial.Figures],
-    rates: Mapping[str, Mapping[str, float]],
-) -> list[Row]:
-    used = {name: one.used_pct for name, one in whole.items()}
-    ideals_pct = {name: 100 * one.ideal.utilisation for name, one in best.items()}
-    of_ideal = whole["dstack"].total_rps / sum(rates["ideal"].values())
-    rows = [
-        Row(f"9{part}: {name}, use", v100.FIGURE_9_PCT[name], found.used_pct, " %")
-        for part, (name, found) in zip("abc", abc.items(), strict=True)
-    ]
-    rows += each("9d: ideal, {}, use", ideals_pct, " %", v100.IDEAL_PCT)
-    rows += each("9d: {}, use", used, " %", {"dstack": v100.DSTACK_PCT})
-    rows.append(Row("9d: dstack / ideal, inferences", v100.DSTACK_OF_IDEAL, of_ideal))
-    for name, one in rates.items():
-        rows.append(Row(f"9d: {name}, work", None, work_pct(one), " %"))
-        rows += each(f"9d: {name}, {{}}", one, "/s")
-    return rows
 
 
 def _side_by_side(abc: Mapping[str, trial.Figures]) -> RunRecord:

@@ -1,22 +1,11 @@
-"""A scheduler on a simulated V100 for some seconds: what the paper's figures count.
-
-Section 6.2's three ConvNets: whole for schedulers that run them whole, by kernels for the ideal.
-
-The paper gives the knee and the runtime of each, not those of the kernels ("computed" there). Here
-the seven kernels of a LeNet, three convolutions, two poolings and two linear layers, have the parts
-of the runtime and the demands below, the same for all three. Demands are scaled so that kernels
-together use what the whole model uses at its knee: published throughputs and uses of the ideal and
-of D-STACK stand in the same relation (86 / 95 %, "slightly higher than 90 %"), which is so only
-then.
-"""
+"""A scheduler on a simulated V100 for some seconds: what the paper's figures count."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from bench.papers.dstack.slotted_schedule import Kernel
-from bench.papers.dstack.v100 import BATCH, CONVNETS, STEEP, TABLE_6, V100, profile
+from bench.papers.dstack.v100 import BATCH, TABLE_6, V100
 from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
@@ -44,7 +33,6 @@ class Case(NamedTuple):
     knees_pct: Mapping[str, int]
     slos_ms: Mapping[str, float]
     gpus: Fleet = uniform_fleet(V100, 1)
-    batch: int = BATCH
 
 
 class Figures(NamedTuple):
@@ -122,7 +110,7 @@ def at_knees(case: Case) -> Plan:
     """Table 6 as it is: knees already hold what section 5 says to give on top."""
     count = len(case.gpus.gpus)
     partitions = tuple(
-        Partition(f"{gpu.id}:{m}", gpu.id, knee, (Slot(m, case.batch, case.rates_rps[m] / count),))
+        Partition(f"{gpu.id}:{m}", gpu.id, knee, (Slot(m, BATCH, case.rates_rps[m] / count),))
         for gpu in case.gpus.gpus
         for m, knee in case.knees_pct.items()
     )
@@ -149,7 +137,7 @@ def parted(case: Case) -> Plan:
     for gpu in case.gpus.gpus:
         for m, steps in shares.items():
             known = surface(case.profiles[m], "median_ms")
-            batch = known.largest_batch(case.slos_ms[m] / 2.0, steps * step, case.batch)
+            batch = known.largest_batch(case.slos_ms[m] / 2.0, steps * step, BATCH)
             slot = Slot(m, max(1, batch), case.rates_rps[m] / count)
             partitions.append(Partition(f"{gpu.id}:{m}", gpu.id, steps * step, (slot,)))
     return Plan(tuple(partitions))
@@ -202,51 +190,4 @@ def every_time_16(case: Case, seconds: float) -> Gathered:
 
 
 def _demand(case: Case) -> tuple[Demand, ...]:
-    return tuple(Demand(m, rate, case.slos_ms[m], case.batch) for m, rate in case.rates_rps.items())
-
-
-SLOT_MS: Final = 0.1
-#: Part of the runtime and demand over the knee: conv, pool, conv, pool, conv, linear, linear.
-_LAYERS: Final = (
-    (0.30, 1.3),
-    (0.06, 0.5),
-    (0.26, 1.1),
-    (0.06, 0.4),
-    (0.22, 0.9),
-    (0.06, 0.3),
-    (0.04, 0.2),
-)
-ALIKE: Final = ((1.0, 1.0),)
-
-
-def convnet_kernels(
-    layers: Sequence[tuple[float, float]] = _LAYERS,
-) -> dict[str, tuple[Kernel, ...]]:
-    """Kernels of each model, with the use of the whole."""
-    scale = sum(part * demand for part, demand in layers)
-    return {
-        model: tuple(
-            Kernel(min(100.0, knee * demand / scale), run_ms * part) for part, demand in layers
-        )
-        for model, (knee, run_ms) in CONVNETS.items()
-    }
-
-
-def convnet_slos_ms() -> Mapping[str, float]:
-    """Twice the runtime (equation 12), as none are given."""
-    return {model: 2.0 * run_ms for model, (_, run_ms) in CONVNETS.items()}
-
-
-def convnets_case(rates_rps: Mapping[str, float], steep: float = STEEP) -> Case:
-    """The models run whole, one inference at a time: their batches are not given."""
-    one = {
-        m: _single(profile(m, knee, run_ms, steep=steep)) for m, (knee, run_ms) in CONVNETS.items()
-    }
-    knees = {m: knee for m, (knee, _) in CONVNETS.items()}
-    return Case(rates_rps, one, knees, convnet_slos_ms(), batch=1)
-
-
-def _single(known: Profile) -> Profile:
-    """One inference, with the shape over shares that 16 rows have in the other figures."""
-    points = {(1, share): point for (b, share), point in known.points.items() if b == BATCH}
-    return replace(known, points=points)
+    return tuple(Demand(m, rate, case.slos_ms[m], BATCH) for m, rate in case.rates_rps.items())

@@ -17,10 +17,10 @@ published logs, of TensorRT, go on falling there (to 0.52 of it for ResNet-50 at
 takes that in: the part of the latency at the knee that is saved at 100 %, straight between.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil, floor, sqrt
+from math import sqrt
 from typing import Final, NamedTuple
 
 from interlace.core.gpu_kinds import GPU_KINDS
@@ -50,16 +50,8 @@ BATCH: Final = 16
 
 #: Table 1: seconds for 10,000 images of each of four models.
 TABLE_1_S: Final = {"triton": 58.61, "dstack": 35.59}
-#: Figure 4b's peaks in SMs by N1, from the text of section 4.3.
-FIGURE_4B: Final = {20: 9, 40: 24, 60: 31}
-#: Figure 4d's peaks in % by batch (Mobilenet), from the text of section 4.4.1.
-FIGURE_4D: Final = {1: 10, 2: 20, 4: 40, 8: 50}
 #: Figure 9a to 9c: mean use of the GPU in %, from the text of section 6.1.
 FIGURE_9_PCT: Final = {"temporal": 44.0, "dstack-plain": 60.0, "dstack": 74.0}
-#: Figure 9d: use in %, and D-STACK's throughput over the ideal one's ("slightly higher than 90 %").
-IDEAL_PCT, DSTACK_PCT, DSTACK_OF_IDEAL = 95.0, 86.0, 0.90
-#: Section 6.2: knee in % and runtime in ms of three ConvNets.
-CONVNETS: Final = {"convnet1": (30, 10.3), "convnet2": (40, 14.6), "convnet3": (60, 15.4)}
 #: Figure 10a in words: D-STACK's throughput over temporal sharing's.
 OVER_TEMPORAL: Final = {"alexnet": 4.0, "mobilenet": 4.0, "resnet50": 2.0, "vgg19": 2.0}
 #: Figure 10a in words: at least this part of max-throughput's Alexnet.
@@ -80,88 +72,31 @@ FIGURE_11B_PCT: Final = 85.0
 CLUSTER_GAIN: Final = 2.6
 
 
-class KernelMemory(NamedTuple):
-    """What each kernel fetches, and the bandwidth of one SM.
-
-    Equation 3 as printed, ``d S / M``, grows with the SMs, against its own text ("bandwidth
-    increases with the proportion to the number of SMs"); ``d / (S M)`` is what the text says.
-    """
-
-    data_bytes: tuple[float, ...]
-    bytes_per_ms: float
-    as_printed: bool = False
-
-    def wait_ms(self, kernel: int, sms: int) -> float:
-        """E_m of equation 3 for kernel ``kernel``, counted from 0."""
-        alone_ms = self.data_bytes[kernel] / self.bytes_per_ms
-        return alone_ms * sms if self.as_printed else alone_ms / sms
-
-
 @dataclass(frozen=True, slots=True)
 class Dnn:
     """A DNN of ``kernels`` kernels in sequence (D-STACK section 4.3, Table 4).
 
     The first has ``parallelism`` operations (p) for one row, each next p / Kmax fewer.
-    ``op_ms`` is t_p, ``serial_ms`` t_np. ``repetitions`` are R_i, all 1 if empty. ``floored``
-    rounds N_i down at each step, which is one reading of the bars in equation 1; where equation 1
-    is exact they change nothing.
+    ``op_ms`` is t_p, ``serial_ms`` t_np. Every kernel runs once (R_i = 1).
     """
 
     kernels: int
     parallelism: float
     op_ms: float
     serial_ms: float
-    repetitions: tuple[int, ...] = ()
-    memory: KernelMemory | None = None
-    floored: bool = False
-
-    def operations(self, batch: int = 1) -> tuple[float, ...]:
-        """N_i: the operations of each kernel that may run side by side (equation 1)."""
-        first = self.parallelism * batch
-        found = [first]
-        for index in range(1, self.kernels):
-            if self.floored:
-                found.append(float(floor(abs(found[-1] - first / self.kernels))))
-            else:
-                found.append(first * (self.kernels - index) / self.kernels)
-        return tuple(found)
-
-    def serial_total_ms(self, sms: int, batch: int = 1) -> float:
-        """W_se: starting kernels and waiting for their data (equations 3 and 4)."""
-        total_ms = 0.0
-        for index, count in enumerate(self._counts()):
-            wait_ms = self.memory.wait_ms(index, sms) if self.memory else 0.0
-            total_ms += count * (self.serial_ms + wait_ms)
-        return batch * total_ms
 
     def latency_ms(self, sms: int, batch: int = 1) -> float:
-        """E_t: the time of one batch on that many SMs (equations 2 and 5).
+        """E_t: the time of one batch on that many SMs (equations 1, 2, 4 and 5).
 
         Raises:
             ValueError: fewer than one SM, or fewer than one row.
         """
         if sms < 1 or batch < 1:
             raise ValueError(f"a DNN runs on at least 1 SM and 1 row, not {sms} and {batch}")
-        parallel_ms = sum(
-            count * wide * self.op_ms / max(1.0, min(sms, wide))
-            for count, wide in zip(self._counts(), self.operations(batch), strict=True)
-        )
-        return self.serial_total_ms(sms, batch) + parallel_ms
-
-    def _counts(self) -> tuple[int, ...]:
-        return self.repetitions or (1,) * self.kernels
-
-
-def generated_profile(
-    dnn: Dnn, units: int, batches: Sequence[int], shares_pct: Sequence[int], model: str = "dnn"
-) -> Profile:
-    """The profile that measuring ``dnn`` on an accelerator of ``units`` SMs would give."""
-    points = {}
-    for share in shares_pct:
-        for batch in batches:
-            run_ms = dnn.latency_ms(max(1, ceil(share * units / 100)), batch)
-            points[batch, share] = LatencyPoint(run_ms, run_ms, run_ms, 1)
-    return Profile(model, "generated", "analytic", 0, 0, points)
+        first = self.parallelism * batch
+        wides = [first * (self.kernels - index) / self.kernels for index in range(self.kernels)]
+        parallel_ms = sum(wide * self.op_ms / max(1.0, min(sms, wide)) for wide in wides)
+        return batch * self.kernels * self.serial_ms + parallel_ms
 
 
 V100: Final = GPU_KINDS["v100"]
