@@ -103,17 +103,13 @@ def rate_and_latency(
     places: Sequence[float],
     rates: Sequence[float],
     times_ms: Sequence[float],
-    *,
-    mark: float | None = None,
     **settings: Any,
 ) -> Callable[[Axes], None]:
-    """Draws images/s (squares) on the left and p99 in ms on the right; an upright at ``mark``."""
+    """Draws images/s (squares) on the left and p99 in ms on the right."""
 
     def draw(axes: Axes) -> None:
         axes.plot(places, rates, "s-", color=COLOURS[5])
         axes.set(ylabel="images/s (squares)", ylim=(0, None), **settings)
-        if mark is not None:
-            axes.axvline(mark, color="black", lw=0.8)
         right = axes.twinx()
         right.plot(places, times_ms, "o-", color=COLOURS[0])
         right.set(ylabel="p99, ms", ylim=(0, None))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from bench.harness import Row
-from bench.papers.primitives import changing, figures, recognition
+from bench.papers.primitives import figures, recognition
 from bench.papers.primitives.running import FirstCome, time_sliced
-from bench.papers.primitives.v100 import MODELS, MORE_INSTANCES, at, logs, profile, t4
+from bench.papers.primitives.v100 import MODELS, at, logs, profile, t4
 from interlace.device.simulated.physics import RunningBatch
 from interlace.perf.latency import surface
 from tests.bench.conftest import Drawn
@@ -25,18 +25,6 @@ def test_figure_1_all_statements_hold(drawn: Drawn) -> None:
     assert all(row.ours == 1.0 for row in stated), [row.what for row in stated if not row.ours]
 
 
-def test_figure_8_the_share_follows_the_rate_without_a_gap(drawn: Drawn) -> None:
-    rows = drawn(changing.figure8()).rows
-    assert _value(rows, "share before the change") == 40
-    assert _value(rows, "share after it") == 50
-    assert _value(rows, "without overlap: longest time without service") == pytest.approx(
-        3000, 0.02
-    )
-    assert _value(rows, "overlapped: longest time without service") == pytest.approx(0, abs=1e-6)
-    assert _value(rows, "baseline: images at the end") < 620
-    assert _value(rows, "overlapped: images at the end") > 660
-
-
 def test_figure_9_instances_gain_until_latency_does_not_bear_it(drawn: Drawn) -> None:
     rows = drawn(figures.figure9(seconds=1.0)).rows
     assert _value(rows, "1 row: 4 instances over 1, throughput (more than)") > 2.0
@@ -45,26 +33,6 @@ def test_figure_9_instances_gain_until_latency_does_not_bear_it(drawn: Drawn) ->
     assert _value(rows, "8 rows: p99 of 5 instances (below)") < 50.0
     assert _value(rows, "8 rows: 10 instances over 5, throughput") == pytest.approx(1.0, rel=0.1)
     assert _value(rows, "8 rows: 10 instances over 5, p99") > 1.5
-
-
-def test_figure_12_beyond_the_whole_only_latency_grows(drawn: Drawn) -> None:
-    rows = drawn(figures.figure12(seconds=1.0)).rows
-    assert _value(rows, "alexnet of 25 %: 8 over 4, throughput") == pytest.approx(1.0, rel=0.05)
-    assert _value(rows, "alexnet of 25 %: 8 over 4, p99 (climbs)") > 1.8
-    assert _value(rows, "resnet50 of 40 %: 5 over 3, throughput") < 1.2
-
-
-def test_table_2_counts_what_fits() -> None:
-    rows = changing.table2().rows
-    memory = changing.T4.memory_bytes
-    for model, gain in MORE_INSTANCES.items():
-        weights = changing.WEIGHTS_BYTES[model]
-        own = _value(rows, f"{model}: instances with weights of their own")
-        assert own == memory // (weights + changing.PRIVATE_BYTES)
-        least, most = changing.consistent_bytes(model)
-        for private in (least, most):
-            shared, alone = (changing.fit(weights, private, s) for s in (True, False))
-            assert shared - alone == gain
 
 
 def test_table_3_side_by_side_serves_more_in_time(drawn: Drawn) -> None:

@@ -1,8 +1,7 @@
-"""Figures 1, 9 and 12 and Table 4: shares and instances on a simulated V100 and T4."""
+"""Figures 1 and 9 and Table 4: shares and instances on a simulated V100 and T4."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil
 from typing import Final
 
 import numpy as np
@@ -176,51 +175,6 @@ def one_crowd(count: int, batch: int, seconds: float) -> Crowd:
 def p99_ms(found: Crowd) -> float:
     """Of its batches."""
     return float(np.percentile(found.taken_ms, 99))
-
-
-BATCH: Final = 8
-_PAST_THE_WHOLE_RPS: Final = 10_000.0
-
-
-def figure12(*, seconds: float = 2.0) -> Report:
-    """Figure 12: more instances than a V100 has shares for, AlexNet of 25 % and ResNet-50 of 40 %.
-
-    The text says of a and b that throughput does not grow beyond 100 % and latency climbs. Left
-    open: the batch (8) and how far the figure goes (twice the GPU). 12c needs a real GPU's
-    counters.
-    """
-    rows: list[Row] = []
-    seen: dict[str, dict[int, Crowd]] = {}
-    for model, share in v100.FIGURE_12_SHARES_PCT.items():
-        fits, most = ceil(100 / share), 200 // share
-        found = seen[model] = {
-            n: crowd(profile(model), v100.V100, share, BATCH, n, _PAST_THE_WHOLE_RPS, seconds)
-            for n in range(1, most + 1)
-        }
-        full, over = found[fits], found[most]
-        name = f"{model} of {share} %"
-        rows += [
-            Row(f"{name}: {fits} over 1, throughput", None, full.rps / found[1].rps),
-            Row(f"{name}: {fits} over 1, p99", None, p99_ms(full) / p99_ms(found[1])),
-            Row(f"{name}: {most} over {fits}, throughput", 1.0, over.rps / full.rps),
-            Row(f"{name}: {most} over {fits}, p99 (climbs)", None, p99_ms(over) / p99_ms(full)),
-        ]
-        for count, one in found.items():
-            what = f"{name}: {count} ({count * share} %)"
-            rows.append(Row(f"{what}, images", None, one.rps, " /s"))
-            rows.append(Row(f"{what}, p99", None, p99_ms(one), " ms"))
-    drawn = [
-        rate_and_latency(
-            [count * v100.FIGURE_12_SHARES_PCT[model] for count in found],
-            [one.rps for one in found.values()],
-            [p99_ms(one) for one in found.values()],
-            mark=100.0,
-            title=model,
-            xlabel="sum of shares, %",
-        )
-        for model, found in seen.items()
-    ]
-    return Report(rows, panels(*drawn), (6.4, 3.0))
 
 
 T4: Final = replace(GPU_KINDS["t4"], traits=GPU_KINDS["t4"].traits | {Trait.GATHER_DMA})
