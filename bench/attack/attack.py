@@ -15,8 +15,6 @@ from bench.attack.traffic import Target
 #: Two models that do as they are told, for verified traffic; one of them is killed and reloaded.
 VICTIM: Final = Target("victim", 2.0)
 OTHER: Final = Target("other", 5.0)
-#: 20 ms a row: what it can serve is known.
-SLOW: Final = Target("slow", 7.0)
 
 
 @dataclass(slots=True)
@@ -51,7 +49,6 @@ class Ground:
         write_model(root, MODEL.model, MODEL.factor, SLO_MS)
         write_model(root, VICTIM.model, VICTIM.factor, 100.0)
         write_model(root, OTHER.model, OTHER.factor, 100.0)
-        write_model(root, SLOW.model, SLOW.factor, 100.0, "time.sleep(0.02 * len(x))")
         return root
 
     def start(self, root: Path) -> Stand:

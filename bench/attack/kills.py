@@ -119,7 +119,7 @@ def _send(pid: int, number: int) -> None:
 
 def _unready(stand: Stand) -> list[str]:
     """Models whose readiness is not 200."""
-    names = ("bystander", VICTIM.model, OTHER.model, "slow")
+    names = ("bystander", VICTIM.model, OTHER.model)
     return [name for name in names if stand.get(f"/v2/models/{name}/ready")[0] != 200]
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from matplotlib.figure import Figure
 
-from bench.attack import fleets, kills, load, models, soak
+from bench.attack import fleets, kills, models, soak
 from bench.attack.attack import Attack, Ground, Result
 from bench.attack.bystander import Bystander
 from bench.harness import Report, main
@@ -25,9 +25,6 @@ ATTACKS: Final = (
     Attack("kill-workers", "kill -9 of workers under traffic", kills.workers),
     Attack("kill-fork-server", "kill -9 of the process workers come from", kills.fork_server),
     Attack("stop-workers", "SIGSTOP of workers with a request in them", kills.stopped_worker),
-    Attack("overload", "2 and 10 times what can be served", load.overload),
-    Attack("reloads", "loads, unloads, reloads under traffic", models.reloads),
-    Attack("names", "loads of names that never were", models.names_that_never_were),
     Attack("models", "models that misbehave", models.models, own=True),
     Attack("fleet", "a node, a controller, a router that lie", fleets.fleet, own=True),
     Attack("soak", "an hour of mixed traffic", soak.soak),
