@@ -10,7 +10,6 @@ each server. Triton has two instances of each model, and needs what scripts/peer
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
@@ -28,7 +27,7 @@ from bench.harness.load import goodput_rps, ms, poisson
 from bench.mix.peers import CORE
 from bench.peers.server import Bench, claim, started
 from bench.peers.table import HERE, PEERS_HOME, Peer, ours, peers, prepare
-from bench.peers.wire import HTTP_PORT, OCTETS
+from bench.peers.wire import v2_http
 from interlace.load.connections import Call
 from interlace.load.open_loop import LoadRun, OpenLoop, percentile
 
@@ -214,32 +213,15 @@ def _peer(name: str, asked: World, folder: Path) -> Peer:
 
 def _worlds() -> dict[str, World]:
     row, picture = np.ones((1, 4), np.float32), np.ones((3, 224, 224), np.float32)
-    crops = [_call("app", {"X": np.array([count], np.float32)}) for count in (1, 2, 3, 4)]
-    game = _call("game", {"digits": np.ones((6, 1, 28, 28), np.float32), "picture": picture})
-    traffic = _call("traffic", {"picture": picture})
+    crops = [v2_http("app", {"X": np.array([count], np.float32)}) for count in (1, 2, 3, 4)]
+    game = v2_http("game", {"digits": np.ones((6, 1, 28, 28), np.float32), "picture": picture})
+    traffic = v2_http("traffic", {"picture": picture})
     return {
-        "chain": World(_write_chain, [_call("app", {"X": row})], 150.0, (200.0, 400.0)),
+        "chain": World(_write_chain, [v2_http("app", {"X": row})], 150.0, (200.0, 400.0)),
         "fan": World(_write_fan, crops, 150.0, (100.0, 205.0)),
         "game": World(_zoo("game"), [game], 1_000.0, (5.0, 10.0)),
         "traffic": World(_zoo("traffic"), [traffic], 4_000.0, (0.5, 1.0)),
     }
-
-
-def _call(model: str, tensors: Mapping[str, np.ndarray[Any, Any]]) -> Call:
-    """KServe v2 with the binary extension both ways."""
-    inputs = [
-        {
-            "name": name,
-            "datatype": "FP32",
-            "shape": list(one.shape),
-            "parameters": {"binary_data_size": one.nbytes},
-        }
-        for name, one in tensors.items()
-    ]
-    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
-    body = b"".join([head, *(one.tobytes() for one in tensors.values())])
-    return Call(HTTP_PORT, f"/v2/models/{model}/infer", body, headers)
 
 
 def _model(root: Path, name: str, code: str, tensors: str) -> None:

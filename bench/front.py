@@ -34,12 +34,12 @@ from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
 MODELS: Final = ("echo", "img")
-CALLS: Final[dict[str, Callable[..., Any]]] = {"http": wire.v2_http, "grpc": wire.v2_grpc}
+PROTOCOLS: Final = ("http", "grpc")
 
 
 def front(
     *,
-    protocols: tuple[str, ...] = tuple(CALLS),
+    protocols: tuple[str, ...] = PROTOCOLS,
     connections: tuple[int, ...] = (1, 32),
     seconds: Annotated[float, "of each run"] = 2.0,
 ) -> Report:
@@ -55,7 +55,7 @@ def front(
         ports = ours.recv()
         for protocol in protocols:
             for name in MODELS:
-                call = replace(CALLS[protocol](name, models.sample(name)), port=ports[protocol])
+                call = replace(wire.request("ours", name, protocol), port=ports[protocol])
                 for count in connections:
                     before_s = processes.cpu_s([server.pid])
                     run = figures(closed_loop(call.encoded(), count, seconds, 0.0))

@@ -1,13 +1,12 @@
 """Who is compared on the mix, how each is started, and what a request looks like on its wire."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.mix import models
 from bench.peers.table import SERVERS, Peer, ours
-from bench.peers.wire import HTTP_PORT, OCTETS
+from bench.peers.wire import HTTP_PORT, OCTETS, v2_http
 from interlace.load.connections import Call
 
 HERE = Path(__file__).resolve().parent
@@ -140,14 +139,7 @@ def peer(name: str, home: Path) -> Peer:
 def request(name: str, sort: models.Sort) -> Call:
     """One request of a model: v2 binary for ours and Triton, the bytes alone for mosec."""
     arrays = models.sample(sort)
-    raw = b"".join(array.tobytes() for array in arrays)
     if name.startswith("mosec"):
-        return Call(HTTP_PORT, f"/{sort.name}", raw, OCTETS)
-    inputs = [
-        {"name": t.name, "datatype": t.datatype, "shape": list(a.shape),
-         "parameters": {"binary_data_size": a.nbytes}}
-        for t, a in zip(sort.inputs, arrays, strict=True)
-    ]  # fmt: skip
-    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
-    return Call(HTTP_PORT, f"/v2/models/{sort.name}/infer", head + raw, headers)
+        return Call(HTTP_PORT, f"/{sort.name}", b"".join(one.tobytes() for one in arrays), OCTETS)
+    named = zip((tensor.name for tensor in sort.inputs), arrays, strict=True)
+    return v2_http(sort.name, dict(named))

@@ -2,11 +2,14 @@
 
 import json
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from bench.harness import Report, Table, main, spread
 
+#: Rows of ours: its own format of the models, and the files that Triton serves.
+OURS: Final = ("ours", "ours_python")
 Row = dict[str, Any]
 Key = tuple[str, str, str]
 #: A window counts as clean when other processes used less than this many CPUs in it.
@@ -80,13 +83,14 @@ def summary(rows: list[Row]) -> Row:
 
 
 def _ratios(groups: dict[Key, list[Row]]) -> list[Row]:
-    """Ours over a peer's, repetition by repetition, same model and protocol."""
+    """Each of ours over a peer's, repetition by repetition, same model and protocol."""
     out = []
-    for (peer, model, proto), group in groups.items():
-        own = {row["rep"]: row for row in groups.get(("ours", model, proto), [])}
-        if peer == "ours" or not own:
+    for mine, (peer, model, proto) in product(OURS, groups):
+        group = groups[peer, model, proto]
+        own = {row["rep"]: row for row in groups.get((mine, model, proto), [])}
+        if peer in OURS or not own:
             continue
-        row: Row = {"peer": peer, "model": model, "proto": proto}
+        row: Row = {"own": mine, "peer": peer, "model": model, "proto": proto}
         for figure in FIGURES:
             pairs = [
                 (value(own[r["rep"]], figure), value(r, figure)) for r in group if r["rep"] in own
@@ -127,10 +131,13 @@ def table(figures: list[Row], model: str) -> Table:
 def ratio_table(ratios: list[Row]) -> Table:
     """Ours over each peer's, repetition by repetition."""
     cells = [
-        (f"{row['peer']}, {row['model']}, {row['proto']}", *(_ratio(row[f]) for f in FIGURES))
+        (
+            f"{row['own']} / {row['peer']}, {row['model']}, {row['proto']}",
+            *(_ratio(row[f]) for f in FIGURES),
+        )
         for row in ratios
     ]
-    return Table(("ours over", *FIGURES), cells, "ratios")
+    return Table(("ratio", *FIGURES), cells, "ratios")
 
 
 def _ratio(found: Row | None) -> str | None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT
@@ -51,8 +51,11 @@ def peers(home: Path) -> dict[str, Peer]:
     queue = {"TRITON_REPO": "repo_queue"}
     mosec = (f"{home}/mosec/bin/python", f"{SERVERS}/mosec_srv.py", "--address", "127.0.0.1")
     options = f"--port {HTTP_PORT} --log-level warning --capacity 1024 --timeout 30000".split()
+    python = ours(home, home / "triton_run" / "repo", "triton_run/profiles")
     return {
         "ours": ours(home),
+        # the files that Triton serves: models of its Python backend
+        "ours_python": replace(python, setup=prepared),
         "triton": Peer(triton, home, BOTH, setup=prepared),
         "triton_queue": Peer(triton, home, BOTH, queue, setup=prepared),
         "mosec": Peer((*mosec, *options), home, RAW, metrics_port=HTTP_PORT),

@@ -1,7 +1,8 @@
 """What each server wants on the wire for each model."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,22 +15,26 @@ HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
 #: Servers of the KServe v2 protocol, by the first part of their name.
 V2 = {"ours", "triton"}
 OCTETS = {"Content-Type": "application/octet-stream"}
+_DATATYPES: Final = {"float32": "FP32", "int64": "INT64"}
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 Input = np.ndarray[Any, Any]
 
 
-def v2_http(
-    model: str, x: Input, name: str = "INPUT", outputs: tuple[str, ...] = ("OUTPUT",)
-) -> Call:
-    """KServe v2 with the binary extension both ways; one row."""
-    raw = x.tobytes()
-    tensor = {
-        "name": name, "shape": [1, *x.shape], "datatype": "FP32",
-        "parameters": {"binary_data_size": len(raw)},
-    }  # fmt: skip
-    wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
-    head = json.dumps({"inputs": [tensor], "outputs": wanted}, separators=(",", ":")).encode()
+def v2_http(model: str, inputs: Mapping[str, Input]) -> Call:
+    """KServe v2 with the binary extension both ways; ``inputs`` have rows first."""
+    tensors = [
+        {
+            "name": name,
+            "shape": list(one.shape),
+            "datatype": _DATATYPES[one.dtype.name],
+            "parameters": {"binary_data_size": one.nbytes},
+        }
+        for name, one in inputs.items()
+    ]
+    said = {"inputs": tensors, "parameters": {"binary_data_output": True}}
+    head = json.dumps(said, separators=(",", ":")).encode()
     headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
+    raw = b"".join(one.tobytes() for one in inputs.values())
     return Call(HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
 
 
@@ -51,7 +56,7 @@ def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
     x = models.sample(model) if x is None else x
     kind = peer.split("_", maxsplit=1)[0]
     if kind in V2:
-        return {"http": v2_http, "grpc": v2_grpc}[proto](model, x)
+        return v2_grpc(model, x) if proto == "grpc" else v2_http(model, {"INPUT": x[None]})
     if kind == "mosec" and proto == "http":
         return Call(HTTP_PORT, f"/{model}", x.tobytes(), OCTETS)
     raise ValueError(f"{peer} does not speak {proto}")

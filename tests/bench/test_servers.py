@@ -90,7 +90,7 @@ def test_grpc_message(model: str) -> None:
 
 def test_http_message() -> None:
     x = models.sample("echo")
-    call = wire.v2_http("echo", x)
+    call = wire.v2_http("echo", {"INPUT": x[None]})
     length = int(call.headers["Inference-Header-Content-Length"])
     head = json.loads(call.body[:length])
     assert head["inputs"][0]["shape"] == [1, 16]

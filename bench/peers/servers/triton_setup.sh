@@ -6,7 +6,8 @@ numpy=$PEERS_HOME/tritonserver/numpy1 # the backend's stub answers nothing under
 rm -rf "$run"; mkdir -p "$run/repo"
 for row in "echo 16 16" "cnn 3,64,64 100" "img 3,224,224 3,224,224"; do
   set -- $row
-  mkdir -p "$run/repo/$1/1"
+  own=$run/repo/$1/1 # a worker of ours reads nothing outside the repository
+  mkdir -p "$own/repo"; cp "$HARNESS/models.py" "$own/"; cp -r "$HARNESS/repo/cnn" "$own/repo/"
   cat > "$run/repo/$1/config.pbtxt" <<CONFIG
 name: "$1"
 backend: "python"
@@ -16,8 +17,8 @@ output [{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ $3 ] }]
 dynamic_batching { max_queue_delay_microseconds: 1000 }
 instance_group [{ count: 1 kind: KIND_CPU }]
 CONFIG
-  cat > "$run/repo/$1/1/model.py" <<MODEL
-import sys; sys.path[:0] = ["$HARNESS", "$numpy", "$SITE"]  # the backend's stub ignores PYTHONPATH
+  cat > "$own/model.py" <<MODEL
+import sys; sys.path[:0] = ["$own", "$numpy", "$SITE"]  # the backend's stub ignores PYTHONPATH
 import numpy as np, models
 import triton_python_backend_utils as pb
 class TritonPythonModel:
