@@ -20,12 +20,11 @@ def test_figure_5_cuts_beat_turns_and_the_best_cut_beats_best_fit(drawn: Drawn) 
     assert 1.05 < ours["static ideal / best-fit, mean"] < 1.4
 
 
-def test_figure_6_the_law_has_the_papers_90th_percentile_and_a_long_tail(drawn: Drawn) -> None:
+def test_figure_6_the_law_has_the_papers_90th_percentile_and_a_long_tail() -> None:
     assert len(pairs()) == 2 * 250 * 5
     values = overheads(LAW)
     assert np.quantile(values, 0.9) == pytest.approx(0.18)
     assert values[-1] > 0.3
-    drawn(figures.figure6())
 
 
 def test_rates_are_planned_at_the_99th_percentile_of_a_second() -> None:

@@ -7,7 +7,6 @@ if __name__ == "__main__":
     main(
         figures.figure4,
         figures.figure5,
-        figures.figure6,
         figures.figure12,
         figures.figure13,
         figure14.figure14,

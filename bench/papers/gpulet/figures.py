@@ -1,12 +1,10 @@
-"""Figures 4 to 6, 12, 13, 15 and 16: what schedulers can schedule, and what comes of it."""
+"""Figures 4, 5, 12, 13, 15 and 16: what schedulers can schedule, and what comes of it."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Final
-
-import numpy as np
 
 from bench.harness import Report, Row, bars, each
 from bench.harness.bisection import highest as bisected
@@ -118,24 +116,6 @@ def highest_of_pair(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
 
 def _mean_ratio(values: Sequence[float], over: Sequence[float]) -> float:
     return sum(a / b for a, b in zip(values, over, strict=True)) / len(values)
-
-
-def figure6() -> Report:
-    """Figure 6: how much pairs of batches slow each other, as a distribution.
-
-    The paper measures 250 pairs of five models on an RTX 2080 Ti. Without that GPU nothing is
-    measured here: the curve is the law of interference that Figures 12, 13, 15 and 16 are
-    simulated with, whose one constant was set so that its 90th percentile is the paper's. It is an
-    input, shown for what it is.
-    """
-    values = trial.overheads(trial.LAW) * 100.0
-    rows = [
-        Row("90 % below", trial.PUBLISHED_P90 * 100, float(np.quantile(values, 0.9)), " %"),
-        Row("median", None, float(np.median(values)), " %"),
-        Row("largest", None, float(values[-1]), " %"),
-    ]
-
-    return Report(rows)
 
 
 SCHEDULERS: Mapping[str, Planner] = {
