@@ -10,7 +10,7 @@ from interlace.core.request import Request
 from interlace.policy.view import ModelView, PartitionView, View
 
 #: Of the sustaining batch: a full one, where others run the same model. Found on Poisson arrivals
-#: (`bench.clairvoyant`), flat around the best.
+#: (results/log.md), flat around the best.
 _FULL: Final = 1.2
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-6
@@ -103,7 +103,7 @@ def given_up(
     batch leaves behind are not lost yet, since the next one may take them. So the sum is minimised
     of what is dropped now and what the next batch, of up to ``following`` rows, would have to drop.
     For one host this has no parameter to fit, and on Poisson arrivals it is as good as value
-    iteration (`bench.clairvoyant`). The search ends when more are dropped than the best choice
+    iteration (results/log.md). The search ends when more are dropped than the best choice
     loses in all.
     """
     queue, share_pct = view.queue(slot.model), partition.share_pct

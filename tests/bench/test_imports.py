@@ -21,7 +21,6 @@ KNOWN = frozenset(
 )
 #: Of the extra `bench` alone, by folder.
 MORE = {
-    "bench/clairvoyant/": {"numba"},
     "bench/estimate/": {"timm", "transformers"},
     "bench/gpu/": {"cuda", "pynvml", "triton", "numba", "pytest"},
 }

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.clairvoyant.optimum import fewest_drops
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
@@ -16,6 +15,7 @@ from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.packing.bounds.gathering import gap_sums
 from interlace.packing.bounds.rates import Floats
+from tests.oracles.clairvoyant import fewest_drops
 
 WHOLE = replace(GPU_KINDS["v100"], shares_pct=(100,))
 HALVES = replace(GPU_KINDS["v100"], shares_pct=(50, 100))

@@ -1,1 +1,0 @@
-"""Regret: what our dispatcher serves in time, against an optimum that knows every arrival."""
