@@ -78,9 +78,7 @@ LONG = {
     "bench/test_papers_deepplan.py": (
         "test_figure_12_larger_batches_hide_more_of_the_load",
         "test_figure_13_deepplan_serves_more_instances_in_time",
-        "test_figure_14_deepplans_tail_is_below_pipeswitchs",
         "test_figure_15_runs",
-        "test_figure_16_the_trend_stays_on_the_other_machine",
     ),
     "bench/test_papers_dstack.py": (
         "test_figure_9",
@@ -97,7 +95,6 @@ LONG = {
         "test_figure_15_the_ideal_serves_what_gpulet_serves_and_more",
         "test_figure_16_gpulet_comes_near_the_ideal",
     ),
-    "bench/test_papers_primitives.py": ("test_table_2_counts_what_fits",),
     "bench/test_promise.py": (
         "test_models_of_one_partition_seldom_get_more_than_is_kept",
         "test_plans_promise_most_of_what_is_kept",
