@@ -153,22 +153,28 @@ class Accelerators:
         return replace(self, cpu=cpu, settings=settings)
 
     def make(
-        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, inputs: Sequence[int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        arenas: ArenaMap,
+        inputs: Sequence[int],
+        files_dir: str = "",
     ) -> DeviceGroup:
         """The devices. ``inputs`` are the arenas that requests will lie in.
+
+        ``files_dir`` is where models lie whose files come with a load.
 
         Raises:
             UserError: something that they need is missing on this machine.
         """
         weights = WeightsFolder(self.cpu.weights_dir)
-        cpu = replace(self.cpu, weights_dir=weights.folder)
+        cpu = replace(self.cpu, weights_dir=weights.folder, files_dir=files_dir)
         if not self.settings:
             cores = CpuDevice(loop, arenas, cpu)
             return DeviceGroup([cores], cores.describe, weights.close)
         self.begin()
         made = [replace(one, inputs=tuple(inputs)) for one in self.settings]
         spawner = ForkServerSpawner(loop, WORKER)
-        describer = Describer(loop, spawner, cpu)
+        describer = Describer(loop, arenas, spawner, cpu)
 
         def close() -> None:
             describer.close()

@@ -30,6 +30,7 @@ from interlace.control.refinement import ProfileRefinement
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
+from interlace.control.uploads import Uploads
 from interlace.control.workers import WorkerDeathObserver, WorkerMonitor
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet
@@ -173,7 +174,9 @@ class LiveServer:
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
         inputs = (self.arena.number,)
-        self.devices = choices.accelerators.make(loop, self.arenas, inputs)
+        self._uploads = Uploads()
+        files_dir = self._uploads.folder
+        self.devices = choices.accelerators.make(loop, self.arenas, inputs, files_dir)
         self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
@@ -257,7 +260,13 @@ class LiveServer:
         self.table.why_missing = self.registry.why_missing
         allowed = ("all",) if choices.options.assigned else choices.options.allow_missing
         self.lifecycle = ModelLifecycle(
-            preparation, deployments, self.devices, self.registry, ensembles, allowed
+            preparation,
+            deployments,
+            self.devices,
+            self.registry,
+            ensembles,
+            self._uploads,
+            allowed,
         )
         self._refinement = ProfileRefinement(
             preparation,
@@ -311,7 +320,7 @@ class LiveServer:
             self.node_states.state,
             self._code_ready,
         )
-        self._model_calls.control = ModelControlCalls(admin, self.clock).take
+        self._model_calls.control = ModelControlCalls(admin, self.clock, self.arenas).take
         metrics = Metrics(self.table, self.figures.snapshot, self.custom_metrics.add_to)
         bodies = BodyDecoder(self.arena)
         context = InferenceContext(self.plane, self.table, self.arena, self.arenas, regions, bodies)

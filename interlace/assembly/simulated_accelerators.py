@@ -57,7 +57,11 @@ class SimulatedAccelerators:
         return replace(self, gpus=gpus)
 
     def make(
-        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, inputs: Sequence[int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        arenas: ArenaMap,
+        inputs: Sequence[int],
+        files_dir: str = "",
     ) -> DeviceGroup:
         """The devices, all on one timer of the system: none has a process or a thread."""
         _LOG.warning(

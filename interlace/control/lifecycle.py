@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
+from pathlib import Path
 
 from interlace.apps.graph import read_ensemble
 from interlace.control.deployments import Deployments
 from interlace.control.ensembles import Ensembles
 from interlace.control.model_preparer import ModelPreparer, failure_text, prepared_model
 from interlace.control.registry import UNLOADED, VersionEntry, VersionRegistry, VersionState
-from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.control.uploads import Uploads
+from interlace.core.errors import Reason, RepositoryError, ServeError, bad_input
 from interlace.core.model import Format, Model
 from interlace.device.base import Registers
 from interlace.repository.draft import Draft
+from interlace.repository.folder import check_name, select_versions
+from interlace.repository.model_config import parse_json
 from interlace.server.administration.api import IndexEntry
+from interlace.server.dataplane.model_calls import way_of_calls
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_table import NAME_CHARS
 
@@ -32,6 +38,7 @@ class ModelLifecycle:
         device: Registers,
         registry: VersionRegistry,
         ensembles: Ensembles,
+        uploads: Uploads,
         allow_missing: Collection[str] = (),
     ) -> None:
         self.started = False
@@ -44,6 +51,8 @@ class ModelLifecycle:
         self._ensembles = ensembles
         self._generations = count(1)
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and who holds or waits
+        self._awaited: dict[str, Counter[str]] = {}  #: by models whose code loads or unloads
+        self._uploads = uploads
 
     def ready(self) -> bool:
         """True once every model that must be served was: later failures are those models' own."""
@@ -86,29 +95,93 @@ class ModelLifecycle:
         return [(await self._preparation.draft(name, one)).digest for one in versions]
 
     async def load(
-        self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        config: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+        caller: str = "",
     ) -> None:
-        if files:
-            raise ServeError(
-                Reason.UNSUPPORTED,
-                f"failed to load '{name}': model files are not taken from clients; put them into "
-                f"{self._preparation.root / name}",
-            )
-        async with self.locked(name):
-            drafts = await self._drafts(name, config)
-            wanted = {str(draft.version) for draft in drafts}
-            for draft in drafts:
-                await self._load(draft)
-            for model in self._registry.serving(name):
-                if str(model.version) not in wanted:
-                    await self._remove(model)
-        self._ensembles.follow()
+        if files and config is None:
+            raise bad_input(f"failed to load '{name}': files need the parameter 'config', too")
+        with self._awaited_by(caller, name, "load"):
+            if caller and self._comes_with_the_server(name, config):
+                return
+            if caller in self._preparation.measured and name in self._locks:
+                raise _while_measured(name, caller)
+            async with self.locked(name):
+                try:
+                    await self._load_all(name, config, files, caller)
+                finally:
+                    self._drop_files(name)
+            self._ensembles.follow()
 
-    async def unload(self, name: str) -> None:
-        async with self.locked(name):
-            for model in self._registry.serving(name):
+    async def _load_all(
+        self, name: str, config: str | None, files: Mapping[str, bytes] | None, caller: str
+    ) -> None:
+        root: Path | None = None
+        if files:
+            self._check_name(name)
+            root = await self._uploads.write(name, files)
+        drafts = await self._drafts(name, config, root)
+        wanted = {str(draft.version) for draft in drafts}
+        for draft in drafts:
+            if caller not in self._preparation.measured:
+                await self._load(draft, sent=root is not None and not caller)
+            elif all(draft.digest != one.digest for one in self._registry.serving(name)):
+                raise _while_measured(name, caller)
+        for model in self._registry.serving(name):
+            if str(model.version) not in wanted:
                 await self._remove(model)
-        self._ensembles.follow()
+
+    async def unload(self, name: str, caller: str = "") -> None:
+        with self._awaited_by(caller, name, "unload"):
+            async with self.locked(name):
+                for model in self._registry.serving(name):
+                    await self._remove(model)
+                self._drop_files(name)
+            self._ensembles.follow()
+
+    def _comes_with_the_server(self, name: str, config: str | None) -> bool:
+        """Whether the start of the server serves a model: waiting for it could never end.
+
+        Raises:
+            ServeError: it is to have another configuration.
+        """
+        entries = [one for one in self._registry.all() if one.name == name]
+        if self.started or not any(one.state is VersionState.LOADING for one in entries):
+            return False
+        if config is not None:
+            text = f"failed to load '{name}' with a configuration: the server is loading it"
+            raise ServeError(Reason.NOT_READY, text)
+        return True
+
+    def _drop_files(self, name: str) -> None:
+        self._uploads.drop_unused(name, [one.path for one in self._registry.serving(name)])
+
+    @contextmanager
+    def _awaited_by(self, caller: str, name: str, what: str) -> Iterator[None]:
+        """Note that one model waits for another, if a model asks.
+
+        Raises:
+            ServeError: BAD_INPUT, the other waits for it, perhaps through more of them.
+        """
+        if not caller:
+            yield
+            return
+        if way := way_of_calls(self._awaited, name, caller):
+            chain = " -> ".join((caller, *way))
+            text = f"model '{caller}' cannot {what} '{name}': they would wait in a circle: {chain}"
+            raise bad_input(text)
+        awaited = self._awaited.setdefault(caller, Counter())
+        awaited[name] += 1
+        try:
+            yield
+        finally:
+            awaited[name] -= 1
+            if not awaited[name]:
+                del awaited[name]
+            if not awaited:
+                self._awaited.pop(caller, None)
 
     @asynccontextmanager
     async def locked(self, name: str) -> AsyncIterator[None]:
@@ -124,8 +197,19 @@ class ModelLifecycle:
             if waiting == 1:
                 del self._locks[name]
 
-    async def _drafts(self, name: str, config: str | None) -> list[Draft]:
-        """Drafts of all its versions; unknown names leave no trace in the registry."""
+    def _check_name(self, name: str) -> None:
+        try:
+            check_name(name)
+        except RepositoryError as error:
+            raise _unknown(name, str(error)) from error
+
+    async def _drafts(self, name: str, config: str | None, root: Path | None) -> list[Draft]:
+        """Drafts of all its versions; unknown names leave no trace in the registry.
+
+        They are in a ``root`` of their own if files came with the load.
+        """
+        if root is not None:
+            return await self._drafts_of_files(name, config or "", root)
         try:
             found = await self._preparation.found(name)
         except RepositoryError as error:
@@ -144,8 +228,18 @@ class ModelLifecycle:
             raise self._failed(name, "", str(error)) from error
         return drafts
 
-    async def _load(self, draft: Draft) -> None:
-        """Bring up one version next to the one that serves, then switch."""
+    async def _drafts_of_files(self, name: str, config: str, root: Path) -> list[Draft]:
+        try:
+            versions = select_versions(root / name, parse_json(config))
+            return [await self._preparation.draft(name, one, config, root) for one in versions]
+        except RepositoryError as error:
+            raise self._failed(name, "", str(error)) from error
+
+    async def _load(self, draft: Draft, sent: bool = False) -> None:
+        """Bring up one version next to the one that serves, then switch.
+
+        ``sent`` if a client sent its files.
+        """
         name, version = draft.name, str(draft.version)
         before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
         model: Model | None = None
@@ -153,7 +247,7 @@ class ModelLifecycle:
             if draft.format is Format.ENSEMBLE:
                 await self._switch(before, await self._join(draft))
                 return
-            model = await self._preparation.open(draft, next(self._generations))
+            model = await self._preparation.open(draft, next(self._generations), sent)
             if before is not None and _same(before, model) and self._serves(before):
                 self._registry.put(VersionEntry(name, version, VersionState.READY, model=before))
                 return
@@ -186,7 +280,7 @@ class ModelLifecycle:
         await self._check_no_cycle(draft, (draft.name,))
         for member in read_ensemble(draft).members:
             if not self._registry.serving(member):
-                await self.load(member)
+                await self.load(member, caller=draft.name)
         return self._ensembles.serve(draft, next(self._generations))
 
     async def _check_no_cycle(self, draft: Draft, within: tuple[str, ...]) -> None:
@@ -228,6 +322,12 @@ class ModelLifecycle:
         elif version or not self._registry.serving(name):
             self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, detail))
         return ServeError(Reason.BACKEND, f"failed to load '{name}', {detail}")
+
+
+def _while_measured(name: str, caller: str) -> ServeError:
+    """Measuring one model keeps others from being loaded: it cannot wait for them."""
+    text = f"failed to load '{name}': '{caller}' is being measured; load '{name}' before it"
+    return ServeError(Reason.NOT_READY, text)
 
 
 def _unknown(name: str, detail: str) -> ServeError:

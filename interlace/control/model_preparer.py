@@ -113,6 +113,7 @@ class ModelPreparer:
         self._hurried = 0  #: models that are waiting to be measured quickly
         self.hasty: dict[str, Model] = {}  #: by key; served by profiles that were measured quickly
         self._told_cached: set[str] = set()
+        self.measured: frozenset[str] = frozenset()  #: names of models being measured now
 
     async def names(self) -> list[str]:
         """What may be model folders.
@@ -134,25 +135,32 @@ class ModelPreparer:
             self._digests.forget(self.root / name)
         return found
 
-    async def draft(self, name: str, version: int, config: str | None = None) -> Draft:
-        """What the files of one version say.
+    async def draft(
+        self, name: str, version: int, config: str | None = None, root: Path | None = None
+    ) -> Draft:
+        """What the files of one version say, in another ``root`` if one is given.
 
         Raises:
             RepositoryError: file, key, found, expected.
         """
-        work = partial(read, self.root, name, version, config, self._digests)
+        root = root or self.root
+        digests = self._digests if root is self.root else Digests()
+        work = partial(read, root, name, version, config, digests)
         return await self._storage.read(
-            str(self.root / name / str(version)), work, lambda: self._digests.steps
+            str(root / name / str(version)), work, lambda: digests.steps
         )
 
-    async def open(self, draft: Draft, generation: int) -> Model:
+    async def open(self, draft: Draft, generation: int, sent: bool = False) -> Model:
         """The complete model; opened unless the same files were before, described the same way.
+
+        A model that was ``sent`` by a client is code only if it is trusted by its name.
 
         Raises:
             RepositoryError: files and model contradict each other, or it is code and not trusted.
             ServeError: the model cannot be opened.
         """
-        self._trusted.check(draft.name, draft.format, draft.path)
+        trusted = replace(self._trusted, everyone=False) if sent else self._trusted
+        trusted.check(draft.name, draft.format, draft.path)
         model = await self._with_environment(draft.provisional())
         files = _described_by(model)
         known = self._known.get(files) or self._kept.find(model)
@@ -235,12 +243,14 @@ class ModelPreparer:
         part_s: float = inf,
     ) -> AsyncIterator[FillResult]:
         async with self._measuring:
+            self.measured = frozenset(model.name for model in models)
             try:
                 async for found in fill_by_parts(
                     self._rig, models, self._store, how, progress, part_s=part_s
                 ):
                     yield await self._completed(models, found)
             finally:
+                self.measured = frozenset()
                 await self._rig.close()
 
     async def _completed(self, models: Sequence[Model], found: FillResult) -> FillResult:

@@ -169,9 +169,12 @@ class TrustedModels:
 
     @classmethod
     def of(cls, text: str) -> TrustedModels:
-        """Read ``all``, ``none``, or names of models with commas between them."""
+        """Read ``all``, ``none``, or names of models, with commas between them.
+
+        Names beside ``all`` are those whose code clients may send with a load.
+        """
         names = frozenset(name for part in text.split(",") if (name := part.strip()))
-        return cls(everyone=True) if text == "all" else cls(names - {"none"})
+        return cls(names - {"all", "none"}, "all" in names)
 
     def check(self, name: str, form: Format, path: str) -> None:
         """Refuse a model that is code and is not trusted.

@@ -11,7 +11,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.core.work import ModelWork
 from interlace.formats.arrays import sample_shape
-from interlace.formats.runner import ModelRunner
+from interlace.formats.runner import CallModels, ModelRunner
 
 if TYPE_CHECKING:  # it needs torch
     from interlace.formats.opened import OpenedModel
@@ -26,12 +26,15 @@ _TORCH_MODULES: Final = {
 }
 
 
-def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
+def open_model(
+    model: Model, threads: int, weights_dir: str | None, call: CallModels | None = None
+) -> ModelRunner:
     """Load a model into this process.
 
     ``threads`` is how many the model may use for one execution. With ``weights_dir`` its weights
     lie there in a file that all processes map; ``None`` keeps them private. A model whose
-    signature is empty or partial is opened all the same if it can describe itself.
+    signature is empty or partial is opened all the same if it can describe itself. The code of a
+    model may load others by ``call`` meanwhile.
 
     Raises:
         RepositoryError: the model's files are broken, or say less than is needed to run it.
@@ -45,7 +48,7 @@ def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunn
         if model.format is Format.PYTHON:
             from interlace.formats.python_backend.runner import PythonRunner
 
-            return PythonRunner(model, threads)
+            return PythonRunner(model, threads, call)
         open_call = _torch_format(model)
         from interlace.formats.torch_runner import open_on_cpu
 

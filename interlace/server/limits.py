@@ -34,7 +34,7 @@ class HttpLimits:
     body_bytes: int = 256 * MIB  #: an inference body, as received and after decompression
     json_bytes: int = 16 * MIB  #: its JSON part; larger tensors belong in binary
     generate_bytes: int = 64 * KIB  #: a body of generate, decompressed too
-    load_bytes: int = 256 * KIB  #: a body of a model load: the JSON of its configuration
+    load_bytes: int = 64 * MIB  #: a body of a model load: JSON with its files in base64
     plan_bytes: int = 4 * MIB  #: a node's part of a fleet's plan: 120 bytes or so a model
     admin_bytes: int = 64 * KIB  #: any other body
     here_bytes: int = 64 * KIB  #: JSON and unpacked bodies up to this size are decoded on the loop
@@ -63,6 +63,8 @@ class HttpLimits:
                 return self.body_bytes if binary else self.json_bytes
 
 
+#: The files of one load of a model.
+FILES_BYTES: Final = 256 * MIB
 #: Tensors of one request.
 TENSORS_MAX: Final = 1024
 #: Fields of one request: names, tensors, parameters.

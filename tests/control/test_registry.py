@@ -38,8 +38,8 @@ def test_models_that_failed_to_load_are_missing_with_the_reason() -> None:
     assert registry.why_missing("bad") == "no model file"
     assert registry.why_missing("unknown") == ""
     control: Any = None
-    strict = ModelLifecycle(control, control, control, registry, control)
-    lenient = ModelLifecycle(control, control, control, registry, control, ("bad", "late"))
+    strict = ModelLifecycle(control, control, control, registry, control, control)
+    lenient = ModelLifecycle(control, control, control, registry, control, control, ("bad", "late"))
     strict.started = lenient.started = True
     assert not strict.ready() and lenient.ready()
     registry.put(VersionEntry("bad", "1", VersionState.READY, model=_model(1, 3)))

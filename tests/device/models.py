@@ -64,7 +64,7 @@ def model(
     )
 
 
-def open_fake(model: Model, threads: int, weights_dir: str | None) -> Fake:
+def open_fake(model: Model, threads: int, weights_dir: str | None, call: object = None) -> Fake:
     """The ``open_model`` of device tests: by model name."""
     if model.name == "broken":
         raise RuntimeError("file model.bin: found nonsense")

@@ -551,15 +551,34 @@ def test_the_module_has_tritons_names(tmp_path: Path) -> None:
     assert json.loads(said) == [folder, True, 2, 7, 9, '{"top":3}', None, "object_"]
 
 
+def test_the_file_of_a_model_may_lie_in_a_folder_of_its_version(tmp_path: Path) -> None:
+    config = CONFIG + 'default_model_filename: "sub/main.py"\n'
+    code = """
+import beside
+from . import near
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        said = f"{beside.NAME} {near.NAME} {pb_utils.get_model_dir()}"
+        raise pb_utils.TritonModelException(said)
+"""
+    files = {"1/sub/main.py": code, "1/sub/near.py": "NAME = 1", "1/beside.py": "NAME = 2"}
+    (answer,) = opened(tmp_path, DOUBLE, config, files=files).run_requests([floats(1)])
+    assert isinstance(answer, ServeError)
+    assert f"2 1 {tmp_path}/m/1/sub (main.py, line 9)" in answer.detail
+
+
 @pytest.mark.parametrize(
     "asked", ['load_model("b")', 'unload_model("b")', 'is_model_ready("b")', 'load_model("b", {})']
 )
-def test_other_models_are_loaded_only_while_execute_runs(tmp_path: Path, asked: str) -> None:
+def test_other_models_are_loaded_only_where_somebody_can(tmp_path: Path, asked: str) -> None:
     body = f"""
-    def initialize(self, args):
+    @staticmethod
+    def auto_complete_config(config):
         pb_utils.{asked}
 {DOUBLE}"""
-    with pytest.raises(RepositoryError, match="is supported only during the 'execute'"):
+    with pytest.raises(RepositoryError, match="only during the 'initialize' and 'execute'"):
         opened(tmp_path, body)
 
 

@@ -239,9 +239,13 @@ def test_a_model_loads_another_with_a_configuration(server: Server) -> None:
     ("step", "said"),
     [
         ("load_model('nobody')", "failed to load 'nobody', failed to poll from model repository"),
-        ("load_model('spare', {'file:1/model.py': b'x'})", "model files are not taken from mode"),
-        ("load_model('manager')", "model 'manager' cannot load itself while it runs a batch"),
-        ("unload_model('manager')", "model 'manager' cannot unload itself while it runs a batch"),
+        ("load_model('spare', {'file:1/model.py': b'x'})", "files need the parameter 'config', t"),
+        ("load_model('spare', {'file:1/model.py': 'x'})", "expected bytes, got str"),
+        (
+            "load_model('manager')",
+            "cannot load 'manager': they would wait in a circle: manager",
+        ),
+        ("unload_model('manager')", "model 'manager' cannot unload 'manager': they would wait in "),
     ],
 )
 def test_what_a_model_cannot_load_is_an_exception(server: Server, step: str, said: str) -> None:

@@ -97,13 +97,15 @@ class FakeControl:
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return [e for e in self.entries if e.state == "READY" or not ready_only]
 
-    async def load(self, name: str, config: str | None = None, files: object = None) -> None:
+    async def load(
+        self, name: str, config: str | None = None, files: object = None, caller: str = ""
+    ) -> None:
         await asyncio.sleep(0)
         self.calls.append(("load", name, config, files))
         if self.error is not None:
             raise self.error
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, caller: str = "") -> None:
         await asyncio.sleep(0)
         self.calls.append(("unload", name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,20 +11,21 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.request import BlsCall, CallContext
 from interlace.runtime.clock import WallClock
 from interlace.server.administration.model_control import ModelControlCalls
+from interlace.shm.arena import ArenaMap
 
 
 def test_a_load_outlives_the_batch_that_asks_for_it() -> None:
     answers: list[ServeError | None] = []
     loaded: list[str] = []
 
-    async def load(name: str, parameters: object) -> None:
+    async def load(name: str, parameters: object, caller: str) -> None:
         await asyncio.sleep(0.2)
         loaded.append(name)
 
     async def ask() -> None:
         clock = WallClock(asyncio.get_running_loop())
         api: Any = SimpleNamespace(load=load)
-        calls = ModelControlCalls(api, clock)
+        calls = ModelControlCalls(api, clock, ArenaMap(os.getpid()))
         for patience_ms in (10.0, 10_000.0):
             ends_ms, context = clock.now_ms() + patience_ms, CallContext()
             call = BlsCall("m/1#0", "other", "", (), (), context, ends_ms, control="load")

@@ -141,7 +141,7 @@ class CpuDevice:
         self._partitions: dict[str, CpuPartition] = {}
         self._held = HeldBatches(arenas)
         self._spawner = ForkServerSpawner(loop, WORKER)
-        self._describer = Describer(loop, self._spawner, settings)
+        self._describer = Describer(loop, arenas, self._spawner, settings)
         self._pools = HostRings(loop, arenas)
         budget = settings.weights_bytes
         self._weights = (
@@ -159,6 +159,7 @@ class CpuDevice:
     def serve_code(self, callees: Callees, count: Callable[[Sequence[MetricChange]], None]) -> None:
         """Let the code of models call others, and count metrics of its own."""
         self._callees = callees
+        self._describer.serve_code(callees)
         self._count = count
 
     def code_ready(self, key: str) -> bool:

@@ -29,6 +29,26 @@ class _Call:
     final: bool = False  #: the worker has its last response
 
 
+def ask_server(
+    callees: Callees | None,
+    asked: CallModel,
+    caller: str,
+    limit_s: float,
+    answer: Callable[[Reply | ServeError | None], None],
+) -> None:
+    """Submit what the code of a model asks the server while it is loaded."""
+    if callees is None:
+        text = f"no server to {asked.control} '{asked.model}'"
+        answer(ServeError(Reason.UNSUPPORTED, text))
+        return
+    limit_us = int(1e6 * limit_s)
+    inputs, context = asked.inputs, asked.context
+    made = BlsCall(
+        caller, asked.model, asked.version, inputs, (), context, inf, limit_us, asked.control
+    )
+    callees.call(made, answer)
+
+
 class OutgoingCalls:
     """The calls of one partition's batches.
 
@@ -49,6 +69,15 @@ class OutgoingCalls:
         self._numbers = count(1)
         self._ended: set[int] = set()  #: batches whose calls are not all answered
         self._measured: dict[int, str] = {}  #: the model that a measured batch calls
+
+    def begin_load(self, asked: CallModel, caller: str, limit_s: float) -> None:
+        """Submit what a model asks the server while it is loaded; answered in half of its time."""
+        for number in asked.released:
+            self._let_go(number)
+        self._calls[asked.call] = _Call(asked.batch)
+        self._outputs.lend(asked.call)
+        answer = partial(self._answered, asked.call)
+        ask_server(self.callees, asked, caller, limit_s / 2.0, answer)
 
     def begin(self, asked: CallModel, run: Run) -> None:
         """Submit a call of a running batch."""

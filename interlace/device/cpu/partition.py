@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 from interlace.core.messages import (
     CancelRun,
@@ -98,7 +99,9 @@ class CpuPartition:
         self.outputs = OutputArena(held, arena, self.link.tell)
         self._release: Callable[[], None] | None = None
         self._runs: dict[int, Run] = {}  #: batches that are not answered
-        self._waiting: set[int] = set()  #: those of them that wait, or have waited
+        self._loads: dict[int, Load] = {}  #: the same of loads, by numbers below 0
+        self._numbers = count(-1, -1)
+        self._waiting: set[int] = set()  #: those of both that wait, or have waited
         self.unready: set[str] = set()  #: models whose code says so
         self._died = False  #: a batch has failed with its worker
         self.inner: dict[str, CpuPartition] = {}  #: workers in environments of models
@@ -122,10 +125,11 @@ class CpuPartition:
 
         ``weighed`` hears, before ``done``, what the weights of a cold one take, and where they are.
         """
-        question = PendingRequest(
-            partial(_loaded, work, done, spared, weighed), self._limits.load_s, f"load {work.model}"
-        )
-        self.link.ask(LoadModel(model, work.batches, work.cold), question)
+        number = next(self._numbers)
+        self._loads[number] = work
+        answer = partial(self._loaded, number, partial(_loaded, work, done, spared, weighed))
+        question = PendingRequest(answer, self._limits.load_s, f"load {work.model}")
+        self.link.ask(LoadModel(model, work.batches, work.cold, number), question)
 
     def unload(self, work: Unload, done: Done) -> None:
         answer = partial(finish, work, done, spared=False)
@@ -213,16 +217,31 @@ class CpuPartition:
     def _called(self, frame: CallModel) -> None:
         self._wait(frame.batch)  # before its callee is admitted, which may have its place
         self.link.questions.watch_apart(_batch_line(frame.batch), False)
-        run = self._runs.get(frame.batch)
-        if run is not None:
+        if (run := self._runs.get(frame.batch)) is not None:
             self.calls.begin(frame, run)
+        elif (load := self._loads.get(frame.batch)) is not None:
+            self.calls.begin_load(frame, load.model, self._limits.load_s)
 
     def _wait(self, batch: int) -> None:
-        """A batch waits: what was asked behind it is answered before it."""
-        if batch in self._runs and batch not in self._waiting:
+        """A batch or load waits: what was asked behind it is answered before it."""
+        if batch not in self._waiting and (batch in self._runs or batch in self._loads):
             self._waiting.add(batch)
             self.link.questions.set_apart("", _batch_line(batch))
-            self.on_waits(self.name, batch)
+            if batch in self._runs:
+                self.on_waits(self.name, batch)
+
+    def _loaded(
+        self,
+        number: int,
+        finish: Callable[[WorkerAnswer | Failure], None],
+        answer: WorkerAnswer | Failure,
+    ) -> None:
+        del self._loads[number]
+        self.calls.end(number)
+        if number in self._waiting:
+            self._waiting.discard(number)
+            self.link.questions.forget(_batch_line(number))
+        finish(answer)
 
     def _ran(
         self,
@@ -267,7 +286,7 @@ class CpuPartition:
         if isinstance(frame, MetricsChanged):
             self.on_metrics(frame.changes)
             return None
-        if isinstance(frame, BatchResult | Failed) and frame.batch in self._waiting:
+        if isinstance(frame, BatchResult | Failed | Loaded) and frame.batch in self._waiting:
             return _batch_line(frame.batch), frame
         if isinstance(frame, Responded):
             self._responded(frame)

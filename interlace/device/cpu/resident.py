@@ -12,9 +12,9 @@ from interlace.device.process.error_text import MemoryLimitError
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_inputs
 from interlace.formats.machine import anonymous_bytes, release_free_memory
-from interlace.formats.runner import WARM_RUNS, ModelRunner, RunsRequests, TakesTurns
+from interlace.formats.runner import WARM_RUNS, CallModels, ModelRunner, RunsRequests, TakesTurns
 
-OpenModel = Callable[[Model, int, str | None], ModelRunner]
+OpenModel = Callable[[Model, int, str | None, CallModels | None], ModelRunner]
 
 
 @dataclass(slots=True)
@@ -44,16 +44,23 @@ class ResidentModel:
 
     @classmethod
     def load(
-        cls, load: LoadModel, threads: int, weights_dir: str | None, open_model: OpenModel
+        cls,
+        load: LoadModel,
+        threads: int,
+        weights_dir: str | None,
+        open_model: OpenModel,
+        call: CallModels | None = None,
     ) -> ResidentModel:
         """Open a model and run it at the batch sizes asked for, so that no request pays for it.
+
+        Its code may load other models by ``call`` while it is opened.
 
         Raises:
             MemoryLimitError: it holds more than ``terms.memory_limit_bytes``.
         """
         model = load.model
         before = anonymous_bytes()
-        runner = open_model(model, threads, weights_dir)
+        runner = open_model(model, threads, weights_dir, call)
         stated = model.signature.inputs and model.signature.outputs
         signature = model.signature if stated else runner.signature
         answered = None

@@ -51,7 +51,7 @@ class CpuSettings:
     taken only as it is used; ``patience_s`` is how long a batch waits for it. ``opener`` names
     ``open_model`` as ``module:function``. ``preload`` are the modules that the fork server imports
     for each format. Workers are confined: of all data they may read the repository ``models_dir``
-    only. If it is empty they are not confined.
+    and ``files_dir`` only. If the first is empty they are not confined.
     """
 
     cores: tuple[int, ...]
@@ -66,6 +66,7 @@ class CpuSettings:
     weights_bytes: int = 0
     host_weights_bytes: int | None = None
     models_dir: str = ""
+    files_dir: str = ""
 
     def setup(
         self,
@@ -87,4 +88,5 @@ class CpuSettings:
             background,
             weights_arena,
             self.models_dir,
+            self.files_dir,
         )

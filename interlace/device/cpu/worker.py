@@ -72,7 +72,9 @@ def work(sock: socket.socket, name: str) -> None:
             _prepare_process(setup, name)
             worker = CpuWorker(frames, setup)
             if setup.models_dir:
-                confine(Path(setup.models_dir), filter(None, (setup.weights_dir,)))
+                files = filter(None, (setup.files_dir,))
+                weights = filter(None, (setup.weights_dir,))
+                confine(Path(setup.models_dir), weights, readable=files)
         except Exception as error:
             frames.send(Failed(error_text("the worker could not start", error)))
             return
@@ -192,15 +194,18 @@ class CpuWorker:
     def _load(self, frame: LoadModel) -> WorkerAnswer:
         model = frame.model
         if model.key in self._models:
-            return Failed(f"model {model.key} is already loaded here")
-        threads = len(self._setup.cores)
+            return Failed(f"model {model.key} is already loaded here", batch=frame.number)
+        threads, calls = len(self._setup.cores), BatchCalls(self._calls, frame.number)
         try:
             turns = self._taking_turns(frame)
             resident = turns or ResidentModel.load(
-                frame, threads, self._setup.weights_dir, self._open
+                frame, threads, self._setup.weights_dir, self._open, calls.begin
             )
         except (Exception, SystemExit) as error:
-            return Failed(error_text(f"model {model.name} does not load", error))
+            text = error_text(f"model {model.name} does not load", error)
+            return Failed(text, batch=frame.number)
+        finally:
+            calls.end()
         self._models[model.key] = resident
         if resident.takes_requests is not None:
             keep_free_memory()
@@ -219,6 +224,7 @@ class CpuWorker:
             str(comes.file.path) if comes is not None else "",
             turns is None,
             comes.file.tables if comes is not None else (),
+            frame.number,
         )
 
     def _tell_readiness(self, model: str, ready: bool) -> None:

@@ -63,8 +63,15 @@ def why_unconfined(system_call: SystemCall = _system_call) -> str:
     return "" if version >= _LEAST_VERSION else "Landlock of this kernel is older than Linux 5.19"
 
 
-def confine(models: Path, writable: Iterable[str], system_call: SystemCall = _system_call) -> None:
+def confine(
+    models: Path,
+    writable: Iterable[str],
+    system_call: SystemCall = _system_call,
+    readable: Iterable[str] = (),
+) -> None:
     """Let this process read models, Python and system libraries, and write ``writable`` alone.
+
+    It reads ``readable`` folders, too.
 
     It loses the right to look into processes outside, too, so that no key can be read there. Only
     the calling thread and its children are confined. Nothing happens where the kernel cannot.
@@ -80,7 +87,7 @@ def confine(models: Path, writable: Iterable[str], system_call: SystemCall = _sy
     attributes = struct.pack(f"{len(fields)}Q", *fields)
     ruleset = system_call(_CREATE, attributes, len(attributes), 0)
     try:
-        for path in (*_SYSTEM, *_python_folders(), *_model_folders(models)):
+        for path in (*_SYSTEM, *_python_folders(), *_model_folders(models), *readable):
             _allow(ruleset, path, _READ & handled, system_call)
         for path in (*_WRITTEN, tempfile.gettempdir(), *writable):
             _allow(ruleset, path, handled & ~_DEVICE_CONTROL, system_call)

@@ -59,14 +59,19 @@ class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     background: bool = False
     weights_arena: int = 0  #: memory for swapped weights, where there is any
     models_dir: str = ""  #: the repository that it may read; empty: it is not confined
+    files_dir: str = ""  #: files of models that came with a load, which it may read, too
 
 
 class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """As ``Load``: the weights of a ``cold`` one come later."""
+    """As ``Load``: the weights of a ``cold`` one come later.
+
+    ``number``, below 0, stands for the batch in calls that the code of the model makes meanwhile.
+    """
 
     model: Model
     batches: tuple[int, ...]
     cold: bool = False
+    number: int = 0
 
 
 class UnloadModel(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -218,6 +223,7 @@ class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
 
     Where they do not, they are read from ``weights_file``; ``was_read`` says that it was, as the
     model ran to be opened. ``tables``, where they begin and their bytes, are what is read by rows.
+    ``batch`` is the ``number`` of the ``LoadModel``.
     """
 
     model: str
@@ -228,6 +234,7 @@ class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
     weights_file: str = ""
     was_read: bool = False
     tables: tuple[tuple[int, int], ...] = ()
+    batch: int = 0
 
 
 class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -274,7 +281,7 @@ class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):
     """The piece of work failed, the worker is well; by a request's values, if ``bad_input``.
 
-    ``batch`` is given for one that has waited.
+    ``batch`` is given for one that has waited, or the ``number`` of a ``LoadModel``.
     """
 
     detail: str

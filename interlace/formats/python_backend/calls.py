@@ -10,6 +10,8 @@ from operator import index
 from types import ModuleType
 from typing import ClassVar, Final, NamedTuple
 
+import numpy as np
+
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import CallContext
 from interlace.formats.python_backend import api
@@ -25,7 +27,6 @@ from interlace.formats.runner import (
 #: What models import.
 API_NAME: Final = "triton_python_backend_utils"
 _INSIDE: Final = "BLS is supported only during the 'execute' function."
-_NO_FILES: Final = "model files are not taken from models: put them into the model repository"
 _CODES: Final = {
     Reason.UNKNOWN_MODEL: api.TritonError.NOT_FOUND,
     Reason.BAD_INPUT: api.TritonError.INVALID_ARG,
@@ -80,11 +81,13 @@ class CalledTensor(api.Tensor):
 class CallHook:
     """How the code of one model calls others: by ``call`` while ``execute`` runs.
 
+    It loads others by ``control``, also while ``initialize`` runs.
     ``resumed`` is called when its code goes on after others may have run in this process.
     """
 
     def __init__(self, resumed: Callable[[], None]) -> None:
         self.call: CallModels | None = None
+        self.control: CallModels | None = None
         self.resumed = resumed
 
 
@@ -256,7 +259,7 @@ def failed(error: Exception) -> api.InferenceResponse:
 
 
 class ModelLoader:
-    """Loads and unloads models as clients do, while ``execute`` runs."""
+    """Loads and unloads models as clients do, while ``initialize`` or ``execute`` runs."""
 
     def __init__(self, calls: CallHook) -> None:
         self._calls = calls
@@ -266,12 +269,19 @@ class ModelLoader:
     ) -> None:
         """Load or reload a model; ``config`` (JSON) overrides its configuration.
 
+        ``files`` such as ``file:1/model.py`` stand in for its folder, and need a ``config``.
+
         Raises:
             TritonModelException: why it is not loaded, or not yet.
         """
-        if files:
-            raise api.TritonModelException(f"failed to load '{model_name}': {_NO_FILES}")
-        self._ask("load", model_name, parameters={"config": config} if config else {})
+        contents: dict[str, TypedArray | LentArray] = {}
+        for path, data in (files or {}).items():
+            if not isinstance(data, bytes):
+                found = type(data).__name__
+                raise api.TritonModelException(f"files: '{path}': expected bytes, got {found}")
+            contents[text(path, "files")] = TypedArray("UINT8", np.frombuffer(data, np.uint8))
+        parameters = {"config": config} if config else {}
+        self._ask("load", model_name, parameters=parameters, files=contents)
 
     def unload(self, model_name: str, unload_dependents: bool = False) -> None:
         """Take a model out of service; ``unload_dependents`` has no effect.
@@ -286,18 +296,23 @@ class ModelLoader:
         return self._ask("ready", model_name, text(model_version, "model_version"))
 
     def _ask(
-        self, control: str, name: str, version: str = "", parameters: Mapping[str, str] = {}
+        self,
+        control: str,
+        name: str,
+        version: str = "",
+        parameters: Mapping[str, str] = {},
+        files: Mapping[str, TypedArray | LentArray] = {},
     ) -> bool:
-        call = self._calls.call
+        call = self._calls.control
         if call is None:
             asked = "is_model_ready" if control == "ready" else f"{control}_model"
             raise api.TritonModelException(
-                f"{asked} is supported only during the 'execute' function."
+                f"{asked} is supported only during the 'initialize' and 'execute' functions."
             )
         context = CallContext("", json.dumps(parameters) if parameters else "")
         name = text(name, "model_name")
         try:
-            call(OutgoingCall(name, version, {}, (), context, 0, control=control)).result()
+            call(OutgoingCall(name, version, files, (), context, 0, control=control)).result()
         except ServeError as error:
             if control == "ready":
                 return False
@@ -310,7 +325,7 @@ class ModelLoader:
 
 
 def api_module(calls: CallHook, folder: str) -> ModuleType:
-    """``triton_python_backend_utils`` for one model in a version's ``folder``."""
+    """``triton_python_backend_utils`` for one model whose file lies in ``folder``."""
     module = ModuleType(API_NAME, api.__doc__)
     public = {name: value for name, value in vars(api).items() if not name.startswith("_")}
     control = ModelLoader(calls)

@@ -52,8 +52,8 @@ class PythonRunner:
     warnings: tuple[str, ...] = ()
     cold = None
 
-    def __init__(self, model: Model, threads: int) -> None:
-        """Execute ``model.py`` and initialize its model.
+    def __init__(self, model: Model, threads: int, call: CallModels | None = None) -> None:
+        """Execute ``model.py`` and initialize its model, which may load others by ``call``.
 
         Raises:
             RepositoryError: there is no such class, or nothing says what its tensors are.
@@ -64,9 +64,9 @@ class PythonRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readiness: Readiness | None = None
         self._name = model.name
-        self._own = OwnModules(Path(model.path))
+        self._own = OwnModules(model.source.parent)
         self._calls = CallHook(self._activate)
-        self._api = api_module(self._calls, model.path)
+        self._api = api_module(self._calls, str(model.source.parent))
         self._activate()
         code = execute_file(model.source, f"{_MODULES}{model.key}".replace(".", "_"))
         kind: Any = getattr(code, "TritonPythonModel", None)
@@ -87,7 +87,11 @@ class PythonRunner:
             sys.modules["torch"].set_num_threads(threads)
         self._model: Any = kind()
         if hasattr(self._model, "initialize"):
-            self._model.initialize(_arguments(model, config))
+            self._calls.control = call
+            try:
+                self._model.initialize(_arguments(model, config))
+            finally:
+                self._calls.control = None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Try the model: each row is a request of its own. The outputs are the first one's."""
@@ -128,12 +132,12 @@ class PythonRunner:
         """
         self._activate()
         answers = OpenResponses(len(requests))
-        self._calls.call = call
+        self._calls.call = self._calls.control = call
         try:
             self._begin(requests, answers)
             return answers.wait(requests[0].cancelled)
         finally:
-            self._calls.call = None
+            self._calls.call = self._calls.control = None
 
     def _begin(self, requests: Sequence[RequestInputs], answers: OpenResponses) -> None:
         """Execute a batch, and again the requests in it that are rescheduled.

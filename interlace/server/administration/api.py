@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from interlace.core.errors import Reason, ServeError, bad_input
@@ -35,19 +37,29 @@ class ModelControl(Protocol):
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]: ...
     async def load(
-        self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        config: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+        caller: str = "",
     ) -> None:
         """Load or reload a model and return when it serves.
 
-        ``config`` overrides ``config.pbtxt`` (JSON of ModelConfig); ``files`` maps version-relative
-        paths such as ``1/model.onnx`` to contents and is refused unless the operator allows it.
+        ``config`` overrides ``config.pbtxt`` (JSON of ModelConfig). ``files`` maps paths such as
+        ``1/model.onnx`` to contents, and stands in for the model's folder until the next load. It
+        needs a ``config``. ``caller`` is the model whose code asks for it; empty for a client.
 
         Raises:
-            ServeError: what failed, as the repository or the device reports it.
+            ServeError: what failed, as the repository or the device reports it; or models would
+                load each other in a circle.
         """
 
-    async def unload(self, name: str) -> None:
-        """Take a model out of service: queued requests are answered first. Unknown names pass."""
+    async def unload(self, name: str, caller: str = "") -> None:
+        """Take a model out of service: queued requests are answered first. Unknown names pass.
+
+        Raises:
+            ServeError: it waits for its ``caller``, the model whose code asks for it.
+        """
 
     def ready(self) -> bool:
         """True once every model that can be served at start is, and until draining."""
@@ -209,23 +221,26 @@ class AdminApi(AdminAnswers):
             for reason in (entry.reason or weights.get((entry.name, entry.version)),)
         ]
 
-    async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+    async def load(
+        self, name: str, parameters: Mapping[str, object] | None = None, caller: str = ""
+    ) -> None:
         config: str | None = None
         files: dict[str, bytes] = {}
         for key, value in (parameters or {}).items():
             if key == "config":
                 config = _text(key, value)
             elif key.startswith("file:"):
-                files[key.removeprefix("file:")] = _contents(key, value)
+                decode = partial(_contents, key, value)  # of many megabytes, perhaps
+                files[key.removeprefix("file:")] = await asyncio.to_thread(decode)
             else:
                 raise bad_input(f"load takes the parameters 'config' and 'file:PATH', not '{key}'")
-        await self._control.load(name, config, files or None)
+        await self._control.load(name, config, files or None, caller)
 
     def node_state(self) -> object:
         return self._node_state()
 
-    async def unload(self, name: str) -> None:
-        await self._control.unload(name)
+    async def unload(self, name: str, caller: str = "") -> None:
+        await self._control.unload(name, caller)
 
     # ----------------------------------------------------------------------- shared memory
 

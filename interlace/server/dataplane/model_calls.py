@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -99,7 +99,7 @@ class ModelCalls:
         known = self._called.get(call.caller, set())
         new = set(self._members(callee)) - known
         for key in new:
-            if way := self._way(key, call.caller):
+            if way := way_of_calls(self._called, key, call.caller):
                 chain = " -> ".join(map(model_name, (call.caller, *way)))
                 raise ServeError(
                     Reason.BAD_INPUT,
@@ -111,18 +111,19 @@ class ModelCalls:
             self._called = {key: to for key, to in self._called.items() if key in served}
             self._called[call.caller] = known | new
 
-    def _way(self, start: str, end: str) -> tuple[str, ...]:
-        """The models by whose calls one leads to another; empty if none do."""
-        ways: list[tuple[str, ...]] = [(start,)]
-        seen = {start}
-        for way in ways:
-            if way[-1] == end:
-                return way
-            for key in self._called.get(way[-1], ()):
-                if key not in seen:
-                    seen.add(key)
-                    ways.append((*way, key))
-        return ()
+
+def way_of_calls(called: Mapping[str, Iterable[str]], start: str, end: str) -> tuple[str, ...]:
+    """The models by whose calls one leads to another, both included; empty if none do."""
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen = {start}
+    for way in ways:
+        if way[-1] == end:
+            return way
+        for key in called.get(way[-1], ()):
+            if key not in seen:
+                seen.add(key)
+                ways.append((*way, key))
+    return ()
 
 
 def _no_control(call: BlsCall, answer: Callable[[ServeError | None], None]) -> None:

@@ -33,7 +33,7 @@ class GrpcService:
         keys: ApiKeys | None = None,
     ) -> None:
         self._inference = inference
-        self._admin = Administration(api, inference.limits.max_heads_bytes, inference.heap)
+        self._admin = Administration(api, inference.limits.max_unpacked_bytes, inference.heap)
         self._keys = keys or ApiKeys()
         self._watches: set[HealthWatchCall] = set()
         self._streams: set[ModelStreamInferCall] = set()
