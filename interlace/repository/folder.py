@@ -330,7 +330,7 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     formats = [
         format
         for format, name in files.items()
-        if name in names and _is_of_kind(folder / name, format)
+        if (folder / name).exists() and _is_of_kind(folder / name, format)
     ]
     if not asked and _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
         formats.append(Format.HUGGINGFACE)
@@ -383,7 +383,8 @@ def _format_of(filename: str, config: ModelConfig) -> Format:
     usual = next((one for one in MODEL_FILES if Path(filename).suffix == _suffix(one)), None)
     if usual is None and (allowed := _allowed(config)) and allowed[0] in MODEL_FILES:
         usual = allowed[0]  # a backend takes any name
-    if usual is None or "/" in filename or filename.startswith("."):
+    hidden = any(part.startswith(".") for part in filename.split("/"))
+    if usual is None or hidden or filename.startswith("/"):
         known = ", ".join(map(_suffix, MODEL_FILES))
         expected = f"a file of the version folder that ends in one of {known}"
         raise config.error("default_model_filename", f"'{filename}'", expected)

@@ -172,6 +172,7 @@ def test_a_backend_takes_a_file_of_any_name(tmp_path: Path) -> None:
         (["net.pt", "config.json", "x.safetensors"], "net.pt", (Format.TORCHSCRIPT, "net.pt")),
         (["model.onnx/model.onnx", "model.onnx/w.bin"], "", (Format.ONNX, "model.onnx/model.onnx")),
         (["net.onnx/model.onnx"], "net.onnx", (Format.ONNX, "net.onnx/model.onnx")),
+        (["a/b/net.onnx", "model.onnx"], "a/b/net.onnx", (Format.ONNX, "a/b/net.onnx")),
     ],
 )
 def test_a_config_names_the_file(
@@ -205,6 +206,10 @@ def test_a_config_names_the_file(
             {"default_model_filename": "../1/a.pt"},
             "found '../1/a.pt'; expected a file of",
         ),
+        (["a/b.pt"], {"default_model_filename": "a/../a/b.pt"}, "found 'a/../a/b.pt'; expected a"),
+        (["a/.b/c.pt"], {"default_model_filename": "a/.b/c.pt"}, "found 'a/.b/c.pt'; expected a"),
+        (["a/b.pt"], {"default_model_filename": "/a/b.pt"}, "found '/a/b.pt'; expected a file of"),
+        (["a/b.pt"], {"default_model_filename": "a/c.pt"}, "found 'a/c.pt', which is not in"),
         (["model.pt/data.pkl"], {}, "model.pt: found a folder; expected a file; of ONNX"),
         (["model.onnx/net.onnx"], {}, "model.onnx: found a folder"),
         (["a.onnx"], {"default_model_filename": "a.onnx", "backend": "pytorch"}, "a model of onnx"),

@@ -18,9 +18,10 @@ class OwnModules:
 
     _active: ClassVar[OwnModules | None] = None
 
-    def __init__(self, version_folder: Path) -> None:
-        self.folder = version_folder.parent
-        self._folders = [str(version_folder), str(version_folder.parent)]
+    def __init__(self, folder: Path) -> None:
+        """Imports find what lies in the ``folder`` of its file and in its parent, as in Triton."""
+        self.folder = folder.parent
+        self._folders = [str(folder), str(folder.parent)]
         self._modules: dict[str, ModuleType] = {}
 
     def activate(self) -> None:
