@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec import structs
 
 from interlace.apps.parts import TensorMemory
@@ -18,9 +17,9 @@ from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.messages import SequenceEnded
 from interlace.core.model import Format, Model
 from interlace.core.request import Callbacks, Outcome, Reply, Request
-from interlace.core.sequence import ControlInput, ControlKind, SequenceStep, StateTensor
+from interlace.core.sequence import SequenceStep, StateTensor
 from interlace.core.tensor import BYTES, Tensor, TensorSpec, element_count
-from interlace.formats.arrays import NUMPY_TYPES, wire_bytes
+from interlace.formats.arrays import NUMPY_TYPES, control_array, wire_bytes
 from interlace.runtime.runtime import Runtime
 from interlace.shm.blocks import ArenaBlocks
 
@@ -216,7 +215,11 @@ class SequenceRuntime(AppRuntime):
         try:
             added = [
                 self._tensor(
-                    blocks, one.spec, (1,) * len(one.spec.dims), batched, _control(one, asked.step)
+                    blocks,
+                    one.spec,
+                    (1,) * len(one.spec.dims),
+                    batched,
+                    wire_bytes(control_array(one, asked.step, (1,))),
                 )
                 for one in terms.controls
             ]
@@ -290,27 +293,6 @@ class SequenceRuntime(AppRuntime):
         hidden = {one.output for one in terms.states}
         outputs = tuple(tensor for tensor in reply.outputs if tensor.name not in hidden)
         return structs.replace(reply, outputs=outputs)
-
-
-def _control(control: ControlInput, step: SequenceStep) -> bytes:
-    """The bytes of a control tensor.
-
-    Raises:
-        ServeError: BAD_INPUT, an id of text for a number.
-    """
-    datatype = control.spec.datatype
-    if control.kind is not ControlKind.CORRID:
-        set_ = {ControlKind.START: step.start, ControlKind.END: step.end}.get(control.kind, True)
-        return np.array([control.values[set_]], NUMPY_TYPES[datatype]).tobytes()
-    if datatype == BYTES:
-        return wire_bytes(np.array([str(step.id).encode()], object))
-    if isinstance(step.id, str):
-        raise bad_input(
-            f"sequence_id '{step.id[:64]}' is text; the model's control tensor "
-            f"'{control.spec.name}' takes {datatype}"
-        )
-    nbytes = NUMPY_TYPES[datatype].itemsize
-    return (step.id % (1 << 8 * nbytes)).to_bytes(nbytes, "little")
 
 
 def _first(state: StateTensor) -> bytes:

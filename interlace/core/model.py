@@ -12,7 +12,7 @@ import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import RepositoryError
-from interlace.core.sequence import SequenceTerms
+from interlace.core.sequence import ControlInput, SequenceTerms
 from interlace.core.tensor import Signature
 
 #: Of files that are a model by themselves.
@@ -128,6 +128,7 @@ class Model:
     config_json: str = ""
     environment: str = ""
     sequences: SequenceTerms | None = None
+    controls: tuple[ControlInput, ...] = ()  #: inputs of code that reschedules its requests
 
     @property
     def for_clients(self) -> Model:

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from interlace.core.errors import bad_input
 from interlace.core.model import Model, SampleValue
+from interlace.core.sequence import ControlInput, ControlKind, SequenceStep
 from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec, frame, unframe
 from interlace.formats.runner import Array
 
@@ -208,3 +210,25 @@ def sample_shape(spec: TensorSpec, sample: Mapping[str, Sequence[int]]) -> tuple
         sizes = [size for size, dim in zip(sizes, spec.dims, strict=True) if dim < 0]
     given = iter(sizes)
     return tuple(next(given, FREE_DIM) if dim < 0 else dim for dim in spec.dims)
+
+
+def control_array(control: ControlInput, step: SequenceStep, shape: tuple[int, ...]) -> Array:
+    """A control tensor of a request, each element of which says the same.
+
+    Raises:
+        ServeError: BAD_INPUT, an id of text for a number.
+    """
+    datatype, name = control.spec.datatype, control.spec.name
+    numpy_type, value = NUMPY_TYPES[datatype], step.id
+    if control.kind is not ControlKind.CORRID:
+        set_ = {ControlKind.START: step.start, ControlKind.END: step.end}.get(control.kind, True)
+        return np.full(shape, control.values[set_], numpy_type)
+    if datatype == BYTES:
+        return np.full(shape, str(value).encode(), object)
+    if isinstance(value, str):
+        raise bad_input(
+            f"sequence_id '{value[:64]}' is text; the model's control tensor '{name}' takes "
+            f"{datatype}"
+        )
+    bits = 8 * numpy_type.itemsize
+    return np.full(shape, value % (1 << bits), f"u{numpy_type.itemsize}").view(numpy_type)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model, Precision, SampleValue, ServiceTerms
-from interlace.core.sequence import SequenceTerms
+from interlace.core.sequence import ControlInput, SequenceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
@@ -34,9 +34,10 @@ from interlace.repository.model_settings import (
     read_settings,
 )
 from interlace.repository.sample_values import given_values, warmup_values
-from interlace.repository.sequences import read_sequences
+from interlace.repository.sequences import iterative_controls, read_sequences
 
 _LIMIT_BYTES: Final = 4 << 20
+_TRANSACTIONS: Final = "model_transaction_policy"
 
 
 def read_labels(folder: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
@@ -208,6 +209,7 @@ class Draft:
     file: str = ""
     environment: str = ""  #: of a Python backend model, its archive or folder
     sequences: SequenceTerms | None = None
+    controls: tuple[ControlInput, ...] = ()
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -234,6 +236,7 @@ class Draft:
             file=self.file,
             environment=self.environment,
             sequences=self.sequences,
+            controls=self.controls,
             generation=-1,
         )
         return self.with_config(model)
@@ -242,7 +245,10 @@ class Draft:
         """The same model with its ModelConfig, which the Python backend hands to the model."""
         if self.format is not Format.PYTHON:
             return model
-        return replace(model, config_json=json.dumps(config_json(model, self.config)))
+        rendered = config_json(model, self.config)
+        if model.generation < 0 and _TRANSACTIONS not in self.config.values:
+            del rendered[_TRANSACTIONS]  # the model may set it
+        return replace(model, config_json=json.dumps(rendered))
 
     @property
     def asked_batch(self) -> int | None:
@@ -285,6 +291,7 @@ def read(
         format=format,
         file=file,
         sequences=read_sequences(config, folder, format),
+        controls=iterative_controls(config),
         path=str(path.absolute()),
         digest=_digest(
             _files_digest(path, config, digests or Digests()),
@@ -316,7 +323,7 @@ def declared_signature(config: ModelConfig, asked_batch: int | None) -> Signatur
 
 def is_decoupled(config: ModelConfig) -> bool:
     """Whether a config says that the model sends any number of responses to a request."""
-    return bool(config.values.get("model_transaction_policy", {}).get("decoupled"))
+    return bool(config.values.get(_TRANSACTIONS, {}).get("decoupled"))
 
 
 def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:

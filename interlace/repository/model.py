@@ -12,7 +12,7 @@ from interlace.core.tables import did_you_mean
 from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
-from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
+from interlace.repository.model_settings import DEFAULT_MAX_BATCH, STREAM_SLO_MS, ModelSettings
 from interlace.repository.sample_values import check_value
 from interlace.repository.sequences import join_tensors
 
@@ -41,8 +41,12 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
         tensors = join_tensors(sequences, draft.config, inputs, outputs, own)
         sequences, inputs, outputs = tensors
     signature = Signature(inputs, outputs, batched, most, decoupled=said.decoupled)
+    terms = draft.terms
+    if said.decoupled and not draft.settings.slo_ms:
+        terms = replace(terms, slo_ms=STREAM_SLO_MS)  # its code may be the first to say so
     model = replace(
         draft.provisional(),
+        terms=terms,
         signature=signature,
         sample=_sample(draft, inputs),
         generation=generation,

@@ -24,11 +24,21 @@ _FLAGS: Final = {
 }
 
 
+def iterative_controls(config: ModelConfig) -> tuple[ControlInput, ...]:
+    """The control tensors of code that reschedules its requests, each a sequence of its own.
+
+    Raises:
+        RepositoryError: the key, what was found and what was expected.
+    """
+    written = config.values.get(KEY, {})
+    return tuple(_controls(config, written)) if written.get("iterative_sequence") else ()
+
+
 def read_sequences(config: ModelConfig, folder: Path, format: Format) -> SequenceTerms | None:
     """What a config says of sequences; ``None`` if it says nothing.
 
-    An iterative sequence is one request that the code of its model reschedules: the server does
-    nothing for it.
+    An iterative sequence is one request that the code of its model reschedules: its requests are
+    those of a model without sequences.
 
     Raises:
         RepositoryError: the key, what was found and what was expected.
@@ -42,10 +52,9 @@ def read_sequences(config: ModelConfig, folder: Path, format: Format) -> Sequenc
         if format is not Format.PYTHON:
             expected = "false: only a TritonPythonModel can reschedule requests"
             raise config.error(f"{KEY}.iterative_sequence", "true", expected)
-        for key in ("control_input", "state"):
-            if written.get(key):
-                expected = "none beside iterative_sequence: the flags of a request say the same"
-                raise config.error(f"{KEY}.{key}", "tensors", expected)
+        if written.get("state"):
+            expected = "none beside iterative_sequence: attributes of the TritonPythonModel"
+            raise config.error(f"{KEY}.state", "tensors", expected)
         return None
     return SequenceTerms(
         (written.get("max_sequence_idle_microseconds") or _IDLE_US) / 1000.0,

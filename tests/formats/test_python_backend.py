@@ -25,6 +25,7 @@ from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import Answer, Array, ModelResponse, RequestInputs, TypedArray
 from interlace.repository.draft import read
 from interlace.repository.model import complete
+from interlace.repository.model_settings import STREAM_SLO_MS
 from tests.repository.folders import add
 
 HEAD = """
@@ -787,6 +788,63 @@ def test_a_rescheduled_request_is_executed_again_until_it_is_done(tmp_path: Path
     assert [outputs(one)["n"] for one in answers] == [[[3]], [[1]], [[4]]]
     assert [outputs(one)["y"] for one in answers] == [[[2, 7]], [[0, 8]], [[3, 9]]]
     assert runner._model.calls == [3, 2, 2, 1]
+
+
+CONTROLS = """sequence_batching { iterative_sequence: true control_input [
+  { name: "id" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } },
+  { name: "start" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 2 ] } },
+  { name: "end" control { kind: CONTROL_SEQUENCE_END bool_false_true: [ false, true ] } } ] }
+"""
+
+
+@pytest.mark.parametrize("batch", ["max_batch_size: 8", "max_batch_size: 0"])
+def test_a_rescheduled_request_has_control_tensors(tmp_path: Path, batch: str) -> None:
+    body = """
+    left = {}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            id, start, end = (given(request, name) for name in ("id", "start", "end"))
+            assert id.shape() == start.shape() == end.shape() and not end.as_numpy().any()
+            assert id.as_numpy().dtype == np.uint64 and start.as_numpy().dtype == np.float32
+            key = id.as_numpy().item()
+            assert key == request.correlation_id()
+            said = self.left.setdefault(key, [])
+            said.append(start.as_numpy().item())
+            if len(said) < given(request, "x").as_numpy().flat[0]:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                responses.append(None)
+            else:
+                responses.append(answer(y=np.array([said], np.float32)))
+        return responses
+"""
+    config = CONFIG.replace("max_batch_size: 8", batch) + CONTROLS
+    runner = opened(tmp_path, body, config)
+    alone = RequestInputs({"x": np.array([3, 0], np.float32)})
+    requests = [floats(3, 0), floats(1, 0)] if "8" in batch else [alone]
+    answers = runner.run_requests(requests)
+    assert [outputs(one)["y"] for one in answers] == [[[2, 0, 0]], [[2]]][: len(requests)]
+
+
+def test_a_model_says_itself_that_it_is_decoupled(tmp_path: Path) -> None:
+    body = """
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def execute(self, requests):
+        for request in requests:
+            request.get_response_sender().send(answer(y=given(request, "x").as_numpy()), 1)
+"""
+    runner = opened(tmp_path, body)
+    assert runner.signature.decoupled
+    served = complete(read(tmp_path, "m", 1), runner.signature, 0)
+    assert served.signature.decoupled and served.terms.slo_ms == STREAM_SLO_MS
+    stated = CONFIG + "model_transaction_policy { decoupled: false }\n"
+    with pytest.raises(RepositoryError, match="configuration has decoupled False, not True"):
+        opened(tmp_path, body, stated)
 
 
 def test_a_decoupled_model_responds_each_time_it_is_rescheduled(tmp_path: Path) -> None:

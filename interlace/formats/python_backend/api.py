@@ -292,8 +292,13 @@ class InferenceRequest:
         """Whether ``execute`` is to receive it once more, and returns ``None`` in its place."""
         return bool(self._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
-    def again(self) -> InferenceRequest:
-        """The request as ``execute`` receives it once more: not at the start of its sequence."""
+    def again(self, inputs: Mapping[str, TypedArray]) -> InferenceRequest:
+        """The request as ``execute`` receives it once more: not at the start of its sequence.
+
+        These ``inputs`` replace those of the same names.
+        """
+        open = self._responses.open
+        self._inputs |= {name: ReceivedTensor(name, value, open) for name, value in inputs.items()}
         given = {**self._parameters(), "sequence_start": False}
         self._context = CallContext(self._context.id, json.dumps(given))
         self._release_flags, self._responses.used = TRITONSERVER_REQUEST_RELEASE_ALL, False

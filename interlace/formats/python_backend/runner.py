@@ -12,14 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.request import CallContext
-from interlace.core.sequence import ControlKind, SequenceTerms
-from interlace.core.tensor import BYTES
-from interlace.formats.arrays import model_inputs
+from interlace.core.sequence import SequenceStep, SequenceTerms
+from interlace.formats.arrays import control_array, model_inputs
 from interlace.formats.model_file import execute_file
 from interlace.formats.python_backend import api
 from interlace.formats.python_backend.calls import API_NAME, CallHook, api_module
@@ -60,7 +57,7 @@ class PythonRunner:
             Exception: whatever the model raises.
         """
         self.stacked = model.terms.stacked
-        self._sequences = model.sequences
+        self._sequences, self._controls = model.sequences, model.controls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readiness: Readiness | None = None
         self._name = model.name
@@ -159,7 +156,11 @@ class PythonRunner:
                 answers.kept.append(response)
                 if response is not None:
                     answers.end(index, self._answer(response, requests[index]))
-            received = {at: one.again() for at, one in received.items() if one.rescheduled}
+            received = {
+                at: one.again(self._control_tensors(one.correlation_id(), start=False))
+                for at, one in received.items()
+                if one.rescheduled
+            }
             for index in [at for at in received if requests[at].cancelled()]:
                 del received[index]
                 answers.end(index, ServeError(Reason.CANCELLED, "the client went away"))
@@ -265,7 +266,8 @@ class PythonRunner:
         if self._sequences is not None and not context.parameters:  # a trial
             context = _whole_sequence(self._sequences, index + 1, inputs)
         if self._iterative:
-            context = _first_of_sequence(context, next(self._begun))
+            context, id = _first_of_sequence(context, next(self._begun))
+            inputs |= self._control_tensors(id, start=True)
         received: api.InferenceRequest = self._api.InferenceRequest.received(
             inputs,
             wanted,
@@ -274,6 +276,15 @@ class PythonRunner:
             answers.state(index, send, decoupled),
         )
         return received
+
+    def _control_tensors(self, id: int | str, start: bool) -> dict[str, TypedArray]:
+        """The control tensors of a request that may be rescheduled."""
+        shape = (1, 1) if self._served.batched else (1,)
+        step = SequenceStep(id, start)
+        return {
+            one.spec.name: TypedArray(one.spec.datatype, control_array(one, step, shape))
+            for one in self._controls
+        }
 
     def _answer(self, response: api.InferenceResponse, request: RequestInputs) -> Answer:
         error = response.error()
@@ -306,19 +317,17 @@ def _whole_sequence(terms: SequenceTerms, id: int, inputs: dict[str, TypedArray]
     """Make a request a sequence of its own: its control tensors, and what its client says."""
     for control in terms.controls:
         datatype, array = inputs[control.spec.name]
-        value: object = control.values[1]
-        if control.kind is ControlKind.CORRID:
-            value = str(id).encode() if datatype == BYTES else id
-        inputs[control.spec.name] = TypedArray(datatype, np.full_like(array, value))
+        value = control_array(control, SequenceStep(id, start=True, end=True), array.shape)
+        inputs[control.spec.name] = TypedArray(datatype, value)
     flags = {"sequence_id": id, "sequence_start": True, "sequence_end": True}
     return CallContext("", json.dumps(flags))
 
 
-def _first_of_sequence(context: CallContext, id: int) -> CallContext:
+def _first_of_sequence(context: CallContext, id: int) -> tuple[CallContext, int | str]:
     """Make a request the first of a sequence of its own, with an id unless its client gave one."""
     given = json.loads(context.parameters or "{}")
     parameters = {"sequence_id": id} | given | {"sequence_start": True}
-    return CallContext(context.id, json.dumps(parameters))
+    return CallContext(context.id, json.dumps(parameters)), parameters["sequence_id"]
 
 
 def _wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str:
