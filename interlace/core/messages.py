@@ -344,12 +344,15 @@ class PartitionLost(Message, frozen=True):
 class BatchWaits(Message, frozen=True):
     """The code of a running batch waits for models that it calls; others may run meanwhile.
 
-    A device reports it once for each batch, whose end still comes.
+    A device reports it once for each batch, whose end still comes. If ``joins`` is not 0, the batch
+    is executed again and again until its requests are done. Others of its model may join it, up to
+    so many rows in all.
     """
 
     gpu: str
     partition: str
     batch: int
+    joins: int = 0
 
 
 class TierChanged(Message, frozen=True):

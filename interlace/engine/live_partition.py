@@ -94,11 +94,15 @@ class ModelState(Enum):
 
 
 class LaunchedBatch:
-    """A batch that was sent to a partition, with its (predicted) start and its predicted end."""
+    """A batch that was sent to a partition, with its (predicted) start and its predicted end.
 
-    __slots__ = ("expected_end_ms", "run", "started_ms")
+    ``joins`` is as in ``BatchWaits``.
+    """
+
+    __slots__ = ("expected_end_ms", "joins", "run", "started_ms")
 
     def __init__(self, run: Run, started_ms: float, expected_end_ms: float) -> None:
+        self.joins = 0
         self.run = run
         self.started_ms = started_ms
         self.expected_end_ms = expected_end_ms
@@ -110,7 +114,7 @@ class LivePartition(PartitionView):
 
     ``batch`` runs; ``next_batch``, where the accelerator has an ``ahead_ms``, was sent to it
     already and begins when ``batch`` ends. Batches in ``waiting``, by id, wait for models that they
-    call; no other batch of their models may begin here.
+    call; no other batch of their models may begin here, unless it may join them.
     """
 
     id: str = field()  # machine code has the base class's descriptor here, which is no default
@@ -175,8 +179,17 @@ class LivePartition(PartitionView):
         return [*first, *self.waiting.values()] if self.waiting else first
 
     def may_begin(self, model: str) -> bool:
-        """False while a batch of the model waits here."""
-        return all(one.run.batch.model != model for one in self.waiting.values())
+        """False while a batch of the model waits here, unless another may join it."""
+        return self.joining_rows(model) != 0
+
+    def joining_rows(self, model: str) -> int:
+        """Rows that may join the model's batches that wait here; -1 if none waits."""
+        rows, most = 0, -1
+        for one in self.waiting.values():
+            if one.run.batch.model == model:
+                rows += one.run.batch.rows
+                most = one.joins
+        return most if most < 0 else max(0, most - rows)
 
     def takes(self, now_ms: float) -> bool:
         return self.takes_from_ms <= now_ms
@@ -221,10 +234,11 @@ class LivePartition(PartitionView):
         self._set_takes_from()
         return first
 
-    def waits(self, batch: int, now_ms: float) -> None:
-        """A batch waits for models that it calls."""
+    def waits(self, batch: int, joins: int, now_ms: float) -> None:
+        """A batch waits for models that it calls, or for the next time that it is executed."""
         waiting = self.ended(batch, now_ms)
         if waiting is not None:
+            waiting.joins = joins
             self.waiting[batch] = waiting
 
     @property

@@ -175,7 +175,7 @@ class RequestScheduler:
         """A batch waits for models that its code calls, perhaps in the same partition."""
         live = self._state.partitions.get(told.partition)
         if live is not None:
-            live.waits(told.batch, now_ms)
+            live.waits(told.batch, told.joins, now_ms)
         return self.dispatch((told.gpu,), now_ms)
 
     def moved(self, told: TierChanged, now_ms: float) -> list[Command]:
@@ -292,6 +292,11 @@ class RequestScheduler:
         else:
             # A request whose batch failed before runs alone: if it is the cause, it fails alone.
             rows = head.rows if attempt > 1 else launch.rows
+            room = live.joining_rows(launch.model) if live.waiting else -1
+            if room >= 0:
+                if head.rows > room:
+                    return []
+                rows = head.rows  # alone: a batch of several ends with the last of them
             requests = source.take(rows)
         return self._run(launch, deployed, live, requests, attempt, slot, now_ms)
 

@@ -315,6 +315,38 @@ class RunsRequests(Protocol):
         """
 
 
+class OpenBatch(Protocol):
+    """Requests that were begun together; others may be executed with them."""
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The response to each request, or why it has none, once it is ``over``."""
+
+    @property
+    def over(self) -> bool: ...
+    def wait(self, look: Callable[[], object]) -> list[Answer]:
+        """The answers, once it is over; ``look`` is called now and then."""
+
+
+@runtime_checkable
+class RunsIterations(RunsRequests, Protocol):
+    """A runner whose code may want its requests again: each call executes all once."""
+
+    @property
+    def joins(self) -> int:
+        """The most rows that it executes at a time; 0 if its code wants no request again."""
+
+    @property
+    def left(self) -> bool:
+        """Whether there are requests to be executed."""
+
+    def begin(self, requests: Sequence[RequestInputs], call: CallModels | None) -> OpenBatch:
+        """Have requests executed with the next call of ``iterate``."""
+
+    def iterate(self) -> None:
+        """Execute requests of one shape, in the order in which they have waited."""
+
+
 @runtime_checkable
 class TakesTurns(Protocol):
     """A runner whose open module may run other models of its architecture, too."""

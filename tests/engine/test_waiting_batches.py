@@ -64,3 +64,22 @@ def test_nothing_is_unloaded_while_a_batch_waits() -> None:
             and c.partition == run.partition]  # fmt: skip
     assert gone and min(gone) >= ended
     assert made.reply_of(first).outcome is Outcome.OK and not made.state.models
+
+
+def test_others_join_a_batch_that_is_executed_again_up_to_its_rows() -> None:
+    made = world()
+    first = made.send("a", 500.0)
+    made.run(1.0)
+    (run,) = [c for _, _, cs in made.log for c in cs if isinstance(c, Run)]
+    made.runtime.deliver(BatchWaits("g0", run.partition, run.batch.id, joins=3))
+    others = []
+    for _ in range(3):
+        others.append(made.send("a", 500.0))
+        joined = [c for _, _, cs in made.log for c in cs if isinstance(c, Run)][-1]
+        made.runtime.deliver(BatchWaits("g0", joined.partition, joined.batch.id, joins=3))
+    assert runs(made) == ["a", "a", "a"]
+    live = made.state.partitions[run.partition]
+    assert live.joining_rows("a") == 0 and live.joining_rows("b") == -1
+    made.run(200.0)
+    assert runs(made) == ["a", "a", "a", "a"]
+    assert {made.reply_of(one).outcome for one in (first, *others)} == {Outcome.OK}

@@ -297,8 +297,8 @@ class CpuDevice:
     def _tier_changed(self, model: str, on_disk: bool) -> None:
         self._on_event(TierChanged(self.gpu.id, model, on_disk))
 
-    def _waits(self, partition: str, batch: int) -> None:
-        self._on_event(BatchWaits(self.gpu.id, partition, batch))
+    def _waits(self, partition: str, batch: int, joins: int) -> None:
+        self._on_event(BatchWaits(self.gpu.id, partition, batch, joins))
 
     def _responded(self, response: PartialResponse) -> None:
         self._on_event(response)

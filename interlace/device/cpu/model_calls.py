@@ -246,6 +246,7 @@ class WorkerCalls:
     ) -> None:
         self.turn = Lock()
         self.wanted = 0  #: batches that wait to have it again
+        self.next = 0  #: threads that wait to begin something with it
         self.leadership = leadership
         self._blocks = blocks
         self._arenas = arenas
@@ -253,6 +254,14 @@ class WorkerCalls:
         #: Its batch, the next response if there is one, and inputs that are outputs of others.
         self._open: dict[int, tuple[BatchCalls, _Response | None, list[LentArray]]] = {}
         self._released: deque[int] = deque()
+
+    @contextmanager
+    def next_turn(self) -> Iterator[None]:
+        """Have the turn, to begin something."""
+        self.next += 1
+        with self.turn:
+            self.next -= 1
+            yield
 
     def send(self, calls: BatchCalls, asked: OutgoingCall) -> _Response:
         """Write a call's inputs and send it; the caller has the turn."""

@@ -106,7 +106,7 @@ class CpuPartition:
         self._died = False  #: a batch has failed with its worker
         self.inner: dict[str, CpuPartition] = {}  #: workers in environments of models
         self.calls = OutgoingCalls(self.outputs, self._send_call)
-        self.on_waits: Callable[[str, int], None] = lambda partition, batch: None
+        self.on_waits: Callable[[str, int, int], None] = lambda partition, batch, joins: None
         self.on_metrics: Callable[[Sequence[MetricChange]], None] = lambda changes: None
 
     def carve(self, work: CreatePartition, spawner: ForkServerSpawner, done: Done) -> None:
@@ -222,13 +222,15 @@ class CpuPartition:
         elif (load := self._loads.get(frame.batch)) is not None:
             self.calls.begin_load(frame, load.model, self._limits.load_s)
 
-    def _wait(self, batch: int) -> None:
+    def _wait(self, batch: int, joins: int = 0) -> None:
         """A batch or load waits: what was asked behind it is answered before it."""
         if batch not in self._waiting and (batch in self._runs or batch in self._loads):
             self._waiting.add(batch)
             self.link.questions.set_apart("", _batch_line(batch))
             if batch in self._runs:
-                self.on_waits(self.name, batch)
+                self.on_waits(self.name, batch, joins)
+        if joins:  # it is about to be executed again
+            self.link.questions.watch_apart(_batch_line(batch), True)
 
     def _loaded(
         self,
@@ -281,7 +283,7 @@ class CpuPartition:
             self.calls.leave(frame)
             return None
         if isinstance(frame, Waits):
-            self._wait(frame.batch)
+            self._wait(frame.batch, frame.joins)
             return None
         if isinstance(frame, MetricsChanged):
             self.on_metrics(frame.changes)

@@ -30,6 +30,7 @@ from interlace.formats.runner import (
     Array,
     ModelResponse,
     RequestInputs,
+    RunsIterations,
     RunsRequests,
     TypedArray,
 )
@@ -140,6 +141,61 @@ def _cut(rows: Sequence[int], answer: Answer) -> list[Answer]:
     ]
 
 
+class Iteration:
+    """A batch that is executed together with others of its model, until its requests are done."""
+
+    def __init__(
+        self,
+        run: RunBatch,
+        runner: RunsIterations,
+        batched: bool,
+        intake: BatchInputs,
+        inbox: Inbox,
+        streams: ResponseStreams,
+        calls: BatchCalls,
+    ) -> None:
+        """Begin it.
+
+        Raises:
+            Exception: its inputs are not as its heads say.
+        """
+        self.run, self.calls, self.executed = run, calls, False
+        self._inbox, self._intake, self._streams = inbox, intake, streams
+        self._batched, self._began_s = batched, perf_counter()
+        self._heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
+        staged = intake.sources(run, batched) if run.staged else {}
+        given = _cut_inputs(run, staged, batched) if staged else intake.by_request(run, batched)
+        requests = [_request(*one, streams) for one in zip(self._heads, given, strict=True)]
+        self._staged, self._gathered_s = staged, perf_counter()
+        self.look = requests[0].cancelled
+        self.open = runner.begin(requests, calls.begin)
+
+    def result(self) -> BatchResult:
+        """Its answer, once it is over.
+
+        Raises:
+            OutputTooLargeError, MemoryError: no room for its outputs.
+        """
+        self.calls.end()
+        inferred_s, blocks, failed = perf_counter(), self._inbox.blocks, self._streams.failed
+        pairs = zip(self._heads, self.open.answers, strict=True)
+        answers = [failed.get(head.request, answer) for head, answer in pairs]
+        try:
+            results, block = place(answers, blocks, blocks.take)
+        finally:
+            self._intake.release(self._staged)
+        if block is not None:
+            blocks.hold(self.run.batch, [block])
+        input_ms = (self._gathered_s - self._began_s) * 1e3
+        took_ms = (
+            input_ms,
+            (inferred_s - self._gathered_s) * 1e3,
+            (perf_counter() - inferred_s) * 1e3,
+        )
+        held = block is not None
+        return BatchResult(self.run.batch, (), self._batched, held, *took_ms, results=results)
+
+
 _ALIGN_BYTES = 64
 
 
@@ -183,7 +239,7 @@ def _room(nbytes: int) -> int:
 #: Responses to one request that may wait for its client to read them.
 _WINDOW: Final = 32
 #: How long a model lets others run, between its responses, that wait for one.
-_TURN_S: Final = 0.001
+TURN_S: Final = 0.001
 
 
 class ResponseStreams:
@@ -231,7 +287,7 @@ class ResponseStreams:
             self._send(Responded(self._batch, request, number, result, final))
             if self._calls.wanted or self._inbox.holds_answers:
                 with self._calls.turn_given_up():
-                    sleep(_TURN_S)
+                    sleep(TURN_S)
 
     def _wait(self, frees: int) -> bool:
         with self._calls.turn_given_up():

@@ -7,9 +7,12 @@ import ctypes
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
+from threading import Lock, get_ident
+from time import sleep
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,7 +20,12 @@ from msgspec.structs import replace
 from interlace.device.cpu.execution import BatchInputs, execute
 from interlace.device.cpu.inbox import Inbox
 from interlace.device.cpu.model_calls import BatchCalls, Leadership, WorkerCalls
-from interlace.device.cpu.request_execution import ResponseStreams, execute_requests
+from interlace.device.cpu.request_execution import (
+    TURN_S,
+    Iteration,
+    ResponseStreams,
+    execute_requests,
+)
 from interlace.device.cpu.resident import OpenModel, ResidentModel
 from interlace.device.process.error_text import batch_failure, error_text
 from interlace.device.process.sandbox import confine
@@ -51,7 +59,7 @@ from interlace.device.process.wire import (
 from interlace.formats import shared_architecture
 from interlace.formats.machine import keep_free_memory
 from interlace.formats.python_backend.metrics import Metric, take_changes
-from interlace.formats.runner import ComingWeights, RunsRequests, TakesTurns
+from interlace.formats.runner import ComingWeights, RunsIterations, RunsRequests, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -116,6 +124,9 @@ class CpuWorker:
         self._leadership = Leadership(self._lead)
         self._calls = WorkerCalls(self._blocks, arenas, frames.send, self._leadership)
         self._behind: dict[str, deque[RunBatch]] = {}  #: by model that runs
+        #: Models that run batches again and again: the most rows, and batches that join them.
+        self._iterating: dict[str, tuple[int, deque[RunBatch]]] = {}
+        self._joining = Lock()
         self._memory = memoryview(b"")
         if setup.weights_arena:
             weights = Arena.adopt(setup.owner_pid, setup.weights_arena)
@@ -139,7 +150,9 @@ class CpuWorker:
             if isinstance(frame, CallAnswered):
                 self._calls.answered(frame)
                 continue
-            with self._calls.turn:
+            if isinstance(frame, RunBatch) and self._join(frame):
+                continue
+            with self._calls.next_turn():
                 answer = self._run(frame) if isinstance(frame, RunBatch) else self._carry_out(frame)
                 self._send_metrics()
                 if answer is not None:
@@ -273,7 +286,7 @@ class CpuWorker:
         cold.fetch(_places(frame), self._memory, done)
         return None
 
-    def _run(self, run: RunBatch) -> WorkerAnswer | Waits:
+    def _run(self, run: RunBatch) -> WorkerAnswer | Waits | None:
         resident = self._models.get(run.model)
         if resident is None:
             self._inbox.ended(run)
@@ -289,11 +302,16 @@ class CpuWorker:
 
     def _run_in_turn(
         self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
-    ) -> WorkerAnswer | Waits:
+    ) -> WorkerAnswer | Waits | None:
         """Run a batch, and those of its model that come while it waits for calls."""
+        if self._join(run):
+            return None
         if (behind := self._behind.get(run.model)) is not None:
             behind.append(run)
             return Waits(run.batch)
+        if isinstance(runner, RunsIterations) and runner.joins and not runner.stacked:
+            self._iterate(run, resident, runner)
+            return None
         behind = self._behind[run.model] = deque()
         answer = self._run_requests(run, resident, runner)
         while behind:
@@ -301,6 +319,74 @@ class CpuWorker:
             answer = self._run_requests(behind.popleft(), resident, runner)
         del self._behind[run.model]
         return answer
+
+    def _join(self, run: RunBatch) -> bool:
+        """Have a batch join those of its model that are executed again and again, if any are."""
+        with self._joining:
+            if (iterating := self._iterating.get(run.model)) is None:
+                return False
+            joins, behind = iterating
+            self._frames.send(Waits(run.batch, joins))
+            behind.append(run)
+            return True
+
+    def _iterate(self, run: RunBatch, resident: ResidentModel, runner: RunsIterations) -> None:
+        """Execute a batch until its requests are done, with those that join it meanwhile."""
+        behind, running = deque([run]), list[Iteration]()
+        with self._joining:
+            self._iterating[run.model] = runner.joins, behind
+        while True:
+            with self._joining:
+                joining = [behind.popleft() for _ in range(len(behind))]
+                if not (joining or running):
+                    del self._iterating[run.model]
+                    return
+            for one in joining:
+                try:
+                    running.append(self._begin(one, resident, runner))
+                except (Exception, SystemExit) as error:
+                    self._end_iteration(one, resident, error)
+            if running:
+                self._go_on(running, runner)
+            for ended in [one for one in running if one.open.over]:
+                running.remove(ended)
+                try:
+                    self._end_iteration(ended.run, resident, ended.result())
+                except (Exception, SystemExit) as error:
+                    self._end_iteration(ended.run, resident, error)
+
+    def _begin(self, run: RunBatch, resident: ResidentModel, runner: RunsIterations) -> Iteration:
+        calls, batched = BatchCalls(self._calls, run.batch), resident.signature.batched
+        streams = ResponseStreams(run.batch, self._inbox, self._frames.send, calls)
+        return Iteration(run, runner, batched, self._intake, self._inbox, streams, calls)
+
+    def _go_on(self, running: Sequence[Iteration], runner: RunsIterations) -> None:
+        """Execute once; others that wait for their turn run before, but for the first time."""
+        oldest = running[0]
+        if oldest.executed:
+            self._calls.leave(Waits(oldest.run.batch, runner.joins))
+            self._leadership.leave(get_ident())
+            if self._calls.next:
+                with oldest.calls.turn_given_up():
+                    sleep(TURN_S)
+        for one in running:
+            one.executed = True
+        if runner.left:
+            runner.iterate()
+        else:  # its code responds from other threads
+            oldest.open.wait(oldest.look)
+
+    def _end_iteration(
+        self, run: RunBatch, resident: ResidentModel, answer: BatchResult | BaseException
+    ) -> None:
+        """Answer a batch."""
+        self._inbox.ended(run)
+        if isinstance(answer, BatchResult):
+            resident.answered = True
+            self._frames.send(answer)
+            return
+        failed = batch_failure(run, answer, resident.model.format, resident.runs)
+        self._frames.send(replace(failed, batch=run.batch))
 
     def _run_requests(
         self, run: RunBatch, resident: ResidentModel, runner: RunsRequests

@@ -298,10 +298,12 @@ class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):
 class Waits(msgspec.Struct, array_like=True, tag=7, frozen=True):
     """A batch waits for the end of another of its model, or for calls: others may run. No answer.
 
-    Its own answer comes out of order.
+    Its own answer comes out of order. ``joins`` is as in ``BatchWaits``; a batch says it again
+    before each time that it is executed.
     """
 
     batch: int
+    joins: int = 0
 
 
 class CallModel(msgspec.Struct, array_like=True, tag=8, frozen=True):

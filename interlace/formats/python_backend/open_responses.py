@@ -60,6 +60,11 @@ class OpenResponses:
         dropped, open = partial(self.end, index, _DROPPED), partial(self.open, index)
         return ResponseState(send, decoupled, dropped, open)
 
+    @property
+    def over(self) -> bool:
+        """Whether all requests have ended."""
+        return not self._open
+
     def open(self, index: int) -> bool:
         """Whether a request has not ended."""
         return index in self._open

@@ -41,6 +41,40 @@ _NO_TENSORS: Final = (
 _DETAIL_CHARS: Final = 2000
 
 
+class _Waiting:
+    """A request that ``execute`` is to receive, perhaps once more."""
+
+    def __init__(
+        self,
+        received: api.InferenceRequest,
+        asked: RequestInputs,
+        answers: OpenResponses,
+        index: int,
+        call: CallModels | None,
+    ) -> None:
+        self.received = received
+        self.asked = asked
+        self.answers = answers
+        self.call = call
+        self.begun = False  #: ``execute`` received it before
+        self.alone = False  #: it may have failed others
+        self._index = index
+
+    def end(self, answer: Answer) -> None:
+        """Answer it."""
+        self.answers.end(self._index, answer)
+
+    @property
+    def rows(self) -> int:
+        """The rows of its inputs, if there are rows."""
+        return max((one.shape[0] for one in self.asked.inputs.values() if one.ndim), default=1)
+
+    @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """The dims of its inputs without the rows."""
+        return {name: one.shape[1:] for name, one in self.asked.inputs.items()}
+
+
 class PythonRunner:
     """Runs ``execute`` on lists of requests."""
 
@@ -75,6 +109,7 @@ class PythonRunner:
         config = _configured(model, kind)
         self._iterative = config.iterative
         self._begun = count(1)  #: names of iterative sequences
+        self._waiting: list[_Waiting] = []
         self.signature = config.signature()
         stated = model.signature.inputs and model.signature.outputs
         self._served = model.signature if stated else self.signature
@@ -127,67 +162,119 @@ class PythonRunner:
         Raises:
             TritonModelException: ``execute`` failed on several requests.
         """
-        self._activate()
-        answers = OpenResponses(len(requests))
+        answers = self.begin(requests, call)
+        while not answers.over and self.left:
+            self.iterate()
         self._calls.call = self._calls.control = call
         try:
-            self._begin(requests, answers)
             return answers.wait(requests[0].cancelled)
         finally:
             self._calls.call = self._calls.control = None
 
-    def _begin(self, requests: Sequence[RequestInputs], answers: OpenResponses) -> None:
-        """Execute a batch, and again the requests in it that are rescheduled.
+    @property
+    def joins(self) -> int:
+        """As ``RunsIterations``."""
+        return max(1, self._served.max_batch) if self._iterative else 0
 
-        Whoever keeps a request may still respond afterwards.
+    @property
+    def left(self) -> bool:
+        """As ``RunsIterations``."""
+        return bool(self._waiting)
+
+    def begin(
+        self, requests: Sequence[RequestInputs], call: CallModels | None = None
+    ) -> OpenResponses:
+        """As ``RunsIterations``."""
+        self._activate()
+        answers = OpenResponses(len(requests))
+        self._waiting += [
+            _Waiting(self._received(at, one, answers), one, answers, at, call)
+            for at, one in enumerate(requests)
+        ]
+        return answers
+
+    def iterate(self) -> None:
+        """As ``RunsIterations``. Requests that are rescheduled wait behind the others.
+
+        Raises:
+            TritonModelException: as ``run_requests``, of a model that is not iterative.
         """
-        received = {at: self._received(at, one, answers) for at, one in enumerate(requests)}
-        while received:
-            batch = list(received.values())
-            try:
-                returned = self._execute(batch)
-            except (Exception, SystemExit) as error:
-                self._raised(error, answers, batch)
-                return
-            if wrong := self._wrong_return(returned, batch):
-                answers.end_all(self._failed(wrong))
-                return
-            for index, response in zip(received, returned or (), strict=False):
-                answers.kept.append(response)
-                if response is not None:
-                    answers.end(index, self._answer(response, requests[index]))
-            received = {
-                at: one.again(self._control_tensors(one.correlation_id(), start=False))
-                for at, one in received.items()
-                if one.rescheduled
-            }
-            for index in [at for at in received if requests[at].cancelled()]:
-                del received[index]
-                answers.end(index, ServeError(Reason.CANCELLED, "the client went away"))
+        self._activate()
+        batch = self._next_batch()
+        self._calls.call = self._calls.control = batch[0].call
+        try:
+            self._execute_once(batch)
+        finally:
+            self._calls.call = self._calls.control = None
 
-    def _raised(
-        self,
-        error: Exception | SystemExit,
-        answers: OpenResponses,
-        batch: Sequence[api.InferenceRequest],
-    ) -> None:
+    def _next_batch(self) -> list[_Waiting]:
+        """Take the requests that are executed next; all, unless the model is iterative."""
+        waiting, self._waiting = self._waiting, []
+        if not self._iterative:
+            return waiting
+        first, rows, batch = waiting[0], 0, list[_Waiting]()
+        for one in waiting:
+            fits = one.shape == first.shape and not (batch and (one.alone or first.alone))
+            if fits and (not batch or rows + one.rows <= self.joins):
+                batch.append(one)
+                rows += one.rows
+            else:
+                self._waiting.append(one)
+        return batch
+
+    def _execute_once(self, batch: Sequence[_Waiting]) -> None:
+        """Execute a batch. Whoever keeps a request may still respond afterwards."""
+        received = [one.received for one in batch]
+        try:
+            returned = self._execute(received)
+        except (Exception, SystemExit) as error:
+            self._raised(error, batch)
+            return
+        if wrong := self._wrong_return(returned, received):
+            for one in batch:
+                one.end(self._failed(wrong))
+            return
+        for one, response in zip(batch, returned or (), strict=False):
+            one.answers.kept.append(response)
+            if response is not None:
+                one.end(self._answer(response, one.asked))
+        for one in batch:
+            if not one.received.rescheduled:
+                continue
+            if one.asked.cancelled():
+                one.end(ServeError(Reason.CANCELLED, "the client went away"))
+                continue
+            id = one.received.correlation_id()
+            one.received.again(self._control_tensors(id, start=False))
+            one.begun = True
+            self._waiting.append(one)
+
+    def _raised(self, error: Exception | SystemExit, batch: Sequence[_Waiting]) -> None:
         """Fail the requests for which ``execute`` raised an error, or raise it for several.
 
-        One that was rescheduled is not executed from its start again.
+        A model that is iterative receives those of several again that it had not begun, alone.
         """
-        begun = self._iterative and not all(one.flags() for one in batch)
-        alone = self.signature.decoupled or len(answers.answers) == 1 or begun
-        if isinstance(error, ServeError) and alone:
-            answers.end_all(error)
-            return
-        if isinstance(error, ServeError | MemoryError):
-            raise error
         text = f"{type(error).__name__}: {error}{_place(error, self._own.folder)}"
         failed = self._failed(text)
         failed.__cause__ = error
-        if not alone:
-            raise api.TritonModelException(failed.detail) from error
-        answers.end_all(failed)
+        answer = error if isinstance(error, ServeError) else failed
+        if self._iterative:
+            for one in batch:
+                if one.begun or len(batch) == 1 or self.signature.decoupled:
+                    one.end(answer)
+                else:
+                    one.alone = True
+                    self._waiting.append(one)
+            return
+        if self.signature.decoupled or len(batch) == 1:
+            if isinstance(error, MemoryError):
+                raise error
+            for one in batch:
+                one.end(answer)
+            return
+        if isinstance(error, ServeError | MemoryError):
+            raise error
+        raise api.TritonModelException(failed.detail) from error
 
     def _wrong_return(self, returned: Any, requests: Sequence[api.InferenceRequest]) -> str:
         """What is wrong with what ``execute`` returned, in Triton's words; empty if nothing is."""
