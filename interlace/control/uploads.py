@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Final
+from weakref import finalize
 
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.server.limits import FILES_BYTES
@@ -21,13 +22,9 @@ class Uploads:
     """Files by the name of their model, in a folder that goes with this process."""
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="interlace-files-")
+        self.folder = mkdtemp(prefix="interlace-files-")  #: where they all lie
+        finalize(self, rmtree, self.folder, ignore_errors=True)
         self._kept: dict[str, list[Path]] = {}
-
-    @property
-    def folder(self) -> str:
-        """Where they all lie."""
-        return self._folder.name
 
     async def write(self, name: str, files: Mapping[str, bytes]) -> Path:
         """Keep files of a model until ``drop_unused``; returns the repository that they are.
