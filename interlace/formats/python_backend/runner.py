@@ -23,6 +23,7 @@ from interlace.formats.python_backend.calls import API_NAME, CallHook, api_modul
 from interlace.formats.python_backend.open_responses import OpenResponses
 from interlace.formats.python_backend.own_modules import OwnModules
 from interlace.formats.python_backend.readiness import Readiness
+from interlace.formats.python_backend.waiting_request import WaitingRequest
 from interlace.formats.runner import (
     Answer,
     Array,
@@ -39,40 +40,6 @@ _NO_TENSORS: Final = (
     "input [ { name data_type dims } ] and output [ ... ] in config.pbtxt, or auto_complete_config"
 )
 _DETAIL_CHARS: Final = 2000
-
-
-class _Waiting:
-    """A request that ``execute`` is to receive, perhaps once more."""
-
-    def __init__(
-        self,
-        received: api.InferenceRequest,
-        asked: RequestInputs,
-        answers: OpenResponses,
-        index: int,
-        call: CallModels | None,
-    ) -> None:
-        self.received = received
-        self.asked = asked
-        self.answers = answers
-        self.call = call
-        self.begun = False  #: ``execute`` received it before
-        self.alone = False  #: it may have failed others
-        self._index = index
-
-    def end(self, answer: Answer) -> None:
-        """Answer it."""
-        self.answers.end(self._index, answer)
-
-    @property
-    def rows(self) -> int:
-        """The rows of its inputs, if there are rows."""
-        return max((one.shape[0] for one in self.asked.inputs.values() if one.ndim), default=1)
-
-    @property
-    def shape(self) -> dict[str, tuple[int, ...]]:
-        """The dims of its inputs without the rows."""
-        return {name: one.shape[1:] for name, one in self.asked.inputs.items()}
 
 
 class PythonRunner:
@@ -109,7 +76,7 @@ class PythonRunner:
         config = _configured(model, kind)
         self._iterative = config.iterative
         self._begun = count(1)  #: names of iterative sequences
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[WaitingRequest] = []
         self.signature = config.signature()
         stated = model.signature.inputs and model.signature.outputs
         self._served = model.signature if stated else self.signature
@@ -188,7 +155,7 @@ class PythonRunner:
         self._activate()
         answers = OpenResponses(len(requests))
         self._waiting += [
-            _Waiting(self._received(at, one, answers), one, answers, at, call)
+            WaitingRequest(self._received(at, one, answers), one, answers, at, call)
             for at, one in enumerate(requests)
         ]
         return answers
@@ -207,12 +174,12 @@ class PythonRunner:
         finally:
             self._calls.call = self._calls.control = None
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[WaitingRequest]:
         """Take the requests that are executed next; all, unless the model is iterative."""
         waiting, self._waiting = self._waiting, []
         if not self._iterative:
             return waiting
-        first, rows, batch = waiting[0], 0, list[_Waiting]()
+        first, rows, batch = waiting[0], 0, list[WaitingRequest]()
         for one in waiting:
             fits = one.shape == first.shape and not (batch and (one.alone or first.alone))
             if fits and (not batch or rows + one.rows <= self.joins):
@@ -222,7 +189,7 @@ class PythonRunner:
                 self._waiting.append(one)
         return batch
 
-    def _execute_once(self, batch: Sequence[_Waiting]) -> None:
+    def _execute_once(self, batch: Sequence[WaitingRequest]) -> None:
         """Execute a batch. Whoever keeps a request may still respond afterwards."""
         received = [one.received for one in batch]
         try:
@@ -249,7 +216,7 @@ class PythonRunner:
             one.begun = True
             self._waiting.append(one)
 
-    def _raised(self, error: Exception | SystemExit, batch: Sequence[_Waiting]) -> None:
+    def _raised(self, error: Exception | SystemExit, batch: Sequence[WaitingRequest]) -> None:
         """Fail the requests for which ``execute`` raised an error, or raise it for several.
 
         A model that is iterative receives those of several again that it had not begun, alone.
