@@ -213,7 +213,7 @@ def sample_shape(spec: TensorSpec, sample: Mapping[str, Sequence[int]]) -> tuple
 
 
 def control_array(control: ControlInput, step: SequenceStep, shape: tuple[int, ...]) -> Array:
-    """A control tensor of a request, each element of which says the same.
+    """A control tensor of a request; its elements are equal.
 
     Raises:
         ServeError: BAD_INPUT, an id of text for a number.
