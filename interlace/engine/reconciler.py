@@ -37,6 +37,8 @@ from interlace.perf.memory import comes_and_goes
 #: has ended since the last one, or when an epoch has.
 _MANY: Final = 32
 _PART: Final = 0.5
+#: How often a model that has never been loaded may fail to be, for each partition.
+_ROUNDS: Final = 2
 
 
 class Reconciler:
@@ -191,13 +193,20 @@ class Reconciler:
         self, live: LivePartition, model: str, finished: WorkFinished, now_ms: float
     ) -> list[Command]:
         live.end_load(model, None if finished.failure else finished.resident_bytes, now_ms)
+        deployed = self._state.models.get(model)
         if finished.failure is None:
+            if deployed is not None:
+                deployed.failed_loads = 0
             return []
         if finished.failure.fatal:
             return []  # the whole partition is lost; the quarantine counts the crash
         self._state.drop_from_target(model, live.id)
-        deployed = self._state.models.get(model)
-        if deployed is None or deployed.hosts or self._state.wants(model):
+        if deployed is None or deployed.hosts or deployed.quarantine_reason is not None:
+            return []
+        deployed.failed_loads += 1
+        # Each new plan has it loaded again where it failed, and one may follow the other.
+        most = _ROUNDS * len(self._state.partitions)
+        if self._state.wants(model) and deployed.failed_loads <= most:
             return []
         reason = f"it could not be loaded: {finished.failure.detail}"
         return self._quarantine.start(model, deployed, reason, now_ms)

@@ -44,6 +44,7 @@ class DeployedModel(ModelView):
     alike: bool = True  #: its hosts are of one share, and none has another model's turns
     pools: dict[str, InputPool] = field(default_factory=dict)  #: staged inputs by accelerator
     crashes_ms: list[float] = field(default_factory=list)
+    failed_loads: int = 0  #: since one of it ended well
     lost_request_ms: float = float("-inf")  #: when a request was last refused, dropped or late
     lost_rows: int = 0  #: since a batch of it last began
     quarantine_reason: str | None = None  #: why it is not served now

@@ -1,6 +1,7 @@
 """Deaths, bad batches and changes of plan lose no request."""
 
 import random
+from dataclasses import replace as replace_field
 
 import pytest
 from msgspec.structs import replace
@@ -10,12 +11,14 @@ from interlace.core.hardware import Trait
 from interlace.core.messages import (
     CancelRun,
     Failure,
+    Load,
     ModelWithdrawn,
     PlanChanged,
     Run,
     Work,
     WorkFinished,
 )
+from interlace.core.plan import Partition, Plan, Slot
 from interlace.core.request import Callbacks, CallContext, Outcome, Request
 from interlace.device.base import Done
 from tests.builders import OVERLAP, World, line_profile, machine
@@ -287,3 +290,33 @@ def test_a_model_that_fits_nowhere_is_told_why() -> None:
     world.run(500)
     (tell,) = world.statuses
     assert tell.status == "failed" and "SLO" in tell.detail
+
+
+def test_a_model_that_never_loads_is_told_to_its_owner_though_plans_follow_each_other() -> None:
+    """As when its code loads another model, for which there is a new plan each time."""
+    world = World({"b": line_profile("b")}, machine())
+    (gpu,) = world.fleet.gpus
+    parts = tuple(Partition(n, gpu.id, 50, (Slot("b", 4, 10.0),)) for n in ("p0", "p1"))
+    world.system = replace_field(world.system, planner=lambda *_: Plan(parts))
+    device, loads = world.devices[gpu.id], list[str]()
+    carry_out = device.do
+
+    def do(work: Work, done: Done) -> None:
+        if not isinstance(work, Load):
+            return carry_out(work, done)
+        loads.append(work.partition)
+
+        def fail() -> None:
+            done(WorkFinished(work, failure=Failure("it does not work")))
+            world.runtime.deliver(PlanChanged())
+
+        # So that one goes on when the other fails.
+        after_ms = 10.0 if work.partition == loads[0] else 17.0
+        world.clock.call_at(world.clock.now_ms() + after_ms, fail)
+
+    device.do = do  # type: ignore[method-assign]
+    world.deploy({"b": 100.0})
+    world.run(5_000.0)
+    assert [(one.model, one.status) for one in world.statuses] == [("b", "failed")]
+    assert "it does not work" in world.statuses[0].detail
+    assert 3 <= len(loads) <= 8
