@@ -24,6 +24,14 @@ def answers(status: int, body: bytes, *headers: str) -> Act:
     return act
 
 
+def answers_after(event: threading.Event, body: bytes) -> Act:
+    def act(connection: socket.socket, head: bytes) -> bool:
+        event.wait(10)
+        return answers(200, body)(connection, head)
+
+    return act
+
+
 def hangs_up(connection: socket.socket, head: bytes) -> bool:
     return False
 
@@ -45,13 +53,10 @@ def says(*parts: bytes) -> Act:
     return act
 
 
-class ScriptedNode:
-    """Takes its acts in turn, the last one for ever; ``heads`` and ``bodies`` are what it got."""
+class _Listening:
+    """Serves each connection in a thread of its own."""
 
-    def __init__(self, acts: Sequence[Act]) -> None:
-        self._acts = list(acts)
-        self.heads: list[bytes] = []
-        self.bodies: list[bytes] = []
+    def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -66,6 +71,19 @@ class ScriptedNode:
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class ScriptedNode(_Listening):
+    """Takes its acts in turn, the last one for ever; ``heads`` and ``bodies`` are what it got."""
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        self._acts = list(acts)
+        self.heads: list[bytes] = []
+        self.bodies: list[bytes] = []
+        super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
         data = b""
@@ -96,7 +114,7 @@ def _field(head: bytes, name: bytes) -> bytes:
     return b"0"
 
 
-class ScriptedGrpcNode:
+class ScriptedGrpcNode(_Listening):
     """Answers each HTTP/2 call with these frames, their stream's number filled in.
 
     ``calls`` are the numbers of the streams that came, ``credit`` the bytes that it may send more
@@ -108,20 +126,7 @@ class ScriptedGrpcNode:
         self.credit: Counter[int] = Counter()
         self._resets = [] if resets is None else resets
         self.calls: list[int] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
         with suppress(ConnectionError), connection, connection.makefile("rb") as stream:

@@ -11,7 +11,15 @@ import pytest
 
 from interlace.core.errors import ServeError
 from interlace.router.http.reads import NodeReader
-from tests.router.scripted_node import Act, ScriptedNode, answers, hangs_up, says, silent
+from tests.router.scripted_node import (
+    Act,
+    ScriptedNode,
+    answers,
+    answers_after,
+    hangs_up,
+    says,
+    silent,
+)
 from tests.router.stand import RouterStand
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
@@ -25,10 +33,13 @@ Made = Callable[..., tuple[RouterStand, list[ScriptedNode]]]
 def made() -> Iterator[Made]:
     with ExitStack() as ends:
 
-        def make(*acts: list[Act]) -> tuple[RouterStand, list[ScriptedNode]]:
+        def make(
+            *acts: list[Act], lost_ms: float = 60_000.0
+        ) -> tuple[RouterStand, list[ScriptedNode]]:
             nodes = [ScriptedNode(one) for one in acts]
             names = "abcdef"[: len(nodes)]
-            router = RouterStand({n: node.port for n, node in zip(names, nodes, strict=True)})
+            ports = {n: node.port for n, node in zip(names, nodes, strict=True)}
+            router = RouterStand(ports, lost_ms=lost_ms)
             ends.callback(router.close)
             for node in nodes:
                 ends.callback(node.close)
@@ -47,6 +58,17 @@ def ask(router: RouterStand, *data: bytes) -> list[Response]:
             connection.sendall(one)
             found.append(reader.response())
         return found
+
+
+def wait_until_lost(router: RouterStand, model: str, other: ScriptedNode) -> None:
+    """The other node, "b", gets what the lost one had; only it says that it is there."""
+
+    def asked() -> bool:
+        router.heard("b", model)
+        router.do(router.parts.directory.look)
+        return len(other.heads) == 1
+
+    wait_until(asked)
 
 
 INFER = request("POST", "/v2/models/m/infer", b'{"inputs": []}', {"X-Mine": "kept"})
@@ -208,11 +230,8 @@ def test_a_node_that_takes_requests_and_closes_executes_each_at_most_twice(made:
 
 
 def test_a_request_that_is_sent_anew_says_how_old_it_is(made: Made) -> None:
-    def closes(connection: socket.socket, head: bytes) -> bool:
-        return False
-
     again = request("POST", "/v2/models/m/infer", b"{}", {"X-Mine": "again"})
-    router, (node,) = made([answers(200, b"yes"), closes, answers(200, b"yes")])
+    router, (node,) = made([answers(200, b"yes"), hangs_up, answers(200, b"yes")])
     assert [one.status for one in ask(router, INFER, again)] == [200, 200]
     elapsed = [b"interlace-elapsed-ms" in head.lower() for head in node.heads]
     assert elapsed == [False, False, True]
@@ -226,25 +245,12 @@ def test_without_another_node_the_caller_hears_which_one_broke_off(made: Made) -
 
 
 def test_a_node_that_falls_silent_is_given_up_for_another(made: Made) -> None:
-    node = ScriptedNode([silent])
-    other = ScriptedNode([answers(200, b"yes")])
-    router = RouterStand({"a": node.port, "b": other.port}, lost_ms=500.0)
-    router.heard("a", "m", wait_ms=1.0)
-    router.heard("b", "m", wait_ms=9.0)
+    router, (node, other) = made([silent], [answers(200, b"yes")], lost_ms=500.0)
     with router.connect() as connection:
         connection.sendall(INFER)
         wait_until(lambda: len(node.heads) == 1)
-
-        def lost() -> bool:
-            router.heard("b", "m")
-            router.do(router.parts.directory.look)
-            return len(other.heads) == 1
-
-        wait_until(lost)
+        wait_until_lost(router, "m", other)
         assert Reader(connection).response().body == b"yes"
-    router.close()
-    node.close()
-    other.close()
 
 
 def test_a_question_that_a_node_does_not_answer_ends(made: Made) -> None:
@@ -259,37 +265,23 @@ def test_a_question_that_a_node_does_not_answer_ends(made: Made) -> None:
 def test_what_only_a_silent_node_can_answer_waits_for_it_in_time(made: Made) -> None:
     leave = threading.Event()
 
-    def answers_late(connection: socket.socket, head: bytes) -> bool:
-        leave.wait(10)
-        return answers(200, b"late")(connection, head)
-
-    node, other = ScriptedNode([answers_late]), ScriptedNode([answers(200, b"yes")])
-    router = RouterStand({"a": node.port, "b": other.port}, lost_ms=1_000.0)
+    router, (node, other) = made(
+        [answers_after(leave, b"late")], [answers(200, b"yes")], lost_ms=1_000.0
+    )
     router.heard("a", "m", "both", slo_ms=60_000.0)
     with ExitStack() as ends:
         callers = [ends.enter_context(router.connect()) for _ in range(2)]
         for caller, model in zip(callers, ("m", "both"), strict=True):
             caller.sendall(request("POST", f"/v2/models/{model}/infer", b"{}"))
         wait_until(lambda: len(node.heads) == 2)
-
-        def elsewhere() -> bool:
-            router.heard("b", "both")
-            router.do(router.parts.directory.look)
-            return len(other.heads) == 1
-
-        wait_until(elsewhere)
+        wait_until_lost(router, "both", other)
         assert Reader(callers[1]).response().body == b"yes"
         leave.set()
         assert Reader(callers[0]).response().body == b"late"
-    router.close()
-    node.close()
-    other.close()
 
 
 def test_a_caller_that_leaves_is_forgotten(made: Made) -> None:
-    node = ScriptedNode([silent])
-    router = RouterStand({"a": node.port})
-    router.heard("a", "m")
+    router, (node,) = made([silent])
     body = b"x" * 100_000
     header = {"Inference-Header-Content-Length": "4"}
     with router.connect() as connection:
@@ -297,8 +289,6 @@ def test_a_caller_that_leaves_is_forgotten(made: Made) -> None:
         wait_until(lambda: len(node.heads) == 1)
         assert router.used_bytes >= len(body)
     wait_until(lambda: router.used_bytes == 0)
-    router.close()
-    node.close()
 
 
 @pytest.fixture(scope="module")
@@ -350,11 +340,7 @@ def test_changes_are_not_for_a_router(fleet: RouterStand) -> None:
 def test_a_node_that_leaves_answers_what_it_has(made: Made) -> None:
     leave = threading.Event()
 
-    def answers_late(connection: socket.socket, head: bytes) -> bool:
-        leave.wait(10)
-        return answers(200, b"still mine")(connection, head)
-
-    router, (node,) = made([answers_late])
+    router, (node,) = made([answers_after(leave, b"still mine")])
     with router.connect() as connection:
         connection.sendall(INFER)
         wait_until(lambda: len(node.heads) == 1)
