@@ -71,11 +71,11 @@ class _Apart:
         return False
 
 
-class CpuStand(_Apart):
-    """Worker processes and real time."""
+class RigStand(_Apart):
+    """A device on a loop in real time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._rig = Rig(settings(folder))
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
         self.device: Device = self._rig.device
         self.finished, self.lost = self._rig.finished, self._rig.lost
         self.do, self.wait, self.close = self._rig.do, self._rig.wait, self._rig.close
@@ -85,6 +85,13 @@ class CpuStand(_Apart):
 
     def pause(self) -> None:
         self._rig.pause(0.05)
+
+
+class CpuStand(RigStand):
+    """Worker processes and real time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Rig(settings(folder)))
 
     def kill(self, partition: str) -> None:
         os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
@@ -102,6 +109,13 @@ class _Simulated(_Apart):
 
     def do(self, work: Work) -> None:
         self.device.do(work, self.finished.append)
+
+
+def run_until(clock: SimClock, until: Callable[[], bool]) -> None:
+    end_ms = clock.now_ms() + 30_000.0
+    while not until():
+        assert clock.now_ms() < end_ms, "it did not happen in time"
+        clock.run(clock.now_ms() + 1.0)
 
 
 class SimulatedStand(_Simulated):
@@ -122,10 +136,7 @@ class SimulatedStand(_Simulated):
         return Request(self._requests, known.key, 0.0, 1e9, rows)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        end_ms = self._clock.now_ms() + 30_000.0
-        while not until():
-            assert self._clock.now_ms() < end_ms, "it did not happen in time"
-            self._clock.run(self._clock.now_ms() + 1.0)
+        run_until(self._clock, until)
 
     def pause(self) -> None:
         self._clock.run(self._clock.now_ms() + 50.0)

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlace.core.messages import Work
-from interlace.core.model import Model
-from interlace.core.request import Request
 from tests.contracts import test_device as contract
-from tests.contracts.stands import QUICK, SLOW
+from tests.contracts.stands import QUICK, SLOW, RigStand
 from tests.device.cpu.rig import Rig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
@@ -32,25 +29,13 @@ TESTS = [
 ]
 
 
-class EchoStand:
+class EchoStand(RigStand):
     """The page's device, on a loop in real time."""
 
     def __init__(self) -> None:
         names: dict[str, Any] = {}
         exec(compile(CODE, "devices.md", "exec"), names)
-        self._rig = Rig(lambda rig: names["EchoDevice"](rig.loop))
-        self.device = self._rig.device
-        self.finished, self.lost = self._rig.finished, self._rig.lost
-        self.wait, self.close = self._rig.wait, self._rig.close
-
-    def do(self, work: Work) -> None:
-        self._rig.do(work)
-
-    def request(self, known: Model, rows: int) -> Request:
-        return self._rig.floats(known, *[[1.0, 2.0]] * rows)
-
-    def pause(self) -> None:
-        self._rig.pause(0.05)
+        super().__init__(Rig(lambda rig: names["EchoDevice"](rig.loop)))
 
     def kill(self, partition: str) -> None:
         raise NotImplementedError

@@ -17,6 +17,7 @@ from interlace.device.base import Device
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.runtime.clock import SimClock
 from tests.builders import line_profile
+from tests.contracts.stands import run_until
 from tests.device.cpu.test_weights import STEPS, WeightsRig
 
 IDS = count(1)
@@ -72,10 +73,7 @@ class SimulatedColdStand:
         self.device.do(work, self.finished.append)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        ends_ms = self._clock.now_ms() + 30_000.0
-        while not until():
-            assert self._clock.now_ms() < ends_ms, "it did not happen in time"
-            self._clock.run(self._clock.now_ms() + 1.0)
+        run_until(self._clock, until)
 
     def kill(self) -> None:
         self._made.kill("p")
