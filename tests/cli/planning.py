@@ -35,6 +35,15 @@ def rows() -> str:
     return "\n".join(lines) + "\n"
 
 
+def printed(*words: object) -> str:
+    """What a command prints; what it raises is raised."""
+    texts = [str(word) for word in words]
+    found = CliRunner().invoke(build(texts), texts)
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found.stdout
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """What a command answered; ``error`` is what it would say before it ends with 2."""

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
-from tests.cli.planning import SCENARIO, Question
+from tests.cli.planning import SCENARIO, Question, printed
 
 APP = """
 [apps.pair]
@@ -22,13 +20,6 @@ ONLY_APPS = SCENARIO[: SCENARIO.index("[models.small]")]
 
 def question(folder: Path, split: str = "exact", before: str = SCENARIO) -> Question:
     return Question(folder, before + APP.replace("SPLIT", split))
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(build([words[0]]), [*words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.stdout
 
 
 def test_stages_add_to_their_models_and_a_table_shows_the_split(tmp_path: Path) -> None:
@@ -91,19 +82,25 @@ def test_whole_requests_are_played_and_their_stages_told(tmp_path: Path) -> None
     question(tmp_path, before=ONLY_APPS)
     (path,) = tmp_path.glob("*.toml")
     log = tmp_path / "events.log"
-    (found,) = json.loads(run("simulate", str(path), "--seconds", "3", "--log", str(log), "--json"))
+    (found,) = json.loads(
+        printed("simulate", str(path), "--seconds", "3", "--log", str(log), "--json")
+    )
     app = found["report"]["apps"]["pair"]
     assert app["requests"] > 30 and app["attainment"] == 1.0
     assert found["report"]["models"]["large"]["requests"] == app["requests"]
-    assert " pair " in run("simulate", str(path), "--seconds", "1")
-    told = run("replay", str(log), "--request", "1").splitlines()
+    assert " pair " in printed("simulate", str(path), "--seconds", "1")
+    told = printed("replay", str(log), "--request", "1").splitlines()
     assert "request 1 of pair/1#0 arrives; to be answered by" in told[0]
     assert [line.split(": ")[1].split(",")[0] for line in told[1:]] == ["stage find", "stage each"]
     assert "of slack" in told[1] and "in a batch of 2 rows" in told[2]
-    assert "it is stage find of request 1 of pair/1#0" in run("replay", str(log), "--request", "2")
+    assert "it is stage find of request 1 of pair/1#0" in printed(
+        "replay", str(log), "--request", "2"
+    )
 
 
 def test_a_simulated_fleet_plays_apps_on_nodes_that_have_all_their_models(tmp_path: Path) -> None:
     path = str(question(tmp_path, before=ONLY_APPS).path)
-    found = json.loads(run("fleet", "simulate", path, "--nodes", "2", "--seconds", "3", "--json"))
+    found = json.loads(
+        printed("fleet", "simulate", path, "--nodes", "2", "--seconds", "3", "--json")
+    )
     assert found["requests"] > 30 and found["attainment"] == 1.0

@@ -9,10 +9,9 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.user_errors import InputError, UserError
+from tests.cli.planning import printed
 
 pytestmark = pytest.mark.process
 
@@ -48,18 +47,10 @@ def models(folder: Path, unknown: bool = False) -> Path:
     return folder / "models"
 
 
-def said(*words: object) -> str:
-    texts = [str(word) for word in words]
-    found = CliRunner().invoke(build(texts), texts)
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found.stdout
-
-
 def profiled(folder: Path, *words: object) -> list[dict[str, Any]]:
     root = folder / "models"
     options = ("--estimate", "--gpu", "a100,l4", "--profiles", folder / "p", "--json")
-    found: list[dict[str, Any]] = json.loads(said("profile", root, *options, *words))
+    found: list[dict[str, Any]] = json.loads(printed("profile", root, *options, *words))
     return found
 
 
@@ -87,7 +78,7 @@ def test_an_estimate_is_marked_and_grows_with_batch_and_a_smaller_share(tmp_path
 def test_the_interval_is_wider_on_a_kind_that_no_model_was_measured_on(tmp_path: Path) -> None:
     root = models(tmp_path)
     options = ("--estimate", "--gpu", "v100,l4", "--profiles", tmp_path / "p", "--json")
-    v100, l4 = json.loads(said("profile", root, *options))
+    v100, l4 = json.loads(printed("profile", root, *options))
     assert l4["interval"][0] < v100["interval"][0] < 1 < v100["interval"][1] < l4["interval"][1]
 
 
@@ -148,7 +139,7 @@ def test_a_measured_profile_wins(tmp_path: Path) -> None:
 def test_the_plan_has_a_count_for_each_end_and_names_what_to_measure(tmp_path: Path) -> None:
     root = models(tmp_path)
     words = ("plan", root, "--gpu", "l4,a100", "--rate", "net=200", "--profiles", tmp_path / "p")
-    found = json.loads(said(*words, "--json"))
+    found = json.loads(printed(*words, "--json"))
     for kind in ("l4", "a100"):
         answer = found["kinds"][kind]
         central, pessimistic = answer["central"]["gpus"], answer["pessimistic"]["gpus"]
@@ -163,55 +154,55 @@ def test_a_model_with_a_measured_point_is_not_asked_for_another(tmp_path: Path) 
     root = models(tmp_path)
     words = ("plan", root, "--rate", "net=200", "--profiles", tmp_path / "p", "--gpu")
     more = "--measured", table(tmp_path, "l4", 20.0)
-    shown = said(*words, "l4").replace("\n", " ")
+    shown = printed(*words, "l4").replace("\n", " ")
     assert "one measured batch of net on l4 would narrow" in shown
     assert "(8 of 10 cases)" in shown and "hold" in shown.partition("gap")[2].partition(";")[0]
-    assert "one measured batch" not in said(*words, "l4", *more)
-    assert "one measured batch of net on a100 would narrow" in said(*words, "l4,a100", *more)
+    assert "one measured batch" not in printed(*words, "l4", *more)
+    assert "one measured batch of net on a100 would narrow" in printed(*words, "l4,a100", *more)
 
 
 def test_a_file_from_anywhere_is_a_model_of_its_name(tmp_path: Path) -> None:
     file = tmp_path / "anything.onnx"
     (models(tmp_path) / "net" / "1" / "model.onnx").rename(file)
     words = ("plan", file, "--gpu", "l4", "--rate", "200", "--slo", "80")
-    found = json.loads(said(*words, "--profiles", tmp_path / "p", "--json"))
+    found = json.loads(printed(*words, "--profiles", tmp_path / "p", "--json"))
     (asked,) = found["kinds"]["l4"]["central"]["models"].items()
     assert asked[0] == "anything"
     assert (asked[1]["rate_rps"], asked[1]["slo_ms"]) == (200, 80)
     with pytest.raises(InputError, match="or with --gpu KIND a model"):
-        said("plan", file, "--rate", "200")
+        printed("plan", file, "--rate", "200")
     file.write_bytes(b"no graph")
     with pytest.raises(UserError, match=f"no model of {file} .* {file}: .* expected an ONNX graph"):
-        said("plan", file, "--gpu", "l4", "--rate", "200")
+        printed("plan", file, "--gpu", "l4", "--rate", "200")
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     root = models(tmp_path, unknown=True)
-    shown = said("profile", root, "--estimate", "--gpu", "a100", "--profiles", tmp_path / "p")
+    shown = printed("profile", root, "--estimate", "--gpu", "a100", "--profiles", tmp_path / "p")
     assert "1 of 17 kernels: last (Odd)" in shown.replace("\n", " ")
 
 
 def test_a_kind_that_is_not_known_and_a_missing_rate_are_refused(tmp_path: Path) -> None:
     root = models(tmp_path)
     with pytest.raises(InputError, match="no such kind of GPU"):
-        said("plan", root, "--gpu", "a1000")
+        printed("plan", root, "--gpu", "a1000")
     with pytest.raises(InputError, match="needs a rate with --gpu: say --rate net=RPS"):
-        said("plan", root, "--gpu", "a100", "--profiles", tmp_path / "p")
+        printed("plan", root, "--gpu", "a100", "--profiles", tmp_path / "p")
     with pytest.raises(InputError, match="--estimate takes --gpu"):
-        said("profile", root, "--gpu", "a100")
+        printed("profile", root, "--gpu", "a100")
 
 
 def test_one_kind_takes_what_a_scenario_takes(tmp_path: Path) -> None:
     folder = models(tmp_path)
     asked = "plan", folder, "--rate", "net=200", "--profiles", tmp_path / "p"
     picture, kept = tmp_path / "net.svg", tmp_path / "net.plan"
-    shown = said(*asked, "--gpu", "l4", "--explain", "net", "--draw", picture, "--save", kept)
+    shown = printed(*asked, "--gpu", "l4", "--explain", "net", "--draw", picture, "--save", kept)
     assert "net: 200 requests/s within 100 ms" in shown
     assert picture.read_text().startswith("<?xml") and kept.stat().st_size
-    assert "rates x 2" in said(*asked, "--gpu", "l4", "--what-if", "rates=2")
+    assert "rates x 2" in printed(*asked, "--gpu", "l4", "--what-if", "rates=2")
     with pytest.raises(InputError, match="several kinds makes many plans: --explain"):
-        said(*asked, "--gpu", "l4,a100", "--explain", "net")
+        printed(*asked, "--gpu", "l4,a100", "--explain", "net")
     with pytest.raises(InputError, match="use --gpu a100"):
-        said(*asked, "--gpu", "l4", "--what-if", "gpu=a100")
+        printed(*asked, "--gpu", "l4", "--what-if", "gpu=a100")
     with pytest.raises(UserError, match=r"no model of .* can be planned for"):
-        said(*asked, "--explain", "net")
+        printed(*asked, "--explain", "net")

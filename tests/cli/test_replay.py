@@ -6,9 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand
 from interlace.core.user_errors import InputError, UserError
@@ -19,6 +17,7 @@ from interlace.sim.arrivals import merge_arrivals, poisson
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from tests.builders import line_profile
+from tests.cli.planning import printed
 from tests.cli.test_simulate import _folder, _run
 from tests.engine.test_cold_starts import layered
 
@@ -35,10 +34,7 @@ def _log(path: Path, name: str, limit_bytes: int = 1 << 30, rate_rps: float = 25
 
 
 def _replay(*words: str) -> str:
-    result = CliRunner().invoke(build(["replay"]), ["replay", *words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.stdout
+    return printed("replay", *words)
 
 
 def test_an_entry_cut_short_is_told(tmp_path: Path) -> None:

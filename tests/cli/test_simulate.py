@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from interlace.cli.main import build
 from interlace.core.user_errors import InputError
+from tests.cli.planning import printed
 
 SCENARIO = """
 gpu = "v100"
@@ -39,10 +40,7 @@ def _folder(tmp_path: Path, scenario: str = SCENARIO) -> Path:
 
 
 def _run(*words: str) -> str:
-    result = CliRunner().invoke(build(["simulate"]), ["simulate", *words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.stdout
+    return printed("simulate", *words)
 
 
 def test_one_system_is_reported_model_by_model(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.messages import SolvePlan
 from interlace.core.plan import Demand, Plan
 from interlace.core.user_errors import InputError
@@ -14,6 +12,7 @@ from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import PlanningProcess, unsendable
 from interlace.testing import laws_of
 from interlace.testing.worlds import line_profile, machine
+from tests.cli.planning import printed
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAME = "own_dispatcher:SYSTEM"
@@ -32,20 +31,13 @@ def test_it_has_its_row_and_its_log_is_replayed(
     monkeypatch.chdir(EXAMPLES)
     scenario = str(EXAMPLES / "simulation" / "evening.toml")
     words = ["simulate", scenario, "--seconds", "2", "--gpus", "1"]
-    rows = json.loads(_said(*words, "--systems", f"interlace,{NAME}", "--json"))
+    rows = json.loads(printed(*words, "--systems", f"interlace,{NAME}", "--json"))
     assert [row["system"] for row in rows] == ["interlace", NAME]
     log = str(tmp_path / "run.log")
-    _said(*words, "--system", NAME, "--log", log)
+    printed(*words, "--system", NAME, "--log", log)
     with pytest.raises(InputError, match="names code"):
-        _said("replay", log)
-    assert "same commands at every event" in _said("replay", log, "--system", NAME)
-
-
-def _said(*words: str) -> str:
-    result = CliRunner().invoke(build([words[0]]), list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.stdout
+        printed("replay", log)
+    assert "same commands at every event" in printed("replay", log, "--system", NAME)
 
 
 _PLANNER = """
