@@ -22,22 +22,22 @@ GPU = Gpu("", "2080ti", 68, 11 * 10**9, SHARES)
 PROFILES = profiles(SHARES)
 
 
-def _demand(**rates: float) -> list[Demand]:
+def demand_of(**rates: float) -> list[Demand]:
     return [Demand(name, rate, MODELS[name][0]) for name, rate in rates.items()]
 
 
-def _used(plan: Plan) -> int:
+def used(plan: Plan) -> int:
     return len({part.gpu for part in plan.partitions})
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 600.0), min_size=1))
 def test_plans_serve_all_and_stay_above_the_bound(rates: dict[str, float]) -> None:
-    demand = _demand(**rates)
+    demand = demand_of(**rates)
     there = uniform_fleet(GPU, 24)
     plan = Patterns()(demand, there, PROFILES, Plan())
     assert not plan.unserved_rows_per_s
-    assert _used(plan) >= lower_bound(demand, GPU, PROFILES).gpus
+    assert used(plan) >= lower_bound(demand, GPU, PROFILES).gpus
     for part in plan.partitions:
         assert len(part.slots) == len({slot.model for slot in part.slots})
 
@@ -48,7 +48,7 @@ def test_almost_every_plan_keeps_its_promises_before_it_is_tried() -> None:
     there, broken = uniform_fleet(GPU, 24), 0
     for _ in range(20):
         names = random.sample(sorted(MODELS), random.randint(1, len(MODELS)))
-        demand = _demand(**{name: random.uniform(5.0, 600.0) for name in names})
+        demand = demand_of(**{name: random.uniform(5.0, 600.0) for name in names})
         plan = Patterns()(demand, there, PROFILES, Plan())
         scenario = Scenario(tuple(demand), GPU, PROFILES)
         trial = try_plan(plan, there, scenario, CATALOG["interlace"], requests=3_000)
@@ -58,22 +58,22 @@ def test_almost_every_plan_keeps_its_promises_before_it_is_tried() -> None:
 
 
 def test_burstier_arrivals_cost_more() -> None:
-    calm = _demand(res=900.0, be=2000.0, goo=1500.0)
+    calm = demand_of(res=900.0, be=2000.0, goo=1500.0)
     wild = [replace(one, cv=4.0) for one in calm]
     there = uniform_fleet(GPU, 40)
     plans = [Patterns()(demand, there, PROFILES, Plan()) for demand in (calm, wild)]
     assert not any(plan.unserved_rows_per_s for plan in plans)
-    assert _used(plans[0]) < _used(plans[1])
+    assert used(plans[0]) < used(plans[1])
 
 
 def test_a_plan_changes_little_when_little_changed() -> None:
-    before = _demand(res=300.0, vgg=200.0, be=600.0, mob=400.0, den=90.0)
+    before = demand_of(res=300.0, vgg=200.0, be=600.0, mob=400.0, den=90.0)
     there = uniform_fleet(GPU, 12)
     old = Patterns()(before, there, PROFILES, Plan())
     more = [replace(one, rows_per_s=one.rows_per_s * 1.01) for one in before]
     kept = Patterns()(more, there, PROFILES, old)
     fresh = Patterns()(more, there, PROFILES, Plan())
-    assert _used(kept) <= _used(fresh), "staying close costs no accelerator"
+    assert used(kept) <= used(fresh), "staying close costs no accelerator"
     homes = {
         (p.id, p.gpu, p.share_pct, frozenset(s.model for s in p.slots)) for p in old.partitions
     }
@@ -85,9 +85,9 @@ def test_a_plan_changes_little_when_little_changed() -> None:
 
 
 def test_a_limit_serves_what_it_can_and_says_what_not() -> None:
-    demand = _demand(res=2000.0, vgg=1500.0)
+    demand = demand_of(res=2000.0, vgg=1500.0)
     plan = Patterns()(demand, uniform_fleet(GPU, 2), PROFILES, Plan())
-    assert _used(plan) == 2
+    assert used(plan) == 2
     for one in demand:
         served = sum(s.rows_per_s for p in plan.partitions for s in p.slots if s.model == one.model)
         left = plan.unserved_rows_per_s.get(one.model, 0.0)
@@ -104,7 +104,7 @@ def test_walls_keep_models_apart() -> None:
         name: replace(profiles(shares)[name], weights_bytes=size)
         for name, size in (("res", 12 * 10**9), ("mob", 10**8))
     }
-    plan = Patterns()(_demand(res=50.0, mob=100.0), uniform_fleet(mig, 4), known, Plan())
+    plan = Patterns()(demand_of(res=50.0, mob=100.0), uniform_fleet(mig, 4), known, Plan())
     assert not plan.unserved_rows_per_s
     walls = dict(mig.walls)
     for part in plan.partitions:
@@ -124,11 +124,11 @@ def test_many_models_are_packed_in_pools_like_few() -> None:
     for gpu in there.gpus:
         assert gpu.legal([p.share_pct for p in large.partitions if p.gpu == gpu.id])
     bound = lower_bound(demand, GPU, known)
-    assert bound.gpus <= _used(large) <= 3 * bound.gpus
+    assert bound.gpus <= used(large) <= 3 * bound.gpus
 
 
 def test_a_rate_that_no_fleet_serves_costs_no_more_memory_than_the_fleet() -> None:
-    demand = _demand(le=1e13, ssd=30.0)
+    demand = demand_of(le=1e13, ssd=30.0)
     plan = Patterns(apart=0)(demand, uniform_fleet(GPU, 2), PROFILES, Plan())
     assert len(plan.partitions) <= 10
     assert plan.unserved_rows_per_s["le"] > 0.99e13

@@ -1,6 +1,5 @@
 """Accelerators that are there but not needed, and the last digits of a profile, change no plan."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,28 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.planning.cost import question
-from bench.planning.gpulet_profiles import MODELS, profiles
+from bench.planning.gpulet_profiles import MODELS
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
-from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Demand, Plan
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.base import Planner
 from interlace.policy.fewest import fewest
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.patterns import Patterns
+from tests.policy.test_patterns import GPU, PROFILES, demand_of, used
 
-SHARES = (20, 40, 50, 60, 80, 100)
-GPU = Gpu("", "2080ti", 68, 11 * 10**9, SHARES)
-PROFILES = profiles(SHARES)
 FRUGAL = [Patterns(), Ideal(steps=500)]
-
-
-def _demand(rates: Mapping[str, float]) -> list[Demand]:
-    return [Demand(name, rate, MODELS[name][0]) for name, rate in rates.items()]
-
-
-def _used(plan: Plan) -> int:
-    return len({part.gpu for part in plan.partitions})
 
 
 @pytest.mark.parametrize("packer", FRUGAL)
@@ -43,22 +32,22 @@ def test_a_limit_that_does_not_bind_changes_nothing(
     packer: Planner, rates: dict[str, float], more: int
 ) -> None:
     """Hence nothing is to be gained by asking a frugal packer again with fewer accelerators."""
-    demand = _demand(rates)
+    demand = demand_of(**rates)
     free = packer(demand, uniform_fleet(GPU, 32), PROFILES, Plan())
     assert not free.unserved_rows_per_s
-    bound = packer(demand, uniform_fleet(GPU, _used(free) + more), PROFILES, Plan())
+    bound = packer(demand, uniform_fleet(GPU, used(free) + more), PROFILES, Plan())
     assert bound.partitions == free.partitions and not bound.unserved_rows_per_s
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(50.0, 900.0), min_size=2))
 def test_a_limit_that_binds_is_used_up_and_what_is_left_is_told(rates: dict[str, float]) -> None:
-    demand = _demand(rates)
+    demand = demand_of(**rates)
     free = Patterns()(demand, uniform_fleet(GPU, 40), PROFILES, Plan())
-    if _used(free) == 1:
+    if used(free) == 1:
         return
-    short = Patterns()(demand, uniform_fleet(GPU, _used(free) - 1), PROFILES, Plan())
-    assert _used(short) <= _used(free) - 1 and short.unserved_rows_per_s
+    short = Patterns()(demand, uniform_fleet(GPU, used(free) - 1), PROFILES, Plan())
+    assert used(short) <= used(free) - 1 and short.unserved_rows_per_s
     for one in demand:
         served = sum(
             s.rows_per_s for p in short.partitions for s in p.slots if s.model == one.model
@@ -78,7 +67,7 @@ def test_the_last_digits_of_a_latency_change_no_count(kind: str, seed: int) -> N
     for _ in range(2):
         shaken = {name: _shaken(one, random) for name, one in known.items()}
         again, _ = fewest(Patterns(), demand, gpu, 32, shaken)
-        assert _used(again) == _used(plan)
+        assert used(again) == used(plan)
 
 
 def _shaken(one: Profile, random: np.random.Generator) -> Profile:
@@ -97,5 +86,5 @@ def test_a_frugal_packer_is_asked_once() -> None:
             asked.append(len(fleet.gpus))
             return super().__call__(demand, fleet, profiles, current)
 
-    plan, fleet = fewest(Counted(), _demand({"res": 900.0, "be": 900.0}), GPU, 9, PROFILES)
-    assert asked == [9] and len(fleet.gpus) == _used(plan) and not plan.unserved_rows_per_s
+    plan, fleet = fewest(Counted(), demand_of(res=900.0, be=900.0), GPU, 9, PROFILES)
+    assert asked == [9] and len(fleet.gpus) == used(plan) and not plan.unserved_rows_per_s
