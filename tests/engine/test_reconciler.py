@@ -1,12 +1,10 @@
 """What is asked of a device on the way to a plan."""
 
-from dataclasses import replace
-
 from interlace.core.hardware import Trait
 from interlace.core.messages import Load
-from interlace.core.plan import Partition, Plan, Slot
 from tests.builders import OVERLAP, World, line_profile, machine
 from tests.perf.padding import padding_waste
+from tests.policy.test_outlook import guest_world
 
 
 def _loads(traits: frozenset[Trait]) -> list[Load]:
@@ -31,11 +29,6 @@ def test_elsewhere_any_size_runs_and_none_is_named() -> None:
 
 
 def test_a_model_that_is_only_a_guest_here_is_ready() -> None:
-    slots = (Slot("a", 4, 50.0), Slot("b", 4, 0.0, guest=True))
-    world = World({"a": line_profile("a"), "b": line_profile("b")}, machine())
-    part = Partition("p", world.fleet.gpus[0].id, 100, slots)
-    world.system = replace(world.system, planner=lambda *_: Plan((part,)))
-    world.deploy({"a": 50.0, "b": 50.0})
-    world.run(1_000)
+    world = guest_world()
     assert {(one.model, one.status) for one in world.statuses} == {("a", "ready"), ("b", "ready")}
     assert world.settled[-1]
