@@ -205,13 +205,7 @@ class _Started(LayerBench):
         self._takes = 3
         self._times_ms = copied_ms, left_ms
 
-    def start_ms(
-        self,
-        steps: Sequence[LoadStep],
-        cached: bool = True,
-        before: Callable[[], object] | None = None,
-        overlapped: bool = True,
-    ) -> float:
+    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True, *_: Any, **__: Any) -> float:
         copied_ms, left_ms = self._times_ms
         return copied_ms if any(step.via is WeightPath.COPY for step in steps) else left_ms
 
@@ -238,13 +232,7 @@ class _Measured(LayerBench):
         self._model, self._cold, self._takes = cast("LayeredModel", model), cast(Any, cold), 2
         self.memory = memoryview(b"")
 
-    def start_ms(
-        self,
-        steps: Sequence[LoadStep],
-        cached: bool = True,
-        before: Callable[[], object] | None = None,
-        overlapped: bool = True,
-    ) -> float:
+    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True, *_: Any, **__: Any) -> float:
         return 14.0 if steps else 10.0 if cached else 30.0
 
     def _copies_ms(self) -> list[float]:
@@ -267,14 +255,8 @@ def test_what_is_left_in_its_file_is_predicted_to_take_what_it_was_seen_to(
 class _StartedOnceLate(_Started):
     """Starts of which the first by a plan takes far longer than those that follow."""
 
-    def start_ms(
-        self,
-        steps: Sequence[LoadStep],
-        cached: bool = True,
-        before: Callable[[], object] | None = None,
-        overlapped: bool = True,
-    ) -> float:
-        took_ms = super().start_ms(steps, cached, before, overlapped)
+    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True, *_: Any, **__: Any) -> float:
+        took_ms = super().start_ms(steps)
         if took_ms == self._times_ms[0]:
             self._times_ms = 0.5, self._times_ms[1]
         return took_ms
