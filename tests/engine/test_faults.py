@@ -116,15 +116,19 @@ def test_a_request_that_its_model_refuses_fails_alone_and_is_not_tried_again() -
     assert sum(len(batch.requests) for batch in batches) == 4 and len(batches) < 4
 
 
-def test_a_second_death_answers_with_an_error() -> None:
+def test_a_second_death_answers_with_an_error_and_says_how_many_workers_died() -> None:
     world = _world()
     request = world.send("a", 5_000.0)
     for _ in range(2):
         world.devices["g0"].kill(_partition_running(world))
     world.run(500)
     reply = world.reply_of(request)
-    assert reply.outcome is Outcome.FAILED
+    assert reply.outcome is Outcome.FAILED and reply.deaths == 2
     assert reply.error is not None and reply.error.reason is Reason.BACKEND
+    late = world.send("a", 70.0)
+    world.devices["g0"].stall(5_000.0)
+    world.run(3_000.0)
+    assert (world.reply_of(late).outcome, world.reply_of(late).deaths) == (Outcome.EXPIRED, 1)
 
 
 def test_three_deaths_set_a_model_aside_and_the_rest_serve_on() -> None:
@@ -231,19 +235,6 @@ def test_values_at_fault_are_refused_and_cost_neighbours_nothing() -> None:
     outcomes = [world.reply_of(one).outcome for one in shared]
     assert Outcome.OK in outcomes and Outcome.FAILED not in outcomes
     assert world.state.models["a"].quarantine_reason is None
-
-
-def test_the_answer_says_how_many_workers_died_of_a_request() -> None:
-    world = _world()
-    request = world.send("a", 5_000.0)
-    for _ in range(2):
-        world.devices["g0"].kill(_partition_running(world))
-    world.run(500)
-    assert world.reply_of(request).deaths == 2
-    late = world.send("a", 70.0)
-    world.devices["g0"].stall(5_000.0)
-    world.run(3_000.0)
-    assert (world.reply_of(late).outcome, world.reply_of(late).deaths) == (Outcome.EXPIRED, 1)
 
 
 @pytest.mark.parametrize("replanned", [False, True])

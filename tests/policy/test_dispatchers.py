@@ -65,20 +65,15 @@ def test_duty_takes_turns() -> None:
     assert models[1:6] in (["other", "quick"] * 2 + ["other"], ["quick", "other"] * 2 + ["quick"])
 
 
-def test_batches_are_bounded_by_the_slot_where_others_take_turns() -> None:
-    world = _world("interlace", quick=4, other=4)
+@pytest.mark.parametrize(("beside", "most"), [({"other": 4}, 4), ({}, 19)])
+def test_batches_are_bounded_by_the_slot_only_where_others_take_turns(
+    beside: dict[str, int], most: int
+) -> None:
+    world = _world("interlace", quick=4, **beside)
     for _ in range(20):
         world.send("quick", 900.0)
     world.run(500)
-    assert max(rows for _, rows in _order(world)) == 4
-
-
-def test_a_model_alone_in_its_partition_may_run_all_that_is_in_time() -> None:
-    world = _world("interlace", quick=4)
-    for _ in range(20):
-        world.send("quick", 900.0)
-    world.run(500)
-    assert max(rows for _, rows in _order(world)) == 19
+    assert max(rows for _, rows in _order(world)) == most
 
 
 def test_the_earliest_deadline_goes_first() -> None:

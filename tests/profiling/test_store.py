@@ -92,22 +92,17 @@ def test_what_is_known_beside_latency_is_kept_too(tmp_path: Path) -> None:
     assert store.find(MODEL, GPU, THOROUGH) == full
 
 
-def test_a_file_from_before_there_was_more_is_read(stored: Stored) -> None:
-    record = json.loads(stored.path.read_text())
-    for key in ("more", "layers"):
-        del record[key]
-    stored.path.write_text(json.dumps(record))
-    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
-    assert not stored.warnings
-
-
-def test_a_file_from_when_power_was_measured_is_read(stored: Stored) -> None:
+def test_files_from_when_power_was_measured_and_from_before_there_was_more_are_read(
+    stored: Stored,
+) -> None:
     record = json.loads(stored.path.read_text())
     draw = {"power_w": 350.5, "idle_w": 90.25, "rows_per_s": 1000.0}
-    record["more"] = [{"batch": 4, "share_pct": 100, "draw": draw}]
-    stored.path.write_text(json.dumps(record))
-    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
-    assert not stored.warnings
+    with_power = {**record, "more": [{"batch": 4, "share_pct": 100, "draw": draw}]}
+    without_more = {key: record[key] for key in record.keys() - {"more", "layers"}}
+    for older in (with_power, without_more):
+        stored.path.write_text(json.dumps(older))
+        assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
+        assert not stored.warnings
 
 
 def test_it_is_found_under_the_key_of_today(stored: Stored) -> None:

@@ -50,18 +50,17 @@ def _refused(root: Path) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("text", TOML, ids=range(len(TOML)))
-def test_interlace_toml(tmp_path: Path, text: str) -> None:
-    add(tmp_path, "m", {"1/model.onnx": "x", "interlace.toml": text})
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(pytest.param("interlace.toml", text, id=f"toml{n}") for n, text in enumerate(TOML)),
+        *(pytest.param("config.pbtxt", text, id=f"pbtxt{n}") for n, text in enumerate(PBTXT)),
+    ],
+)
+def test_files_of_a_model(tmp_path: Path, name: str, text: str) -> None:
+    add(tmp_path, "m", {"1/model.onnx": "x", name: text})
     error = _refused(tmp_path)
-    assert "interlace.toml" in error and len(error) < 5000
-
-
-@pytest.mark.parametrize("text", PBTXT, ids=range(len(PBTXT)))
-def test_config_pbtxt(tmp_path: Path, text: str) -> None:
-    add(tmp_path, "m", {"1/model.onnx": "x", "config.pbtxt": text})
-    error = _refused(tmp_path)
-    assert "config.pbtxt" in error and len(error) < 5000
+    assert name in error and len(error) < 5000
 
 
 @pytest.mark.parametrize(

@@ -177,16 +177,16 @@ def test_a_place_given_back_on_the_way_is_not_written_twice() -> None:
         assert one.runs(2) and one.runs(1)
 
 
-@pytest.mark.parametrize("skip", range(6))
-def test_a_peers_copy_that_is_refused_leaves_nothing_behind(skip: int) -> None:
-    with stand(peers=2) as one:
+@pytest.mark.parametrize(("links", "skip"), [({}, 2), *((BY_PEERS, skip) for skip in range(6))])
+def test_a_copy_that_is_refused_leaves_nothing_behind(links: dict[str, int], skip: int) -> None:
+    with stand(peers=2 if links else 0) as one:
         cold = one.load()
         one.driver.fail("copy", "CUDA_ERROR_INVALID_VALUE", skip=skip)
         with pytest.raises(CudaError):
-            cold.fetch(tuple(ALL), BY_PEERS)
+            cold.fetch(tuple(ALL), links)
         assert not cold.held and not one.memory.used_bytes
         assert one.runs()
-        cold.fetch(tuple(ALL), BY_PEERS)
+        cold.fetch(tuple(ALL), links)
         assert one.runs()
 
 
@@ -255,18 +255,6 @@ def test_what_finds_no_place_stays_on_the_host_and_runs(eager: bool) -> None:
         cold = one.load()
         cold.fetch(tuple(ALL))
         assert 0 < len(cold.held) < 4
-        assert one.runs()
-
-
-def test_a_copy_that_is_refused_leaves_nothing_behind() -> None:
-    with stand() as one:
-        cold = one.load()
-        one.driver.fail("copy", "CUDA_ERROR_INVALID_VALUE", skip=2)
-        with pytest.raises(CudaError):
-            cold.fetch(tuple(ALL))
-        assert not cold.held and not one.memory.used_bytes
-        assert one.runs()
-        cold.fetch(tuple(ALL))
         assert one.runs()
 
 
