@@ -56,8 +56,8 @@ class Stand:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
+        with self.process.stdout as said:
+            self.lines.extend(line.rstrip() for line in said)
 
     @property
     def text(self) -> str:
@@ -104,7 +104,7 @@ class Stand:
         return next(
             pid
             for pid in self.pids()
-            if pid not in own and "import main; main(descriptor)" in _command(pid)
+            if pid not in own and "fork_server import main" in _command(pid)
         )
 
     def held(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ import pytest
 from bench.attack import soak
 from bench.attack.attack import Result
 from bench.attack.calls import HttpCaller
+from bench.attack.repository import write_model
 from bench.attack.run import ATTACKS, line
+from bench.attack.stand import Stand
 from bench.attack.traffic import Target, Traffic
+from bench.harness import processes
 
 
 class _Multiplies(BaseHTTPRequestHandler):
@@ -114,3 +118,13 @@ def test_names_are_told_apart_and_lines_say_what_was_seen() -> None:
     assert "500 x2" in line(row)
     quiet = {"quiet": {"p99_ms": 2.0}, "bystander": {"p99_ms": 3.0}}
     assert "x1.5" in line({**row, **quiet, "broken": {}})
+
+
+def test_a_stand_tells_the_fork_server_from_its_workers(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "m")
+    stand = Stand(tmp_path / "models", tmp_path / "profiles")
+    try:
+        stand.wait_ready()
+        assert {processes.parent(pid) for pid in stand.workers()} == {stand.fork_server_pid()}
+    finally:
+        assert stand.stop()["left_processes"] == 0
