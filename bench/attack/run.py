@@ -1,19 +1,15 @@
 """Attack a server beside a client that has done nothing wrong; tests have floods and bad input.
 
 Prints a line per attack: what was tried, what must never be and was seen, and the p99 of the
-bystander, another model's client, as a multiple of its p99 when nothing else happens. Draws the
-long run. Ends with 1 if anything was seen that must never be.
+bystander, another model's client, as a multiple of its p99 when nothing else happens. Ends with 1
+if anything was seen that must never be.
 """
 
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
-
-from matplotlib.figure import Figure
 
 from bench.attack import fleets, kills, models, soak
 from bench.attack.attack import Attack, Ground, Result
@@ -52,11 +48,9 @@ def attacks(
             if one.name in names or (not names and one.name != "soak"):
                 rows.append(attack(one, ground))
                 print(line(rows[-1]), flush=True)
-    points = next((row["points"] for row in rows if row.get("points")), None)
-    draw = partial(_draw, points) if points else None
     broken = [f"{row['attack']}: {what} x{n}" for row in rows for what, n in row["broken"].items()]
     figures = {"scale": scale, "seed": seed, "rows": rows}
-    return Report((), draw, (8.0, 7.0), figures=figures, broken=broken)
+    return Report(figures=figures, broken=broken)
 
 
 def attack(one: Attack, ground: Ground) -> dict[str, Any]:
@@ -103,23 +97,6 @@ def line(row: dict[str, Any]) -> str:
         times = beside["p99_ms"] / quiet["p99_ms"]
         said = f"; bystander p99 {quiet['p99_ms']} -> {beside['p99_ms']} ms (x{times:.1f})"
     return f"{row['attack']:<18}{row['tried']:>8} tried, {row['seconds']} s; broken: {broken}{said}"
-
-
-def _draw(points: Sequence[dict[str, Any]], figure: Figure) -> None:
-    """The long run: memory, descriptors and latency over time."""
-    minutes = [one["minutes"] for one in points]
-    panels = (
-        ("memory, MB (RSS)", {"rss_mb": "all processes"}),
-        ("descriptors", {"main_descriptors": "main process"}),
-        ("ms", {"p99_ms": "p99", "p50_ms": "p50"}),
-    )
-    for axes, (title, lines) in zip(figure.subplots(3, 1, sharex=True), panels, strict=True):
-        for name, label in lines.items():
-            axes.plot(minutes, [one[name] for one in points], label=label)
-        axes.set(ylabel=title, ylim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.legend(loc="lower right", fontsize=8)
-    figure.axes[-1].set_xlabel("minutes")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import Picture, Report, Table, main, processes, spread
+from bench.harness import Report, Table, main, processes, spread
 from bench.harness.load import ms, poisson
 from bench.mix import models, peers
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
@@ -31,11 +28,7 @@ CONNECTIONS = 1500
 DRAIN_S = 3.0
 #: Seconds at the beginning of each load that do not count.
 WARM_S = 4.0
-TITLES: Final = {
-    "goodput_rps": "Replies within their SLO, per second",
-    "work_goodput": "Work answered in time, core seconds per second",
-    "worst_attainment": "Share within SLO, worst model",
-}
+MEASURES: Final = ("goodput_rps", "work_goodput", "worst_attainment", "mean_attainment")
 
 
 def mix(
@@ -64,10 +57,9 @@ def mix(
             bench = Bench(home, "0,1", 0)
             rows += one_peer(name, costs, bench, loads, seconds, seed, patience_s)
     good = [row for row in rows if "fail" not in row]
-    pictures = [Picture(partial(_draw, good), (15.0, 4.6), suffix) for suffix in (".svg", ".png")]
     figures = {"costs_ms": costs, "seconds": seconds, "rows": rows}
-    tables = [table(good, measure) for measure in (*TITLES, "mean_attainment")]
-    return Report(tables=tables, more=pictures, figures=figures)
+    tables = [table(good, measure) for measure in MEASURES]
+    return Report(tables=tables, figures=figures)
 
 
 def table(rows: Sequence[Row], measure: str) -> Table:
@@ -200,28 +192,6 @@ def _line(row: Row) -> str:
         f"{row['peer']:11} x{row['load']}: {row['goodput_rps']} of {row['offered_rps']} req/s, "
         f"work {row['work_goodput']} of {row['work_offered']}, others {row['others_cpus']} | {each}"
     )
-
-
-def _draw(rows: Sequence[Row], figure: Figure) -> None:
-    """Medians over the load, with their spread."""
-    axes = figure.subplots(1, 3)
-    for axis, (measure, title) in zip(axes, TITLES.items(), strict=True):
-        for number, peer in enumerate(dict.fromkeys(row["peer"] for row in rows)):
-            own = [row for row in rows if row["peer"] == peer]
-            loads = sorted({row["load"] for row in own})
-            values = [[r[measure] for r in own if r["load"] == load] for load in loads]
-            label, colour, width = peer, f"C{number}", 1.2
-            if peer == "ours":
-                label, colour, width = "Interlace", "#d1495b", 2.4
-            middle = [statistics.median(v) for v in values]
-            axis.plot(loads, middle, "o-", label=label, markersize=4, color=colour, lw=width)
-            low, high = [min(v) for v in values], [max(v) for v in values]
-            axis.fill_between(loads, low, high, color=colour, alpha=0.12, linewidth=0)
-        axis.set_title(title, fontsize=11)
-        axis.set_xlabel("offered work / both cores")
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.25)
-    axes[0].legend(frameon=False, fontsize=9)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ row plans with each of ``--limits`` on the GPUs, which none of these scenarios n
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from bench.harness import Report, Table, main
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
@@ -36,8 +34,6 @@ PUBLISHED = "published"
 _RATES, _SLOS = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0)
 
 
-#: What is asked for of every model.
-_ASKED: Final = 0.99
 _SYSTEMS: Final = tuple(name for name in CATALOG if name != "ideal")
 #: Shares of MIG instances by compute slices.
 SHARE_PCT: Final = {1: 14, 2: 28, 3: 42, 4: 57, 7: 100}
@@ -180,9 +176,8 @@ def a100(
         )
         for line in found
     ]  # fmt: skip
-    size = (2.0 + 1.6 * len({line.scenario for line in found}), 4.0)
     figures = [asdict(line) for line in found]
-    return Report((), partial(_draw, found), size, tables=[Table(heads, cells)], figures=figures)
+    return Report(tables=[Table(heads, cells)], figures=figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,27 +290,6 @@ def lines(
             own,
             ours,
         )
-
-
-def _draw(lines: Sequence[Line], figure: Figure) -> None:
-    """A group of bars for each scenario; hollow where 99 % of some model is not reached."""
-    names = list(dict.fromkeys(line.scenario for line in lines))
-    systems = list(dict.fromkeys(line.system for line in lines))
-    width = 0.8 / len(systems)
-    axes = figure.subplots()
-    for number, system in enumerate(systems):
-        colour = f"C{number % 10}"
-        for line in (one for one in lines if one.system == system):
-            kept = line.own_attainment >= _ASKED and not line.unserved
-            at = names.index(line.scenario) + (number + 0.5) * width - 0.4
-            axes.bar(at, line.gpus, 0.9 * width, ec=colour, fc=colour if kept else "none")
-        axes.bar(0, 0, color=colour, label=system)
-    for line in lines:
-        at = names.index(line.scenario)
-        axes.hlines(line.bound_gpus, at - 0.42, at + 0.42, colors="black", linestyles="dashed")
-    axes.set(ylabel="GPUs (dashed: lower bound)", xticks=range(len(names)), xticklabels=names)
-    axes.set_title("Hollow: not 99 % of every model in time, or not all served", fontsize="medium")
-    axes.legend(frameon=False, ncols=2)
 
 
 if __name__ == "__main__":

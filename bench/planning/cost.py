@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
-from bench.harness import Report, Table, curves, main
+from bench.harness import Report, Table, main
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
@@ -40,21 +40,7 @@ def cost(
          one.unserved)
         for one in costs
     ]  # fmt: skip
-    table = Table(heads, cells)
-    figures = [asdict(one) for one in costs]
-    lines = {}
-    for packer in packers:
-        mine = [one for one in costs if one.packer == packer]
-        lines[packer] = [one.models for one in mine], [one.median_ms for one in mine]
-    drawn = curves(
-        lines,
-        "o-",
-        xscale="log",
-        yscale="log",
-        ylabel="planning time, ms",
-        xlabel="models (0.64 accelerators for each)",
-    )
-    return Report((), drawn, (6.4, 3.8), tables=[table], figures=figures)
+    return Report(tables=[Table(heads, cells)], figures=[asdict(one) for one in costs])
 
 
 @dataclass(frozen=True, slots=True)
