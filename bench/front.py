@@ -103,7 +103,7 @@ async def _serve(ports: Connection) -> None:
 
 
 def _echo(name: str) -> Model:
-    shape = models.SHAPES[name][0]
+    shape = models.BY_NAME[name].inputs[0].dims
     inputs, outputs = (TensorSpec(tensor, "FP32", shape) for tensor in ("INPUT", "OUTPUT"))
     signature = Signature((inputs,), (outputs,), True, 16)
     return Model(name, 1, Format.ONNX, "", "", signature, ServiceTerms(1000.0))

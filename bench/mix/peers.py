@@ -1,15 +1,12 @@
-"""Who is compared on the mix, how each is started, and what a request looks like on its wire."""
+"""Who is compared on the mix, and how each is started."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.mix import models
-from bench.peers.table import SERVERS, Peer, ours
-from bench.peers.wire import HTTP_PORT, OCTETS, v2_http
-from interlace.load.connections import Call
+from bench.peers import models
+from bench.peers.table import SERVERS, Peer, mosec, ours
 
-HERE = Path(__file__).resolve().parent
 KINDS = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
 QUEUE = """dynamic_batching {{
   max_queue_delay_microseconds: 0
@@ -24,7 +21,6 @@ QUEUE = """dynamic_batching {{
 MODEL = """import sys
 sys.path[:0] = [{here!r}, {site!r}]  # the backend's stub ignores PYTHONPATH
 import models
-models.limit_threads({threads})
 import numpy as np
 import triton_python_backend_utils as pb
 
@@ -93,12 +89,12 @@ def triton_config(sort: models.Sort, tuning: Tuning) -> str:
 def write_repository(folder: Path, site: Path, tuning: Tuning) -> None:
     """Write the repository afresh; ``site`` has the libraries of the models."""
     shutil.rmtree(folder, ignore_errors=True)
-    for sort in models.SORTS:
+    for sort in models.MIX:
         version = folder / sort.name / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(triton_config(sort, tuning))
         source = MODEL.format(
-            here=str(HERE), site=str(site), threads=tuning.threads, name=sort.name
+            here=str(models.HERE), site=str(site), threads=tuning.threads, name=sort.name
         )
         (version / "model.py").write_text(source)
 
@@ -119,7 +115,7 @@ CORES = 2
 def peer(name: str, home: Path) -> Peer:
     """A server by name, its repository written if it needs one."""
     if name == "ours":
-        return ours(home, models.REPO, "ours-mix-profiles")
+        return ours(home, models.EXAMPLES, "ours-mix-profiles")
     program, tuning = name.split("-")
     how = TUNINGS[tuning]
     env = {"OMP_NUM_THREADS": str(how.threads), "MKL_NUM_THREADS": str(how.threads)}
@@ -130,16 +126,5 @@ def peer(name: str, home: Path) -> Peer:
         limit = ("--rate-limit=execution_count", f"--rate-limit-resource=core:{CORES}")
         start = (f"{SERVERS}/triton.sh", *(limit if how.limited else ()))
         return Peer(start, home, {}, {**env, "TRITON_REPO": f"mix-{name}"})
-    given = {"MIX_THREADS": str(how.threads), "MIX_INSTANCES": str(how.instances)}
-    command = (f"{home}/mosec/bin/python", f"{HERE}/mosec_srv.py", "--address", "127.0.0.1")
-    more = f"--port {HTTP_PORT} --capacity 128 --timeout 30000 --log-level warning".split()
-    return Peer((*command, *more), HERE, {}, {**env, **given, "PYTHONPATH": str(HERE)})
-
-
-def request(name: str, sort: models.Sort) -> Call:
-    """One request of a model: v2 binary for ours and Triton, the bytes alone for mosec."""
-    arrays = models.sample(sort)
-    if name.startswith("mosec"):
-        return Call(HTTP_PORT, f"/{sort.name}", b"".join(one.tobytes() for one in arrays), OCTETS)
-    named = zip((tensor.name for tensor in sort.inputs), arrays, strict=True)
-    return v2_http(sort.name, dict(named))
+    made = mosec(home, models.MIX, instances=how.instances, threads=how.threads)
+    return replace(made, env={**made.env, **env})

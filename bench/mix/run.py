@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 
 from bench.harness import Report, Table, main, processes, spread
 from bench.harness.load import ms, poisson
-from bench.mix import models, peers
+from bench.mix import peers
+from bench.peers import models, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.table import PEERS_HOME, installed, prepare
 from interlace.load.open_loop import UNANSWERED, LoadRun, OpenLoop, percentile
@@ -88,14 +89,15 @@ def ratio(rows: Sequence[Row], measure: str) -> str | None:
 def costs_ms() -> dict[str, float]:
     """What one request of each model costs alone on one core, measured now, in another process."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, models.limit_threads, (1,)) as alone:
-        return dict(zip(models.BY_NAME, alone.map(cost_ms, models.BY_NAME), strict=True))
+    names = [sort.name for sort in models.MIX]
+    with ProcessPoolExecutor(1, spawn) as alone:
+        return dict(zip(names, alone.map(cost_ms, names), strict=True))
 
 
 def cost_ms(name: str, seconds: float = 1.0) -> float:
     """A model's median over that many seconds, and three runs at least, on core 0."""
     os.sched_setaffinity(0, {0})
-    run, inputs = models.load(name, 1), models.sample(models.BY_NAME[name])
+    run, inputs = models.load(name, 1), models.sample(name)
     times_ms: list[float] = []
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s or len(times_ms) < 3:
@@ -107,7 +109,7 @@ def cost_ms(name: str, seconds: float = 1.0) -> float:
 
 def rates_rps(costs: dict[str, float], load: float) -> list[float]:
     """Rates at which each model costs the same share of ``load`` times both cores."""
-    return [load * CORES * 1e3 / len(models.SORTS) / costs[sort.name] for sort in models.SORTS]
+    return [load * CORES * 1e3 / len(models.MIX) / costs[sort.name] for sort in models.MIX]
 
 
 def one_load(
@@ -115,7 +117,7 @@ def one_load(
 ) -> Row:
     """One load on a running server."""
     rates = rates_rps(costs, load)
-    calls = [peers.request(server.name, sort).encoded() for sort in models.SORTS]
+    calls = [wire.request(server.name, sort.name).encoded() for sort in models.MIX]
     loop = OpenLoop(
         calls, poisson(rates, WARM_S + seconds, seed * 100 + int(load * 10)), CONNECTIONS
     )
@@ -124,7 +126,7 @@ def one_load(
     counted = [s for s in run.samples if s.due_s >= WARM_S]
     per_model = {
         sort.name: _model_row(run._replace(samples=[s for s in counted if s.tag == tag]), sort.name)
-        for tag, sort in enumerate(models.SORTS)
+        for tag, sort in enumerate(models.MIX)
     }
     within = {name: row["within_slo"] for name, row in per_model.items()}
     offered = {name: row["offered"] for name, row in per_model.items()}
@@ -172,7 +174,7 @@ def one_peer(
 ) -> list[Row]:
     """Every load on one start of one server."""
     rows: list[Row] = []
-    checks = [peers.request(name, sort) for sort in models.SORTS]
+    checks = [wire.request(name, sort.name) for sort in models.MIX]
     try:
         with started(name, peers.peer(name, bench.home), bench, checks, patience_s, 600) as server:
             for load in loads:

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.peers import models
+from bench.peers.models import Sort
 from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT
 
 HERE = Path(__file__).resolve().parent
@@ -16,8 +18,7 @@ SERVERS = HERE / "servers"
 OURS = Path(sys.executable).parent / "interlace"
 #: Where `scripts/peers-setup` puts the programs.
 PEERS_HOME = Path(os.environ.get("PEERS_HOME") or Path.home() / ".cache" / "interlace-peers")
-BOTH = {model: ("http", "grpc") for model in ("echo", "cnn", "img")}
-RAW = {model: ("http",) for model in ("echo", "cnn", "img")}
+BOTH = {sort.name: ("http", "grpc") for sort in models.ALIKE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,6 @@ def peers(home: Path) -> dict[str, Peer]:
     """Every server by name; ``home`` holds one folder a peer."""
     triton, prepared = (f"{SERVERS}/triton.sh",), (f"{SERVERS}/triton_setup.sh",)
     queue = {"TRITON_REPO": "repo_queue"}
-    mosec = (f"{home}/mosec/bin/python", f"{SERVERS}/mosec_srv.py", "--address", "127.0.0.1")
-    options = f"--port {HTTP_PORT} --log-level warning --capacity 1024 --timeout 30000".split()
     python = ours(home, home / "triton_run" / "repo", "triton_run/profiles")
     return {
         "ours": ours(home),
@@ -58,8 +57,29 @@ def peers(home: Path) -> dict[str, Peer]:
         "ours_python": replace(python, setup=prepared),
         "triton": Peer(triton, home, BOTH, setup=prepared),
         "triton_queue": Peer(triton, home, BOTH, queue, setup=prepared),
-        "mosec": Peer((*mosec, *options), home, RAW, metrics_port=HTTP_PORT),
+        "mosec": mosec(home, models.ALIKE, wait_ms=1, capacity=1024),
     }
+
+
+def mosec(
+    home: Path,
+    served: Sequence[Sort],
+    *,
+    instances: int = 1,
+    threads: int = 1,
+    wait_ms: int = 0,
+    capacity: int = 128,
+) -> Peer:
+    """mosec with these models, so many instances of each."""
+    program = (f"{home}/mosec/bin/python", f"{SERVERS}/mosec_srv.py", "--address", "127.0.0.1")
+    options = f"--port {HTTP_PORT} --log-level warning --capacity {capacity} --timeout 30000"
+    names = [one.name for one in served]
+    env = {
+        "MODELS": " ".join(names), "INSTANCES": str(instances), "THREADS": str(threads),
+        "WAIT_MS": str(wait_ms),
+    }  # fmt: skip
+    spoken = dict.fromkeys(names, ("http",))
+    return Peer((*program, *options.split()), home, spoken, env, metrics_port=HTTP_PORT)
 
 
 def installed(home: Path, peer: Peer) -> bool:

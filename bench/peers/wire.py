@@ -1,7 +1,8 @@
 """What each server wants on the wire for each model."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,25 +39,30 @@ def v2_http(model: str, inputs: Mapping[str, Input]) -> Call:
     return Call(HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
 
 
-def v2_grpc(model: str, x: Input) -> Call:
-    """A ModelInferRequest with raw contents."""
+def v2_grpc(model: str, inputs: Mapping[str, Input], outputs: Sequence[str]) -> Call:
+    """A ModelInferRequest with raw contents; ``inputs`` have rows first."""
     message = ModelInferRequest(model_name=model)
-    message.inputs.add(name="INPUT", datatype="FP32", shape=(1, *x.shape))
-    message.outputs.add(name="OUTPUT")
-    message.raw_input_contents.append(x.tobytes())
+    for name, one in inputs.items():
+        message.inputs.add(name=name, datatype=_DATATYPES[one.dtype.name], shape=one.shape)
+        message.raw_input_contents.append(one.tobytes())
+    for name in outputs:
+        message.outputs.add(name=name)
     return GrpcCall(GRPC_PORT, INFER, message.SerializeToString())
 
 
-def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
-    """A call of a peer's model over "http" (binary) or "grpc".
+def request(peer: str, model: str, proto: str = "http") -> Call:
+    """A call of a peer's model over "http" (binary) or "grpc"; a peer's name may end in a tuning.
 
     Raises:
         ValueError: the peer does not speak that.
     """
-    x = models.sample(model) if x is None else x
-    kind = peer.split("_", maxsplit=1)[0]
+    sort, arrays = models.BY_NAME[model], models.sample(model)
+    kind = re.split("[-_]", peer)[0]
     if kind in V2:
-        return v2_grpc(model, x) if proto == "grpc" else v2_http(model, {"INPUT": x[None]})
+        inputs = dict(zip((tensor.name for tensor in sort.inputs), arrays, strict=True))
+        if proto == "grpc":
+            return v2_grpc(model, inputs, [tensor.name for tensor in sort.outputs])
+        return v2_http(model, inputs)
     if kind == "mosec" and proto == "http":
-        return Call(HTTP_PORT, f"/{model}", x.tobytes(), OCTETS)
+        return Call(HTTP_PORT, f"/{model}", b"".join(one.tobytes() for one in arrays), OCTETS)
     raise ValueError(f"{peer} does not speak {proto}")

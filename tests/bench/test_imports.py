@@ -11,13 +11,12 @@ ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = (
     "bench/peers/servers/",
     "bench/peers/repo/",
-    "bench/mix/mosec_srv.py",
     "bench/fleet/ray_serve.py",
 )
 KNOWN = frozenset(
     {"bench", "interlace", "numpy", "matplotlib", "rich", "msgspec", "uvloop", "httptools", "torch"}
     | {"google", "grpc", "hpack", "tritonclient", "typer"}
-    | {"models"}  # of bench/mix, for its programs that run in a peer's environment
+    | {"models"}  # of bench/peers, for its programs that run in a peer's environment
 )
 #: Of the extra `bench` alone, by folder.
 MORE = {
@@ -25,7 +24,7 @@ MORE = {
     "bench/gpu/": {"cuda", "pynvml", "triton", "numba", "pytest"},
 }
 MORE |= {"bench/cold/variants": {"safetensors", "transformers"}}
-MORE |= {"bench/harness/": {"pynvml"}, "bench/mix/": {"onnxruntime", "transformers"}}
+MORE |= {"bench/harness/": {"pynvml"}, "bench/peers/": {"onnxruntime", "transformers"}}
 FILES = [
     path
     for path in sorted(ROOT.glob("bench/**/*.py"))

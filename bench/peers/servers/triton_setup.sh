@@ -26,7 +26,7 @@ class TritonPythonModel:
         self.run = models.load("$1")
     def execute(self, requests):
         xs = [pb.get_input_tensor_by_name(r, "INPUT").as_numpy() for r in requests]
-        y = self.run(xs[0] if len(xs) == 1 else np.concatenate(xs))
+        (y,) = self.run([xs[0] if len(xs) == 1 else np.concatenate(xs)])
         at, out = 0, []
         for x in xs:
             rows = np.ascontiguousarray(y[at : at + len(x)]); at += len(x)
