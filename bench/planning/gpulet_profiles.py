@@ -28,7 +28,7 @@ _WIDTH: Final = 0.35  #: b rows can use 100 (b / 32)^0.35 % of the GPU
 _SPEEDUP: Final = 0.9  #: twice the share makes what can use it 2^0.9 times as fast
 
 
-def latency_ms(slo_ms: float, batch: int, share_pct: int, speedup: float = _SPEEDUP) -> float:
+def latency_ms(slo_ms: float, batch: int, share_pct: int) -> float:
     """L(b, p): steep in the share for large batches, nearly flat for small ones (Figure 3).
 
     L(32, 100 %) is half the SLO. A part of it is fixed; the rest grows with the rows, and with the
@@ -36,20 +36,18 @@ def latency_ms(slo_ms: float, batch: int, share_pct: int, speedup: float = _SPEE
     """
     full_ms = slo_ms / 2.0
     width_pct = 100.0 * (batch / 32.0) ** _WIDTH
-    slower: float = max(1.0, width_pct / share_pct) ** speedup
+    slower: float = max(1.0, width_pct / share_pct) ** _SPEEDUP
     return full_ms * (_FIXED + (1.0 - _FIXED) * batch / 32.0 * slower)
 
 
-def profiles(
-    shares_pct: tuple[int, ...] = SHARES_PCT, speedup: float = _SPEEDUP
-) -> dict[str, Profile]:
+def profiles(shares_pct: tuple[int, ...] = SHARES_PCT) -> dict[str, Profile]:
     """The nine models as profiles."""
     found = {}
     for name, (slo_ms, weights_mb) in MODELS.items():
         points = {}
         for share in shares_pct:
             for batch in BATCHES:
-                ms = latency_ms(slo_ms, batch, share, speedup)
+                ms = latency_ms(slo_ms, batch, share)
                 points[batch, share] = LatencyPoint(ms, ms, ms, 1)
         found[name] = Profile(name, "shaped", "2080ti", weights_mb * 10**6, 400 * 10**6, points)
     return found

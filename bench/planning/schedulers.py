@@ -59,9 +59,9 @@ def serves(
     return not planner(demand, uniform_fleet(gpu, gpus), profiles, Plan()).unserved_rows_per_s
 
 
-def known(nine: Mapping[str, Profile] | None = None) -> dict[str, Profile]:
+def known() -> dict[str, Profile]:
     """The nine models, and the six LeNets of the game."""
-    nine = nine or profiles()
+    nine = profiles()
     copies = {f"le{i}": replace(nine["le"], model=f"le{i}") for i in range(1, 7)}
     return {**nine, **copies}
 

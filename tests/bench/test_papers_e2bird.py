@@ -20,12 +20,6 @@ def test_figure_2_holds_with_many_batch_threads_and_not_with_one(drawn: Drawn) -
     assert 0.0 in [row.ours for row in stated[5:]]
 
 
-def test_figure_12_the_published_configuration_is_the_fastest(drawn: Drawn) -> None:
-    rows = drawn(figures.figure12()).rows
-    assert figures.tried()[0][1] == TABLE_4[32]
-    assert all(abs(row.ratio - 1) < 0.01 for row in rows if row.ratio is not None)
-
-
 def test_table_4_is_found(drawn: Drawn) -> None:
     rows = drawn(figures.table4()).rows
     assert dict(figures.guideline("res152").best) == TABLE_4

@@ -7,7 +7,6 @@ if __name__ == "__main__":
     main(
         figures.table4,
         figures.figure2,
-        figures.figure12,
         figures.figure13,
         figures.figure14,
     )

@@ -46,10 +46,6 @@ QOS_MS: Final = 200.0
 #: Section 3.2: OPT_Wait for Res152, and the largest batch.
 OPT_WAIT_MS: Final = 30.0
 MAX_BATCH: Final = 32
-#: Section 7.3.1 and Figure 12: the fastest configuration of 32 rows, one worker, the slowest.
-FASTEST_MS: Final = 85.3
-SINGLE_MS: Final = 93.7
-SLOWEST_FACTOR: Final = 4.0
 #: Table 4, as counts of workers of 1, 2, 4, ... rows.
 TABLE_4: Final = {
     4: (0, 0, 1, 0, 0, 0),

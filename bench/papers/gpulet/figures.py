@@ -10,10 +10,9 @@ from bench.harness import Report, Row, bars, each
 from bench.harness.bisection import highest as bisected
 from bench.papers.gpulet import trial
 from bench.planning.gpulet_profiles import MODELS, profiles
-from bench.planning.schedulers import GPU, MIXES, demand, known, largest_rps, serves
+from bench.planning.schedulers import GPU, MIXES, demand, largest_rps, serves
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
-from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
 from interlace.policy.planners.gpulet import Gpulet, bestfit
 from interlace.policy.planners.ideal import Ideal
@@ -130,15 +129,12 @@ OVER_SBP, OVER_BEST_FIT, OVER_GPULET, GAME = 1.617, 1.812, 1.075, 1650.0 / 690.0
 _STEP = 0.96
 _LEAST = 0.3
 _SECONDS = 6.0
-_POWERS = (0.9, 0.6, 0.4)
-_PARTS_OF_LAW = (0.25, 0.5)
 
 
 def figure12(
     *,
     seconds: Annotated[float, "of each run"] = _SECONDS,
     names: Annotated[tuple[str, ...], "mixes"] = tuple(MIXES),
-    why: Annotated[bool, "what the averages depend on, too"] = False,
 ) -> Report:
     """Figure 12: the highest throughput without violations of two applications and five scenarios.
 
@@ -146,55 +142,35 @@ def figure12(
     whose partitions slow each other, at most 1 % of the requests are late or dropped. Left open:
     latencies (shaped after Table 4 and Figure 3), interference (Figure 6's 90th percentile), the
     rate planned for a Poisson stream (the 99th percentile of a second's count), and the
-    applications' dataflow (models side by side, traffic with half its SLO for each phase). --why
-    also varies the profiles and the slowdown that is planned for; the page has it with --seconds
-    12.
+    applications' dataflow (models side by side, traffic with half its SLO for each phase). The page
+    has --seconds 12.
     """
     found = {s: throughput(planner, seconds, names) for s, planner in SCHEDULERS.items()}
     ours = {name: max(1e-9, rate) for name, rate in found["gpulet+int"].items()}
     series = {s: [rates[n] / ours[n] for n in names] for s, rates in found.items()}
     drawn = bars(names, series, "throughput / gpulet+int")
-    return Report(_compared(found) + (_why(found) if why else []), drawn, (8.0, 3.0))
+    return Report(_compared(found), drawn, (8.0, 3.0))
 
 
-def scheduled_rps(planner: Planner, name: str, there: Profiles | None = None) -> float:
+def scheduled_rps(planner: Planner, name: str) -> float:
     """The highest rate of each model of a mix that is schedulable."""
-    return largest_rps(lambda rate: trial.schedule(planner, name, rate, there) is not None, 1.01)
+    return largest_rps(lambda rate: trial.schedule(planner, name, rate) is not None, 1.01)
 
 
-def kept_rps(planner: Planner, name: str, seconds: float, there: Profiles | None = None) -> float:
+def kept_rps(planner: Planner, name: str, seconds: float) -> float:
     """The highest rate, in steps of 4 %, that is schedulable and kept when run."""
-    top = rate = scheduled_rps(planner, name, there)
+    top = rate = scheduled_rps(planner, name)
     while rate > top * _LEAST:
-        plan = trial.schedule(planner, name, rate, there)
-        if plan is not None and trial.violation(plan, name, rate, seconds, there) <= trial.ALLOWED:
+        plan = trial.schedule(planner, name, rate)
+        if plan is not None and trial.violation(plan, name, rate, seconds) <= trial.ALLOWED:
             return rate
         rate *= _STEP
     return 0.0
 
 
-def throughput(
-    planner: Planner, seconds: float, names: Sequence[str], there: Profiles | None = None
-) -> dict[str, float]:
+def throughput(planner: Planner, seconds: float, names: Sequence[str]) -> dict[str, float]:
     """Requests/s of all models together, by mix."""
-    return {n: kept_rps(planner, n, seconds, there) * len(MIXES[n]) for n in names}
-
-
-def _why(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    """What the averages depend on: how much of a GPU large batches use, how much is feared."""
-    rows, names = [], tuple(MIXES)
-    for power in _POWERS:
-        there = known(profiles(speedup=power))
-        sbp, ours = (
-            throughput(SCHEDULERS[s], _SECONDS, names, there) for s in ("SBP", "gpulet+int")
-        )
-        name = f"latency as share to the power -{power:g}: gpulet+int / SBP"
-        rows.append(Row(name, OVER_SBP, _mean(ours, sbp)))
-    for part in _PARTS_OF_LAW:
-        kept = throughput(Gpulet(trial.Law(trial.LAW.scale * part)), _SECONDS, names)
-        name = f"{part:g} of the slowdown planned for: gpulet+int / gpulet"
-        rows.append(Row(name, OVER_GPULET, _mean(kept, found["gpulet"])))
-    return rows
+    return {n: kept_rps(planner, n, seconds) * len(MIXES[n]) for n in names}
 
 
 def _compared(found: Mapping[str, Mapping[str, float]]) -> list[Row]:

@@ -138,25 +138,21 @@ def planned(demand: list[Demand]) -> list[Demand]:
     return [replace(one, rows_per_s=planned_rps(one.rows_per_s)) for one in demand]
 
 
-def schedule(
-    planner: Planner, name: str, rate_rps: float, profiles: Profiles | None = None
-) -> Plan | None:
+def schedule(planner: Planner, name: str, rate_rps: float) -> Plan | None:
     """The plan of a mix, every model at that rate; none if it is not schedulable."""
     there = uniform_fleet(GPU, GPUS)
-    plan = planner(planned(mix(name, rate_rps)), there, profiles or known(), Plan())
+    plan = planner(planned(mix(name, rate_rps)), there, known(), Plan())
     return None if plan.unserved_rows_per_s else plan
 
 
-def violation(
-    plan: Plan, name: str, rate_rps: float, seconds: float, profiles: Profiles | None = None
-) -> float:
+def violation(plan: Plan, name: str, rate_rps: float, seconds: float) -> float:
     """The part of a mix's requests that were late or dropped under a plan."""
     demand = tuple(mix(name, rate_rps))
     record = played(
         replace(resolve("gpulet"), admission=admit_all),  # as in gpulet's prototype
         uniform_fleet(GPU, GPUS),
         demand,
-        profiles or known(),
+        known(),
         merge_arrivals({one.model: poisson(one.rows_per_s) for one in demand}, seconds, seed=1),
         plan,
         Physics(interference=LAW),
