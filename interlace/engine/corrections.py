@@ -25,35 +25,43 @@ _WIDE: Final = 8.0
 _SHAPES: Final = 256
 _STALE_MS: Final = 1000.0
 _DECAY: Final = 0.97
+#: Executions of a model after which a size that did not run counts as unknown; and the part of a
+#: step that the next size takes although it ran just now.
+_MEMORY: Final = 256
+_COMMON: Final = 0.75
 
 
 class LatencyEstimator:
-    """Latency tables of one model by share, and correction factors by shape of batch.
+    """Latency tables of one model by shape and share, corrected by observed latencies.
 
-    The correction follows about the 0.9 quantile of measured over predicted latency (Robbins and
-    Monro's recursion). It rises by most of a step when an execution is slower than predicted, and
-    falls by the rest of one when it is not. Steps are in proportion to the spread of measured
+    Each table has a correction for every doubling of the batch, because a profile may be wrong for
+    some sizes only. It follows about the 0.9 quantile of measured over predicted latency (Robbins
+    and Monro's recursion). It rises by most of a step when an execution is slower than predicted,
+    and falls by the rest of one when it is not. Steps are in proportion to the spread of measured
     ratios and never pass the last ratio, so constant latencies are predicted exactly.
+
+    Sizes and shares that did not run lately move with those that did. Two laws bound such sizes
+    without a trial: no batch takes longer than a larger one, nor longer than its two halves one
+    after the other.
     """
 
     def __init__(self, demand: Demand, profile: Profile) -> None:
         self._surface = surface(profile)
         self._max_batch = demand.max_batch
-        self._tables: dict[int, tuple[float, ...]] = {}
-        self._overall = _Correction(1.0)
-        self._by_shape: dict[Hashable, _Correction] = {}
+        self._overall: dict[int, _Table] = {}
+        self._by_shape: dict[Hashable, dict[int, _Table]] = {}
+        self._runs = 0
         self._learned_ms = float("-inf")
         self.read_ms = 0.0  #: what batches take longer for weights that are read from the host
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
-        table = self._tables.get(share_pct)
-        if table is None:
-            batches = range(1, self._max_batch + 1)
-            table = (0.0, *(self._surface.latency_ms(n, share_pct) for n in batches))
-            self._tables[share_pct] = table
-        far = rows >= len(table)
-        predicted_ms = self._surface.latency_ms(rows, share_pct) if far else table[rows]
-        return (predicted_ms + self.read_ms) * self._by_shape.get(shape, self._overall).value
+        table = self._table(self._by_shape.get(shape, self._overall), share_pct)
+        if rows < len(table.predicted_ms):
+            predicted_ms = table.predicted_ms[rows]
+        else:
+            predicted_ms = self._surface.latency_ms(rows, share_pct)
+        place = table.place(rows)
+        return max(table.least_ms[place], (predicted_ms + self.read_ms) * table.values[place])
 
     def decay(self, shape: Hashable, now_ms: float) -> None:
         """A request was refused because even alone it seemed too slow.
@@ -62,46 +70,121 @@ class LatencyEstimator:
         a little at each, until one request is let through and shows the truth.
         """
         if now_ms - self._learned_ms > _STALE_MS:
-            self._by_shape.get(shape, self._overall).decay()
+            for table in self._by_shape.get(shape, self._overall).values():
+                table.decay()
 
     def learn(
         self, rows: int, share_pct: int, shape: Hashable, seen_ms: float, now_ms: float
     ) -> None:
         """Enter one execution that took ``seen_ms``."""
         self._learned_ms = now_ms
-        before = self._by_shape.get(shape, self._overall)
-        ratio = seen_ms / self.latency_ms(rows, share_pct, shape) * before.value
+        self._runs += 1
+        ratio = seen_ms / (self._surface.latency_ms(rows, share_pct) + self.read_ms)
         if shape not in self._by_shape and len(self._by_shape) < _SHAPES:
-            self._by_shape[shape] = _Correction(before.value, before.spread)
-        if shape in self._by_shape:
-            self._by_shape[shape].follow(ratio)
-        self._overall.follow(ratio)
+            self._by_shape[shape] = {pct: one.copy() for pct, one in self._overall.items()}
+        for tables in (self._overall, self._by_shape.get(shape)):
+            if tables is not None:
+                table = self._table(tables, share_pct)
+                change = table.follow(rows, ratio, self._runs)
+                for other in tables.values():
+                    if other is not table:
+                        other.move(rows, change, self._runs)
+
+    def _table(self, tables: dict[int, _Table], share_pct: int) -> _Table:
+        table = tables.get(share_pct)
+        if table is None:
+            table = _Table(self._surface.table(share_pct, self._max_batch))
+            for other in tables.values():  # the best guess for a share that did not run
+                table.values = list(other.values)
+            table.set_least()
+            tables[share_pct] = table
+        return table
 
 
-class _Correction:
-    """A correction, and the mean distance of measured ratios from it, which scales its steps."""
+class _Table:
+    """Predicted latencies by rows at one share, and a correction for each doubling of the batch."""
 
-    __slots__ = ("spread", "value")
+    __slots__ = ("least_ms", "predicted_ms", "ran", "spread", "values")
 
-    def __init__(self, value: float, spread: float = _SPREAD) -> None:
-        self.value = value
-        self.spread = spread
+    def __init__(self, predicted_ms: tuple[float, ...]) -> None:
+        self.predicted_ms = predicted_ms
+        self.values = [1.0] * (len(predicted_ms) - 1).bit_length()
+        self.least_ms = [0.0] * len(self.values)  #: latency of the next smaller size
+        self.ran = [-_MEMORY] * len(self.values)  #: number of the last execution of each size
+        self.spread = _SPREAD  #: mean distance of measured ratios from the correction, of it
 
-    def follow(self, ratio: float) -> None:
-        """Enter one ratio of seen over predicted latency."""
-        off = ratio - self.value
+    def copy(self) -> _Table:
+        """A table with these corrections, where nothing ran yet."""
+        other = _Table(self.predicted_ms)
+        other.values, other.spread = list(self.values), self.spread
+        other.set_least()
+        return other
+
+    def place(self, rows: int) -> int:
+        """The index of the correction for ``rows``."""
+        return min(rows.bit_length(), len(self.values)) - 1
+
+    def follow(self, rows: int, ratio: float, run: int) -> float:
+        """Enter one ratio of seen over predicted latency; returns the factor of the step."""
+        place = self.place(rows)
+        off = ratio / self.values[place] - 1.0
         self.spread += _SPREAD_WEIGHT * (abs(off) - self.spread)
-        size = min(self.value, _WIDE * self.spread)
+        size = min(1.0, _WIDE * self.spread)
         # A jump far above is followed faster than one step would.
         if off > 0.0:
-            step = _STEP * _QUANTILE * max(size, min(off, 10.0 * self.value))
+            change = 1.0 + min(off, _STEP * _QUANTILE * max(size, min(off, 10.0)))
         else:
-            step = _STEP * (1.0 - _QUANTILE) * size
-        self.value += max(min(off, step), -step)
-        self.value = min(max(self.value, _LOW), _HIGH)
+            change = 1.0 + max(off, -_STEP * (1.0 - _QUANTILE) * size)
+        self.ran[place] = run
+        self._step(place, change, run)
+        return change
+
+    def move(self, rows: int, change: float, run: int) -> None:
+        """Follow a step of another share."""
+        place = self.place(rows)
+        self._step(place, 1.0 + (change - 1.0) * max(_COMMON, self._unknown(place, run)), run)
 
     def decay(self) -> None:
-        self.value = max(min(self.value, _LOW_UNSEEN), self.value * _DECAY)
+        self.values = [max(min(one, _LOW_UNSEEN), one * _DECAY) for one in self.values]
+        self.set_least()
+
+    def set_least(self) -> None:
+        """Keep each latency above those of smaller batches."""
+        least_ms = 0.0
+        for place, value in enumerate(self.values):
+            self.least_ms[place] = least_ms
+            last = min((2 << place) - 1, len(self.predicted_ms) - 1)
+            least_ms = max(least_ms, self.predicted_ms[last] * value)
+
+    def _unknown(self, place: int, run: int) -> float:
+        return min(1.0, (run - self.ran[place]) / _MEMORY)
+
+    def _multiply(self, place: int, factor: float) -> None:
+        self.values[place] = min(max(self.values[place] * factor, _LOW), _HIGH)
+
+    def _step(self, place: int, change: float, run: int) -> None:
+        """Move a size, and others the less the better they and those between are known."""
+        self._multiply(place, change)
+        own_ms = self.predicted_ms[1 << place] * self.values[place]
+        for way in (-1, 1):
+            part, low_ms, high_ms = change - 1.0, own_ms, own_ms
+            other = place + way
+            while 0 <= other < len(self.values):
+                unknown = self._unknown(other, run)
+                part *= max(_COMMON, unknown)
+                self._multiply(other, 1.0 + part)
+                if way < 0:
+                    low_ms *= 0.5
+                else:
+                    high_ms *= 2.0
+                # All rows of a smaller size are below, the last ones too.
+                last_ms = self.predicted_ms[(2 << other) - 1 if way < 0 else 1 << other]
+                value = self.values[other]
+                wanted = max(value, low_ms / self.predicted_ms[1 << other])
+                wanted = min(wanted, high_ms / last_ms)
+                self._multiply(other, 1.0 + unknown * (wanted / value - 1.0))
+                other += way
+        self.set_least()
 
 
 #: Parts of the SLO. The least is for what the server does not see: the request's way here, and the

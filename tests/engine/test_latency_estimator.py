@@ -1,10 +1,14 @@
 """Beliefs follow what is seen; admission_margin follows what is broken."""
 
 import random
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.engine.corrections import AdmissionMargin, LatencyEstimator
 from tests.builders import line_profile
 
@@ -36,6 +40,68 @@ def test_shapes_have_corrections_of_their_own() -> None:
     assert estimator.latency_ms(1, 50, "large") > 3.0 * estimator.latency_ms(1, 50, "small")
 
 
+def scaled(one: LatencyPoint, factor: float) -> LatencyPoint:
+    median_ms, p95_ms, p99_ms = (factor * ms for ms in (one.median_ms, one.p95_ms, one.p99_ms))
+    return LatencyPoint(median_ms, p95_ms, p99_ms, one.samples)
+
+
+def wrong_profile(factor: float) -> Profile:
+    """Right at batch 1, and ``factor`` times the true 4 ms + 1 ms a row above it."""
+    right = line_profile("m", 4.0, 1.0)
+    points = {
+        (batch, share): one if batch == 1 else scaled(one, factor)
+        for (batch, share), one in right.points.items()
+    }
+    return replace(right, points=points)
+
+
+def test_sizes_that_never_run_are_bounded_by_those_that_do() -> None:
+    estimator = LatencyEstimator(DEMAND, wrong_profile(8.0))
+    for step in range(100):
+        estimator.learn(1, 50, "s", 5.0, float(step))
+    for rows in (2, 4, 8, 16):
+        assert estimator.latency_ms(rows, 50, "s") <= 5.0 * rows * (1.0 + 1e-9)
+
+
+def test_one_size_is_corrected_apart_from_others() -> None:
+    """The profile is right at batch 1 and four times too slow above; both keep running."""
+    estimator = LatencyEstimator(DEMAND, wrong_profile(4.0))
+    for step in range(2_000):
+        for rows in (1, 16):
+            estimator.learn(rows, 50, "s", 4.0 + rows, float(step))
+    assert estimator.latency_ms(1, 50, "s") == pytest.approx(5.0, rel=0.15)
+    assert estimator.latency_ms(16, 50, "s") == pytest.approx(20.0, rel=0.15)
+
+
+def test_one_share_is_corrected_apart_from_others() -> None:
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    small_ms = estimator.latency_ms(4, 50)
+    large_ms = estimator.latency_ms(4, 100)
+    for step in range(2_000):
+        estimator.learn(4, 50, "s", 2.0 * small_ms, float(step))
+        estimator.learn(4, 100, "s", large_ms, float(step))
+    assert estimator.latency_ms(4, 50, "s") == pytest.approx(2.0 * small_ms, rel=0.15)
+    assert estimator.latency_ms(4, 100, "s") == pytest.approx(large_ms, rel=0.15)
+
+
+def test_a_share_that_does_not_run_follows_one_that_does() -> None:
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    expected_ms = 3.0 * estimator.latency_ms(4, 100)
+    for step in range(500):
+        estimator.learn(4, 50, "s", 3.0 * 8.0, float(step))
+    assert estimator.latency_ms(4, 100, "s") == pytest.approx(expected_ms, rel=0.05)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 500.0)), max_size=60))
+def test_no_batch_is_believed_faster_than_a_smaller_one(runs: list[tuple[int, float]]) -> None:
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    for step, (rows, seen_ms) in enumerate(runs):
+        estimator.learn(rows, 50, "s", seen_ms, float(step))
+    believed_ms = [estimator.latency_ms(rows, 50, "s") for rows in range(1, 41)]
+    assert believed_ms == sorted(believed_ms)
+    assert believed_ms[0] > 0.0
+
+
 def test_a_profile_far_above_what_is_seen_is_corrected() -> None:
     """It was measured on a busy machine: 150 times what executions take."""
     estimator = LatencyEstimator(DEMAND, line_profile("m", 745.0, 5.0))
@@ -46,6 +112,7 @@ def test_a_profile_far_above_what_is_seen_is_corrected() -> None:
 
 def test_refusals_alone_correct_no_profile_by_more_than_half() -> None:
     estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    assert estimator.latency_ms(1, 50, "s") == 5.0
     for _ in range(1_000):
         estimator.decay("s", 5_000.0)
     assert estimator.latency_ms(1, 50, "s") == pytest.approx(2.5)
