@@ -25,6 +25,10 @@ _WIDE: Final = 8.0
 _SHAPES: Final = 256
 _STALE_MS: Final = 1000.0
 _DECAY: Final = 0.97
+#: As long as no execution was as slow as predicted, each adds this to the factor of steps down.
+_HASTE: Final = 0.05
+#: Ratios of times that are equal on paper differ by less.
+_ROUNDING: Final = 1e-9
 #: Executions of a model after which a size that did not run counts as unknown; and the part of a
 #: step that the next size takes although it ran just now.
 _MEMORY: Final = 256
@@ -56,12 +60,9 @@ class LatencyEstimator:
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         table = self._table(self._by_shape.get(shape, self._overall), share_pct)
-        if rows < len(table.predicted_ms):
-            predicted_ms = table.predicted_ms[rows]
-        else:
-            predicted_ms = self._surface.latency_ms(rows, share_pct)
         place = table.place(rows)
-        return max(table.least_ms[place], (predicted_ms + self.read_ms) * table.values[place])
+        predicted_ms = self._predicted_ms(table, rows, share_pct)
+        return max(table.least_ms[place], predicted_ms * table.values[place])
 
     def decay(self, shape: Hashable, now_ms: float) -> None:
         """A request was refused because even alone it seemed too slow.
@@ -79,7 +80,8 @@ class LatencyEstimator:
         """Enter one execution that took ``seen_ms``."""
         self._learned_ms = now_ms
         self._runs += 1
-        ratio = seen_ms / (self._surface.latency_ms(rows, share_pct) + self.read_ms)
+        overall = self._table(self._overall, share_pct)
+        ratio = seen_ms / self._predicted_ms(overall, rows, share_pct)
         if shape not in self._by_shape and len(self._by_shape) < _SHAPES:
             self._by_shape[shape] = {pct: one.copy() for pct, one in self._overall.items()}
         for tables in (self._overall, self._by_shape.get(shape)):
@@ -87,8 +89,13 @@ class LatencyEstimator:
                 table = self._table(tables, share_pct)
                 change = table.follow(rows, ratio, self._runs)
                 for other in tables.values():
-                    if other is not table:
+                    if other is not table and change != 1.0:
                         other.move(rows, change, self._runs)
+
+    def _predicted_ms(self, table: _Table, rows: int, share_pct: int) -> float:
+        if rows < len(table.predicted_ms):
+            return table.predicted_ms[rows] + self.read_ms
+        return self._surface.latency_ms(rows, share_pct) + self.read_ms
 
     def _table(self, tables: dict[int, _Table], share_pct: int) -> _Table:
         table = tables.get(share_pct)
@@ -104,7 +111,7 @@ class LatencyEstimator:
 class _Table:
     """Predicted latencies by rows at one share, and a correction for each doubling of the batch."""
 
-    __slots__ = ("least_ms", "predicted_ms", "ran", "spread", "values")
+    __slots__ = ("haste", "least_ms", "predicted_ms", "ran", "spread", "values")
 
     def __init__(self, predicted_ms: tuple[float, ...]) -> None:
         self.predicted_ms = predicted_ms
@@ -112,6 +119,7 @@ class _Table:
         self.least_ms = [0.0] * len(self.values)  #: latency of the next smaller size
         self.ran = [-_MEMORY] * len(self.values)  #: number of the last execution of each size
         self.spread = _SPREAD  #: mean distance of measured ratios from the correction, of it
+        self.haste = _HASTE  #: 0 once an execution was as slow as predicted
 
     def copy(self) -> _Table:
         """A table with these corrections, where nothing ran yet."""
@@ -130,11 +138,13 @@ class _Table:
         off = ratio / self.values[place] - 1.0
         self.spread += _SPREAD_WEIGHT * (abs(off) - self.spread)
         size = min(1.0, _WIDE * self.spread)
+        self.haste = self.haste + _HASTE if self.haste and off < -_ROUNDING else 0.0
+        change = 1.0
         # A jump far above is followed faster than one step would.
-        if off > 0.0:
-            change = 1.0 + min(off, _STEP * _QUANTILE * max(size, min(off, 10.0)))
-        else:
-            change = 1.0 + max(off, -_STEP * (1.0 - _QUANTILE) * size)
+        if off > _ROUNDING:
+            change += min(off, _STEP * _QUANTILE * max(size, min(off, 10.0)))
+        elif off < -_ROUNDING:
+            change += max(off, -_STEP * (1.0 - _QUANTILE) * size * max(1.0, self.haste))
         self.ran[place] = run
         self._step(place, change, run)
         return change
@@ -159,32 +169,34 @@ class _Table:
     def _unknown(self, place: int, run: int) -> float:
         return min(1.0, (run - self.ran[place]) / _MEMORY)
 
-    def _multiply(self, place: int, factor: float) -> None:
-        self.values[place] = min(max(self.values[place] * factor, _LOW), _HIGH)
-
     def _step(self, place: int, change: float, run: int) -> None:
         """Move a size, and others the less the better they and those between are known."""
-        self._multiply(place, change)
-        own_ms = self.predicted_ms[1 << place] * self.values[place]
+        values, predicted_ms, moved = self.values, self.predicted_ms, change != 1.0
+        values[place] = min(max(values[place] * change, _LOW), _HIGH)
+        own_ms = predicted_ms[1 << place] * values[place]
         for way in (-1, 1):
             part, low_ms, high_ms = change - 1.0, own_ms, own_ms
             other = place + way
-            while 0 <= other < len(self.values):
+            while 0 <= other < len(values):
                 unknown = self._unknown(other, run)
                 part *= max(_COMMON, unknown)
-                self._multiply(other, 1.0 + part)
+                value = values[other] * (1.0 + part)
+                first_ms = last_ms = predicted_ms[1 << other]
                 if way < 0:
                     low_ms *= 0.5
+                    last_ms = predicted_ms[(2 << other) - 1]  # all rows of a smaller size are below
                 else:
                     high_ms *= 2.0
-                # All rows of a smaller size are below, the last ones too.
-                last_ms = self.predicted_ms[(2 << other) - 1 if way < 0 else 1 << other]
-                value = self.values[other]
-                wanted = max(value, low_ms / self.predicted_ms[1 << other])
-                wanted = min(wanted, high_ms / last_ms)
-                self._multiply(other, 1.0 + unknown * (wanted / value - 1.0))
+                wanted = min(max(value, low_ms / first_ms), high_ms / last_ms)
+                if wanted != value:
+                    value += unknown * (wanted - value)
+                    moved = True
+                values[other] = min(max(value, _LOW), _HIGH)
+                if change == 1.0 and unknown < 0.5:
+                    break  # it bounds those behind it whenever it runs
                 other += way
-        self.set_least()
+        if moved:
+            self.set_least()
 
 
 #: Parts of the SLO. The least is for what the server does not see: the request's way here, and the

@@ -110,6 +110,16 @@ def test_a_profile_far_above_what_is_seen_is_corrected() -> None:
     assert 5.0 <= estimator.latency_ms(1, 50, "s") < 10.0
 
 
+def test_a_profile_that_no_execution_comes_near_is_corrected_soon() -> None:
+    estimator, doubted = (LatencyEstimator(DEMAND, line_profile("m", 16.0, 4.0)) for _ in range(2))
+    doubted.learn(1, 50, "s", 20.0, 0.0)  # as slow as predicted, so faster ones may be chance
+    for step in range(150):
+        estimator.learn(1, 50, "s", 5.0, float(step))
+        doubted.learn(1, 50, "s", 5.0, float(step))
+    assert estimator.latency_ms(1, 50, "s") == pytest.approx(5.0)
+    assert doubted.latency_ms(1, 50, "s") > 10.0
+
+
 def test_refusals_alone_correct_no_profile_by_more_than_half() -> None:
     estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
     assert estimator.latency_ms(1, 50, "s") == 5.0
