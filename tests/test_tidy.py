@@ -18,17 +18,17 @@ PARAMETERS_WANTED = 6
 #: Most lines of each room, and of all tests and benchmarks. They only fall: a change that must
 #: raise one says why in its commit, and what it deleted first.
 ROOM_LINES = {
-    "bench": 19_750,
+    "bench": 17_400,
     "interlace": 250,
     "interlace/apps": 1_700,
     "interlace/assembly": 2_700,
     "interlace/cli": 5_050,
-    "interlace/control": 2_470,
+    "interlace/control": 2_660,
     "interlace/core": 2_520,
-    "interlace/device": 16_600,
-    "interlace/engine": 5_420,
+    "interlace/device": 16_850,
+    "interlace/engine": 5_530,
     "interlace/fleet": 4_850,
-    "interlace/formats": 6_550,
+    "interlace/formats": 6_710,
     "interlace/load": 950,
     "interlace/packing": 4_000,
     "interlace/perf": 2_100,
@@ -40,11 +40,11 @@ ROOM_LINES = {
     "interlace/router": 2_350,
     "interlace/routing": 450,
     "interlace/runtime": 1_460,
-    "interlace/server": 12_150,
+    "interlace/server": 12_160,
     "interlace/shm": 900,
     "interlace/sim": 2_150,
     "interlace/testing": 1_150,
-    "tests": 63_230,
+    "tests": 63_600,
 }
 #: A budget this far above its room is lowered.
 ROOM_SLACK = 150

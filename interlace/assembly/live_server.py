@@ -306,7 +306,7 @@ class LiveServer:
             self.arena,
             self.registry,
             lambda: self.plane.in_flight,
-            lambda: self.connections,
+            lambda: self.http.connections,
             self.loop_delay.delays,
         )
         admin = AdminApi(
@@ -417,11 +417,6 @@ class LiveServer:
             for device in self.devices.all
             if isinstance(device, CpuDevice)
         ]
-
-    @property
-    def connections(self) -> int:
-        """HTTP connections open now."""
-        return self.http.connections
 
     async def close(self) -> None:
         """Give everything back, also of a start that failed: its ports can be had at once."""

@@ -218,11 +218,11 @@ class ModelPreparer:
                 raise MeasureError("the server is not idle")
 
         async with self._measuring:
-            self._rig.idle = turn
+            self._rig.idle, self.measured = turn, frozenset((model.name,))
             try:
                 (found,) = [one async for one in profile_all(self._rig, [model], THOROUGH)]
             finally:
-                self._rig.idle = None
+                self._rig.idle, self.measured = None, frozenset()
                 await self._rig.close()
         if interrupted:
             return None
