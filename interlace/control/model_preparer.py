@@ -218,11 +218,11 @@ class ModelPreparer:
                 raise MeasureError("the server is not idle")
 
         async with self._measuring:
-            self._rig.idle, self.measured = turn, frozenset((model.name,))
+            self._rig.idle = turn
             try:
                 (found,) = [one async for one in profile_all(self._rig, [model], THOROUGH)]
             finally:
-                self._rig.idle, self.measured = None, frozenset()
+                self._rig.idle = None
                 await self._rig.close()
         if interrupted:
             return None
@@ -263,11 +263,11 @@ class ModelPreparer:
         some = [model for model in models if model.key in found.profiles]
         if self._layers is not None:
             await self._take_apart(self._layers, some, found)
-        known = [model for model in some if model.key not in found.guessed]
-        gpu = self._rig.gpu
-        self.hasty.update(
-            (model.key, model) for model in known if not self._store.is_thorough(model, gpu)
-        )
+        for model in some:
+            # Code is not run again for this: it may load other models, or write files.
+            code, guessed = model.format is Format.PYTHON, model.key in found.guessed
+            if not (code or guessed or self._store.is_thorough(model, self._rig.gpu)):
+                self.hasty[model.key] = model
         return replace(found, profiles=self._beside.busy(some, found.profiles))
 
     def _warn_of_cached(self, known: Sequence[Model], found: FillResult) -> None:

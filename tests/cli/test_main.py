@@ -236,7 +236,6 @@ def test_wrong_usage_ends_with_2(
     ("code", "absent", "extra"),
     [
         ("import interlace.testing", "hypothesis", "testing"),
-        ("import bench.mix.run", "matplotlib", "plots"),
     ],
 )
 def test_what_is_imported_says_which(code: str, absent: str, extra: str) -> None:

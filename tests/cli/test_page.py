@@ -136,7 +136,7 @@ def test_a_file_that_follows_another_says_whose_profiles_it_needs(tmp_path: Path
     runtime, clock, engine = warmed(scenario, [])
     writer = LogWriter(path, LogHeader("test", "gpulet", FLEET), engine, limit_bytes=60_000)
     end = runtime.observe(writer)
-    for number in range(600):
+    for number in range(700):
         now_ms = clock.now_ms()
         runtime.submit(Request(runtime.next_id(), "ab"[number % 2], now_ms, now_ms + 30.0),
                        Callbacks(runtime.delivered))  # fmt: skip

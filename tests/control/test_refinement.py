@@ -26,7 +26,7 @@ from interlace.core.messages import (
     Work,
     WorkFinished,
 )
-from interlace.core.model import Model, TrustedModels
+from interlace.core.model import Format, Model, TrustedModels
 from interlace.core.profile import LayerProfile, Profile
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore, joined
@@ -272,3 +272,11 @@ def test_work_that_ends_as_it_is_given_up_does_not_go_on(tmp_path: Path) -> None
             await task
 
     stand.do(run)
+
+
+def test_code_is_not_run_again_for_it(tmp_path: Path) -> None:
+    stand = Stand(tmp_path)
+    stand.models = [replace(make_model("code"), format=Format.PYTHON)]
+    stand.do(stand._start)
+    assert stand.device.runs > 0
+    assert stand.preparer.hasty == {}

@@ -57,7 +57,7 @@ CONFIG = """backend: "python"
 max_batch_size: 4
 input { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
 output { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
-parameters { key: "slo_ms" value: { string_value: "30000" } }
+parameters { key: "slo_ms" value: { string_value: "120000" } }
 """
 STEPS = 'parameters {{ key: "steps" value: {{ string_value: "{}" }} }}\n'
 #: The configuration of a model that comes with its files.
@@ -66,7 +66,7 @@ SENT: dict[str, Any] = {
     "max_batch_size": 4,
     "input": [{"name": "WORD", "data_type": "TYPE_STRING", "dims": [1]}],
     "output": [{"name": "WORD", "data_type": "TYPE_STRING", "dims": [1]}],
-    "parameters": {"slo_ms": {"string_value": "30000"}},
+    "parameters": {"slo_ms": {"string_value": "120000"}},
 }
 
 
