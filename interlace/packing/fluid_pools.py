@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Plan
+from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
 from interlace.core.tables import counted
 from interlace.packing.batch_options import (
@@ -51,6 +51,8 @@ _IDLE: Final = 0.2
 _LEAST_ROWS_PER_S: Final = 1e-3
 #: Part of the time that is none.
 _NOTHING: Final = 1e-6
+#: The first half of a model's rate is worth so many times the second, where not all have time.
+_HALF, _FIRST = 0.5, 3.0
 
 
 class _PoolKind(NamedTuple):
@@ -63,6 +65,15 @@ class _PoolKind(NamedTuple):
     rows_per_s: Floats
     batch: Floats
     idle: float
+
+
+class _Gain(NamedTuple):
+    """A part of the rates of some models, ``times`` as much of each, between two limits."""
+
+    times: Mapping[int, float]
+    least: float
+    most: float
+    worth: float
 
 
 class _Filling(NamedTuple):
@@ -87,23 +98,52 @@ class FluidPools:
 
         ``None`` if there is no time for all of them, or no memory.
         """
-        filling = self._filled([weight[one.model] for one in self.demand])
-        if filling is None:
+        times = {index: weight[one.model] for index, one in enumerate(self.demand)}
+        made = self._made([_Gain(times, 1.0, inf, 1.0)])
+        if made is None:
             return None
-        homes = self._placed(filling)
-        if homes is None:
-            return None
-        rates = [one.rows_per_s for one in self.demand]
-        pace = np.array([pool.rows_per_s for pool in self._pools])
-        part = ((pace * filling.busy).sum(axis=0) / np.maximum(rates, _LEAST_ROWS_PER_S)).min()
-        pools = sum(hosts > 0 for hosts in filling.hosts)
+        partitions, parts, pools = made
         said = (
             f"{counted(len(self.fleet.gpus), 'accelerator')} in "
             f"{counted(pools, 'pool')} of alike partitions: "
-            f"time for {part:.0%} of the rates, ignoring queueing"
+            f"time for {parts.min():.0%} of the rates, ignoring queueing"
         )
-        made = partitions(homes, self.demand, rates, self.current)
-        return Plan(made, notes=(said,), headroom=float(part))
+        return Plan(partitions, notes=(said,), headroom=float(parts.min()))
+
+    def short_plan(self) -> Plan | None:
+        """A cut for rates that there is no time for: models and requests count alike.
+
+        Maximises the sum over models of the served part of the rate, each weighted by half its part
+        of all models and half its part of all requests. The first half of a rate counts three times
+        as much as the second, so that fewer models get nothing. What is not served is the plan's
+        ``unserved_rows_per_s``. ``None`` if memory does not hold the cut.
+        """
+        rates = [one.rows_per_s for one in self.demand]
+        gains = []
+        for index, rate in enumerate(rates):
+            worth = 1.0 / len(rates) + rate / max(sum(rates), _LEAST_ROWS_PER_S)
+            gains.append(_Gain({index: 1.0}, 0.0, _HALF, _FIRST * worth))
+            gains.append(_Gain({index: 1.0}, 0.0, 1.0 - _HALF, worth))
+        made = self._made(gains)
+        if made is None:
+            return None
+        partitions, parts, _ = made
+        each = zip(self.demand, rates, parts.tolist(), strict=True)
+        left = {one.model: rate * (1.0 - part) for one, rate, part in each if part < 1.0 - _NOTHING}
+        return Plan(partitions, left, dict.fromkeys(left, "the accelerators are full"))
+
+    def _made(self, gains: Sequence[_Gain]) -> tuple[tuple[Partition, ...], Floats, int] | None:
+        """Partitions of the best cut, the part of each rate that has time, how many pools."""
+        filling = self._filled(gains)
+        homes = filling and self._placed(filling)
+        if filling is None or homes is None:
+            return None
+        rates = np.array([one.rows_per_s for one in self.demand])
+        pace = np.array([pool.rows_per_s for pool in self._pools])
+        parts = (pace * filling.busy).sum(axis=0) / np.maximum(rates, _LEAST_ROWS_PER_S)
+        served = (rates * np.minimum(parts, 1.0)).tolist()
+        pools = sum(hosts > 0 for hosts in filling.hosts)
+        return partitions(homes, self.demand, served, self.current), parts, pools
 
     def _placed(self, filling: _Filling) -> list[FilledGpu] | None:
         """The pools on accelerators, each model in as many hosts as memory allows."""
@@ -138,22 +178,22 @@ class FluidPools:
                 if turns:
                     yield Pattern(pool.share_pct, turns, tuple(rates[m] for m, _ in turns))
 
-    def _filled(self, weight: Sequence[float]) -> _Filling | None:
-        """The optimum, an integer for each pool and each layout; ``None`` without time for all."""
+    def _filled(self, gains: Sequence[_Gain]) -> _Filling | None:
+        """The optimum, an integer for each pool and each layout; ``None`` without the least."""
         pools, shapes = self._pools, self._layouts
         if not pools:
             return None
         able = [(p, m) for p, one in enumerate(pools) for m in one.rows_per_s.nonzero()[0].tolist()]
         hosts, cuts = len(able), len(able) + len(pools)
-        part = cuts + len(shapes)
-        opened, gpus = part + 1, float(len(self.fleet.gpus))
-        every = opened + len(pools)
+        opened, gpus = cuts + len(shapes), float(len(self.fleet.gpus))
+        gained = opened + len(pools)
         rows = []
         for model, one in enumerate(self.demand):
             at = [i for i, (_, m) in enumerate(able) if m == model]
             asked = max(one.rows_per_s, _LEAST_ROWS_PER_S)
             given = [pools[able[i][0]].rows_per_s[model] / asked for i in at]
-            rows.append(Constraint((*at, part), (*given, -weight[model]), 0.0, inf))
+            used = {gained + i: -g.times[model] for i, g in enumerate(gains) if model in g.times}
+            rows.append(Constraint((*at, *used), (*given, *used.values()), 0.0, inf))
         for pool, known in enumerate(pools):
             at = [i for i, (p, _) in enumerate(able) if p == pool]
             there = hosts + pool, opened + pool
@@ -166,12 +206,12 @@ class FluidPools:
             rows.append(
                 Constraint((*at, *offered), (*[1.0] * len(at), *offered.values()), -inf, 0.0)
             )
-        rows.append(Constraint(tuple(range(cuts, part)), (1.0,) * len(shapes), gpus, gpus))
+        rows.append(Constraint(tuple(range(cuts, opened)), (1.0,) * len(shapes), gpus, gpus))
         program = LinearProgram(
-            [*[_NOTHING] * hosts, *[0.0] * (part - hosts), -1.0, *[0.0] * len(pools)],
-            [float(i == part) for i in range(every)],
-            [*[inf] * opened, *[1.0] * len(pools)],
-            [hosts <= i < part or i >= opened for i in range(every)],
+            [*[_NOTHING] * hosts, *[0.0] * (gained - hosts), *[-gain.worth for gain in gains]],
+            [*[0.0] * gained, *[gain.least for gain in gains]],
+            [*[inf] * opened, *[1.0] * len(pools), *[gain.most for gain in gains]],
+            [hosts <= i < gained for i in range(gained + len(gains))],
             rows,
         )
         found = solve(program, nodes=_NODES, gap=_GAP)
@@ -180,7 +220,7 @@ class FluidPools:
         busy = np.zeros((len(pools), len(self.demand)))
         for (pool, model), value in zip(able, found.values[:hosts], strict=True):
             busy[pool, model] = value
-        whole = [round(value) for value in found.values[hosts:part]]
+        whole = [round(value) for value in found.values[hosts:opened]]
         chosen = zip(shapes, whole[len(pools) :], strict=True)
         layouts = [one for one, times in chosen for _ in range(times)]
         return _Filling(whole[: len(pools)], busy, layouts)

@@ -1,6 +1,7 @@
 """What our planner of accelerators that are there takes where a cut falls short of the rates."""
 
 from dataclasses import replace
+from statistics import fmean
 
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Demand, Plan
@@ -36,3 +37,25 @@ def test_pools_replace_a_cut_that_falls_short_and_then_serve_every_model() -> No
     assert report(record).worst_attainment > 0.99
     # Queues may take what pools have time for: no more is promised than is known to be kept.
     assert plan.headroom is not None and plan.headroom < 1.0
+
+
+def test_a_model_that_needs_a_whole_accelerator_holds_back_no_other() -> None:
+    """Slices cannot overlap: a cut for all rates has none of the tight model's in time, and the
+    halvings of its factor would end at a twentieth of everybody's rates."""
+    known, demand = {}, []
+    for at in range(12):
+        profile = scaled_profile(f"m{at:02}", 1.0 + at % 3, 0.3, 20, 10)
+        known[profile.model] = profile
+        demand.append(Demand(profile.model, 60.0, 12.0 + 4 * (at % 4), 16))
+    known["tight"] = scaled_profile("tight", 8.0, 2.0, 100, 10)
+    demand.append(Demand("tight", 25.0, 14.0, 16))
+    fleet = uniform_fleet(GPU_KINDS["a100-mig"], 1)
+    plan = OURS.planner(demand, fleet, known, Plan())
+    hosted = {slot.model for part in plan.partitions for slot in part.slots}
+    assert hosted - {"tight"} == known.keys() - {"tight"}
+    assert plan.unserved_rows_per_s.keys() == {"tight"}
+    arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, d.cv) for d in demand}, 3.0, 1)
+    record = simulate(Simulation(OURS, fleet, tuple(demand), known, known, arrivals, plan))
+    models = report(record).models
+    others = [one.attainment for name, one in models.items() if name != "tight"]
+    assert min(others) > 0.55 and fmean(others) > 0.8

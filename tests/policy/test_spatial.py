@@ -16,7 +16,9 @@ from interlace.core.request import Outcome
 from interlace.perf.memory import holds
 from interlace.policy import admission
 from interlace.policy.catalog import resolve
+from interlace.policy.planners.max_scale import MaxScale
 from interlace.policy.planners.overcommitted import Overcommitted
+from interlace.policy.planners.patterns import Patterns
 from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
@@ -189,11 +191,14 @@ def _served(
     return record.served
 
 
+_CUT = MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=8)
+
+
 def test_ours_overlaps_where_a_cut_falls_short_and_then_serves_more() -> None:
     few, many = _asked(200.0, 40.0), _asked(700.0, 140.0)
     assert not OURS.planner(few, fleet_of(FREELY, 1), _KNOWN, Plan()).overlapping
     plan = OURS.planner(many, fleet_of(FREELY, 1), _KNOWN, Plan())
-    cut = OURS.planner(many, fleet_of(FREE, 1), _KNOWN, Plan())
+    cut = _CUT(many, fleet_of(FREE, 1), _KNOWN, Plan())
     assert plan.overlapping and not cut.overlapping
     assert {p.slots[0].model: p.share_pct for p in plan.partitions} == {
         m: knee for m, (knee, *_) in _FOUR.items()

@@ -16,6 +16,7 @@ from interlace.packing.layouts import alike
 from interlace.packing.lending import widened, with_guests
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
+from interlace.policy.planners.max_scale import hosting_all
 
 #: A headroom that is larger by less is as large: planners look for it in steps.
 _CLEARLY: Final = 1.02
@@ -47,6 +48,9 @@ class Auto:
     more models, or have ``ample`` times the headroom of both and the others do not fit. A cut
     counts on no queue that several hosts share, and finds memory for fewer models. The time in
     pools ignores queues, so the plan's headroom stays the one that is known with queues.
+
+    Where no partitions may overlap and pools have no time for all rates, pools for most of the
+    models and requests replace the cut: one model that fits nowhere holds back every rate of a cut.
     """
 
     coarse: Planner
@@ -83,6 +87,9 @@ class Auto:
             if more or (known < 1.0 and pooled.headroom >= self.ample * known):
                 return replace(pooled, headroom=known)
         apart = 0.0 if bursts else min(1.0, self.worth * (fine.headroom or 0.0))
+        if not bears and cut.headroom < 1.0 and asked:
+            short = _pooled(demand, fleet, profiles, current, short=True)
+            return replace(short, headroom=cut.headroom) if short else cut
         if not bears or bears < max(cut.headroom, apart):
             return cut
         rest = {m: r for m, r in cut.unserved_rows_per_s.items() if m not in placed}
@@ -99,16 +106,30 @@ class Auto:
 
 
 def _pooled(
-    demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    demand: Sequence[Demand],
+    fleet: Fleet,
+    profiles: Profiles,
+    current: Plan,
+    *,
+    short: bool = False,
 ) -> Plan | None:
-    """Pools with time for all rates on accelerators of one kind; ``None`` if there are none."""
+    """Pools with time for all rates on accelerators of one kind; ``None`` if there are none.
+
+    ``short`` is of the largest part of models and rates, the others where they are in time alone.
+    """
     tables = Tables(profiles)
     asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
     if not asked.wanted or len(alike(fleet.gpus)) > 1:
         return None
     pools = FluidPools(asked.wanted, fleet, profiles, current)
-    found = pools.plan(dict.fromkeys((one.model for one in asked.wanted), 1.0))
+    every = dict.fromkeys((one.model for one in asked.wanted), 1.0)
+    found = pools.short_plan() if short else pools.plan(every)
     if found is None:
         return None
+    found = hosting_all(found, asked.wanted, fleet, tables) if short else found
     wide = with_guests(widened(found, fleet, profiles), asked.wanted, fleet, profiles)
-    return replace(wide, unserved_rows_per_s=asked.unserved_rows_per_s, reasons=asked.reasons)
+    return replace(
+        wide,
+        unserved_rows_per_s={**asked.unserved_rows_per_s, **found.unserved_rows_per_s},
+        reasons={**asked.reasons, **found.reasons},
+    )

@@ -44,7 +44,7 @@ class MaxScale:
         wanted = asked.wanted
         servable = self._servable(wanted, fleet, profiles)
         factor, plan = self._largest(servable, fleet, profiles, current)
-        plan = _housed(plan, wanted, fleet, tables)
+        plan = hosting_all(plan, wanted, fleet, tables)
         short = {d.model: d.rows_per_s * (1 - factor) for d in servable if factor < 1}
         lost = {d.model: d.rows_per_s for d in wanted if d not in servable}
         reasons = {name: "the accelerators are full" for name in short}
@@ -100,7 +100,7 @@ def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:
     return [replace(one, rows_per_s=one.rows_per_s * factor) for one in demand]
 
 
-def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
+def hosting_all(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
     """The plan with a slot of rate 0 for every model that has none and could meet its SLO."""
     partitions = list(plan.partitions) or [Partition(f"{g.id}:0", g.id, 100) for g in fleet.gpus]
     for one in demand:
