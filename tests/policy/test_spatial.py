@@ -40,21 +40,24 @@ FREELY = replace(FREE, traits=LANES.traits)
 
 @settings(max_examples=40, deadline=None)
 @given(case=planning_cases(kinds=(FREELY, LANES), least_rows_per_s=0.5))
-def test_every_model_has_a_partition_on_every_accelerator_or_there_is_no_plan(
+def test_every_model_has_a_partition_wherever_memory_allows_or_there_is_no_plan(
     case: PlanningCase,
 ) -> None:
     demand, fleet, profiles = case
     plan = Overcommitted()(demand, fleet, profiles, Plan())
     assert all(plan.reasons[model] for model in plan.unserved_rows_per_s)
     refused = {m for m, r in plan.unserved_rows_per_s.items()} if not plan.partitions else set()
+    everyone = {slot.model for p in plan.partitions for slot in p.slots}
+    impossible = {m for m in plan.reasons if m not in everyone}
+    assert everyone | impossible | refused == {one.model for one in demand}
+    together = all(holds(gpu, [(100, sorted(everyone))], profiles) for gpu in fleet.gpus)
     for gpu in fleet.gpus:
         here = [p for p in plan.partitions if p.gpu == gpu.id]
         held = [(p.share_pct, [slot.model for slot in p.slots]) for p in here]
         assert holds(gpu, held, profiles)
         assert all(gpu.legal([p.share_pct]) for p in here)
         placed = {slot.model for p in here for slot in p.slots}
-        impossible = {m for m in plan.reasons if m not in placed}
-        assert placed | impossible | refused == {one.model for one in demand}
+        assert placed == everyone or not together
     for one in demand:
         planned = served_rows_per_s(plan, one.model)
         assert planned == pytest.approx(one.rows_per_s) or one.model in plan.unserved_rows_per_s
@@ -126,6 +129,21 @@ def test_narrower_lanes_fill_what_the_others_leave() -> None:
     assert [sorted({p.share_pct for p in plan.partitions}) for plan in plans] == [[60], [40, 60]]
     alike, several = (_outcomes(demand, plan, known)[Outcome.OK] for plan in plans)
     assert several > 1.1 * alike
+
+
+def test_where_memory_does_not_hold_all_on_each_accelerator_two_have_each_model() -> None:
+    known, demand = {}, []
+    for at in range(6):
+        profile = _steep(scaled_profile(f"m{at}", 2.0, 0.5, 40, 10), 40)
+        known[profile.model] = replace(profile, weights_bytes=3 << 30, activation_bytes=1 << 28)
+        demand.append(Demand(profile.model, 100.0, 60.0, 16))
+    fleet = fleet_of(replace(FREELY, memory_bytes=16 << 30), 3)
+    plan = Overcommitted()(demand, fleet, known, Plan())
+    hosts = Counter({(slot.model, p.gpu) for p in plan.partitions for slot in p.slots})
+    assert Counter(model for model, _ in hosts) == dict.fromkeys(known, 2)
+    assert not plan.unserved_rows_per_s and plan.overlapping
+    tight = fleet_of(replace(FREELY, memory_bytes=5 << 30), 3)
+    assert not Overcommitted()(demand, tight, known, Plan()).partitions
 
 
 def test_gaps_beside_shares_are_no_headroom() -> None:

@@ -20,10 +20,12 @@ _ALIKE: Final = 1.001
 #: Another lane of a model is at least so much wider or narrower.
 _APART: Final = 1.2
 _STEPS: Final = 16
+#: Accelerators that have a model where memory does not hold all on each: what is left is for lanes.
+_COPIES: Final = 2
 #: No factor on rates is looked for beyond this.
 _MOST: Final = 2.0**32
 _FIXED: Final = "the accelerators' shares are fixed before a launch, or differ between them"
-_NO_PLACE: Final = "not every model is in time, or finds memory, on one accelerator"
+_NO_PLACE: Final = "not every model is in time, or finds memory"
 
 
 class _LaneSize(NamedTuple):
@@ -42,7 +44,7 @@ _Lane = tuple[str, _LaneSize]
 
 @dataclass(frozen=True, slots=True)
 class Overcommitted:
-    """Every model on every accelerator, in three or four partitions.
+    """Every model on every accelerator that memory allows, in three or four partitions.
 
     The share is where a row takes least of the accelerator in the batch that comes together in
     time: collected and run within ``patience`` of the SLO. Of equals the widest, which ends first:
@@ -56,7 +58,7 @@ class Overcommitted:
     arrivals leave batches that are not full, and of those the part that shares side by side can
     fill. The largest factor on all rates for which that holds is the plan's ``headroom``. No plan
     where shares are fixed beforehand (``Trait.SHARE_AT_LAUNCH``), where accelerators differ, or
-    where one has no place for everyone.
+    where together they have no memory for everyone.
     """
 
     patience: float = 0.7
@@ -77,18 +79,25 @@ class Overcommitted:
         surfaces = {one.model: tables.surface(one.model) for one in wanted}
         factor = self._headroom(wanted, fleet.gpus[0], count, surfaces) if wanted else 1.0
         sizes = self._sizes(wanted, factor, fleet.gpus[0], surfaces) or {}
-        lanes = (
-            self._lanes(wanted, factor, sizes, fleet.gpus[0], surfaces, profiles) if sizes else []
-        )
-        if wanted and not lanes:
+        work = {m: rate * sizes[m].row_ms for m, rate in rates.items() if sizes}
+        homes = _homes(work, fleet.gpus, profiles)
+        if wanted and not any(homes):
             return asked.plan((), rates, dict.fromkeys(rates, _NO_PLACE))
-        factor *= _filled(wanted, sizes, lanes, fleet.gpus[0])
-        hosts = Counter(model for model, _ in lanes)
+        lanes: dict[frozenset[str], list[_Lane]] = {}
+        for home in homes:
+            if home not in lanes:
+                here = [one for one in wanted if one.model in home]
+                lanes[home] = self._lanes(here, factor, sizes, fleet.gpus[0], surfaces, profiles)
+        factor *= min(
+            (_filled(wanted, sizes, each, fleet.gpus[0]) for each in lanes.values()), default=1.0
+        )
+        factor *= _evenness(work, homes)
+        hosts = Counter(model for home in homes for model, _ in lanes[home])
         partitions = tuple(
             Partition(f"{gpu.id}:{index}", gpu.id, size.share_pct, (slot,))
-            for gpu in fleet.gpus
-            for index, (m, size) in enumerate(lanes)
-            for slot in [Slot(m, size.batch, rates[m] / hosts[m] / count)]
+            for gpu, home in zip(fleet.gpus, homes, strict=True)
+            for index, (m, size) in enumerate(lanes[home])
+            for slot in [Slot(m, size.batch, rates[m] / hosts[m])]
         )
         short = {m: rate * (1.0 - factor) for m, rate in rates.items() if factor < 1.0}
         plan = asked.plan(partitions, short, dict.fromkeys(short, "the accelerators are full"))
@@ -173,9 +182,7 @@ class Overcommitted:
         profiles: Profiles,
     ) -> list[_Lane]:
         """The partitions of an accelerator, the first of every model before others."""
-        lanes = [(model, size) for model, size in sizes.items()]
-        if not holds(gpu, [(100, [model for model, _ in lanes])], profiles):
-            return []
+        lanes = [(one.model, sizes[one.model]) for one in demand]
         further = []
         for one in demand:
             own = sizes[one.model]
@@ -205,12 +212,47 @@ class Overcommitted:
         return [*found, swift if swift.share_pct > own.share_pct else own]
 
 
+def _homes(
+    work: Mapping[str, float], gpus: Sequence[Gpu], profiles: Profiles
+) -> list[frozenset[str]]:
+    """The models of each accelerator: all, or each on ``_COPIES`` of them as far as memory goes.
+
+    ``work`` is of the whole rates. A copy goes where there is the least of it, the models with the
+    most of it first. No accelerator has any if a model finds memory nowhere.
+    """
+    if all(holds(gpu, [(100, list(work))], profiles) for gpu in gpus):
+        return [frozenset(work) for _ in gpus]
+    homes: list[set[str]] = [set() for _ in gpus]
+    loads = [0.0] * len(gpus)
+    for copy in range(_COPIES):
+        for model in sorted(work, key=lambda one: (-work[one], one)):
+            able = [
+                at
+                for at, home in enumerate(homes)
+                if model not in home and holds(gpus[at], [(100, [*home, model])], profiles)
+            ]
+            if able:
+                at = min(able, key=lambda one: (loads[one], one))
+                homes[at].add(model)
+                loads[at] += work[model]
+            elif not copy:
+                return [frozenset() for _ in gpus]
+    return [frozenset(home) for home in homes]
+
+
+def _evenness(work: Mapping[str, float], homes: Sequence[frozenset[str]]) -> float:
+    """The mean work of an accelerator over the most, each model's divided by its copies."""
+    copies = Counter(model for home in homes for model in home)
+    loads = [sum(work[model] / copies[model] for model in home) for home in homes]
+    return sum(loads) / len(loads) / max(loads) if any(loads) else 1.0
+
+
 def _filled(
     demand: Sequence[Demand], sizes: Mapping[str, _LaneSize], lanes: Sequence[_Lane], gpu: Gpu
 ) -> float:
     """The part of an accelerator that is taken while each batch has its best company."""
     work = filled = 0.0
-    for one in demand:
+    for one in (one for one in demand if (one.model, sizes[one.model]) in lanes):
         beside = list(lanes)
         beside.remove((one.model, sizes[one.model]))
         sums = 1 << gpu.taken(sizes[one.model].share_pct)  # bit i: lanes that take i together
