@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heapreplace
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Partition
+from interlace.core.plan import Demand, Partition
 from interlace.core.profile import Profile, Profiles
 
 
@@ -57,3 +58,28 @@ def holds_partitions(gpu: Gpu, partitions: Iterable[Partition], profiles: Profil
     """True if an accelerator has the memory for these partitions."""
     held = [(one.share_pct, [slot.model for slot in one.slots]) for one in partitions]
     return holds(gpu, held, profiles)
+
+
+def most_asked_for(
+    demand: Sequence[Demand], gpus: Sequence[Gpu], profiles: Profiles
+) -> frozenset[str]:
+    """Models that find memory together, once each, the most rows/s for each byte first.
+
+    Each goes where most is left: accelerators are not searched for a better filling.
+    """
+    left = [(-room_bytes(gpu), index) for index, gpu in enumerate(gpus)]
+    heapify(left)
+    held = []
+    sizes = {one.model: needed_bytes([one.model], profiles, gpus[0]) for one in demand}
+
+    def order(one: Demand) -> tuple[float, int, str]:
+        size = sizes[one.model]
+        return -one.rows_per_s / max(size, 1), size, one.model
+
+    for one in sorted(demand, key=order):
+        free_bytes, index = -left[0][0], left[0][1]
+        needed = needed_bytes([one.model], profiles, gpus[index])
+        if needed <= free_bytes:
+            heapreplace(left, (needed - free_bytes, index))
+            held.append(one.model)
+    return frozenset(held)

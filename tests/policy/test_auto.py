@@ -3,6 +3,8 @@
 from dataclasses import replace
 from statistics import fmean
 
+import pytest
+
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
@@ -59,3 +61,22 @@ def test_a_model_that_needs_a_whole_accelerator_holds_back_no_other() -> None:
     models = report(record).models
     others = [one.attainment for name, one in models.items() if name != "tight"]
     assert min(others) > 0.55 and fmean(others) > 0.8
+
+
+@pytest.mark.parametrize("kind", ["2080ti", "a100-mig"])
+def test_memory_for_some_models_goes_to_those_that_are_asked_for_most(kind: str) -> None:
+    known, demand = {}, []
+    gpu = GPU_KINDS[kind]
+    for at in range(12):
+        profile = scaled_profile(f"m{at:02}", 2.0, 0.4, 40, 10)
+        known[profile.model] = replace(
+            profile, weights_bytes=gpu.memory_bytes // 8, activation_bytes=1 << 20
+        )
+        demand.append(Demand(profile.model, 0.001 * 2.0**at, 200.0, 16))
+    demand.append(Demand("vast", 1.0, 200.0, 16))
+    known["vast"] = replace(known["m00"], model="vast", weights_bytes=2 * gpu.memory_bytes)
+    plan = OURS.planner(demand, uniform_fleet(gpu, 1), known, Plan())
+    left = plan.unserved_rows_per_s.keys()
+    assert "it needs" in plan.reasons["vast"]
+    assert left - {"vast"} == {f"m{at:02}" for at in range(12 - 7)}
+    assert all("asked for more" in plan.reasons[model] for model in left - {"vast"})

@@ -14,12 +14,14 @@ from interlace.packing.feasibility import feasible, known_rate
 from interlace.packing.fluid_pools import FluidPools
 from interlace.packing.layouts import alike
 from interlace.packing.lending import widened, with_guests
+from interlace.perf.memory import most_asked_for, needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 from interlace.policy.planners.max_scale import hosting_all
 
 #: A headroom that is larger by less is as large: planners look for it in steps.
 _CLEARLY: Final = 1.02
+_NO_MEMORY: Final = "memory holds models that are asked for more for each of their bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Auto:
     counts on no queue that several hosts share, and finds memory for fewer models. The time in
     pools ignores queues, so the plan's headroom stays the one that is known with queues.
 
+    Where memory does not hold every model once, those stay that have most rows/s for each byte.
     Where no partitions may overlap and pools have no time for all rates, pools for most of the
     models and requests replace the cut: one model that fits nowhere holds back every rate of a cut.
     """
@@ -65,6 +68,16 @@ class Auto:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
+        out = _beyond_memory(demand, fleet, profiles)
+        if out:
+            within = [one for one in demand if one.model not in out]
+            plan = self(within, fleet, profiles, current)
+            unserved = {one.model: one.rows_per_s for one in demand if one.model in out}
+            return replace(
+                plan,
+                unserved_rows_per_s={**plan.unserved_rows_per_s, **unserved},
+                reasons={**plan.reasons, **dict.fromkeys(out, _NO_MEMORY)},
+            )
         if all(len(gpu.shares_pct) <= self.few and not gpu.layouts for gpu in fleet.gpus):
             return self.coarse(demand, fleet, profiles, current)
         even = [replace(one, cv=min(one.cv, 1.0)) for one in demand]
@@ -103,6 +116,21 @@ class Auto:
         """Whether requests come in bursts, each counted alike."""
         total = sum(one.rows_per_s for one in demand)
         return sum(one.rows_per_s * one.cv for one in demand) > self.bursty * total
+
+
+def _beyond_memory(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> set[str]:
+    """Models that fit an accelerator alone, and none beside those that are asked for more."""
+    room = max(map(room_bytes, fleet.gpus), default=0)
+    able = (
+        [
+            one
+            for one in demand
+            if one.model in profiles and needed_bytes([one.model], profiles, fleet.gpus[0]) <= room
+        ]
+        if room
+        else []
+    )
+    return {one.model for one in able} - most_asked_for(able, fleet.gpus, profiles)
 
 
 def _pooled(
