@@ -24,8 +24,8 @@ _PROPOSED, _TRIED = 12, 4
 _SOON, _PATIENCE = 0.8, 1.5
 #: Accelerators that are added one by one.
 _SINGLY: Final = 4
-#: Headrooms between which lanes that overlap are tried.
-_CAREFUL, _AMPLE = 0.55, 4.0
+#: Headroom from which lanes that overlap are tried.
+_CAREFUL: Final = 0.55
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,13 @@ class PoolSearch:
         """Return a plan of overlapping lanes that keeps every SLO, simulated once.
 
         Every model is on every accelerator, so batches meet by chance. The plan's headroom is
-        therefore an underestimate: from ``_CAREFUL`` on the simulation decides. Above ``_AMPLE`` a
-        cut keeps the SLOs, too.
+        therefore an underestimate: from ``_CAREFUL`` on the simulation decides.
         """
         if gpus not in self._overlapped:
             known, fleet = self.trials.scenario, uniform_fleet(self.trials.scenario.gpu, gpus)
             plan = Overcommitted()(self._wanted, fleet, known.busy_profiles, self.current)
             found = None
-            if plan.headroom is not None and _CAREFUL <= plan.headroom < _AMPLE:
+            if plan.headroom is not None and plan.headroom >= _CAREFUL:
                 whole = replace(plan, unserved_rows_per_s={}, reasons={})
                 tried = self.trials.confirmed(self.trials.as_asked(whole), fleet)
                 found = None if tried.missed else tried

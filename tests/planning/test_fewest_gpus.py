@@ -6,10 +6,13 @@ import pytest
 
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.planning.capacity_plan import plan
+from interlace.planning.pool_search import PoolSearch
 from interlace.planning.scenario import Scenario
+from interlace.planning.simulated_plan import PlanTrials
+from interlace.policy.catalog import resolve
 
 TURING, A100 = GPU_KINDS["2080ti"], GPU_KINDS["a100"]
 _BATCHES = (1, 4, 16, 32)
@@ -89,3 +92,13 @@ def test_gpus_to_spare_are_used_before_a_promise_is_told_to_be_broken() -> None:
     found = plan(replace(known, demand=(*known.demand, tight), profiles=profiles))
     assert found.kept, found.sentences()
     assert found.gpus <= 3
+
+
+def test_lanes_that_overlap_are_tried_however_little_is_asked_for() -> None:
+    """Where pools break a promise at more load, these keep it: so they must at less load."""
+    known = _many(8, 2)
+    little = [replace(one, rows_per_s=one.rows_per_s / 20.0) for one in known.demand]
+    trials = PlanTrials(replace(known, demand=tuple(little)), resolve("interlace"))
+    found = PoolSearch(trials, Plan()).overlapped(1, 1)
+    assert found is not None and found.plan.overlapping and found.kept
+    assert found.plan.headroom is None or found.plan.headroom > 4.0
