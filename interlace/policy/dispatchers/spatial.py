@@ -204,11 +204,16 @@ def _claim(
     assert head is not None, f"{name} waits with nothing queued"
     most = queue.batch_rows(max(model.demand.max_batch, head.rows))
     timed: list[tuple[float, int, str, PartitionView, Slot]] = []
+    run_ms: dict[int, float] = {}  # by share, of lanes in which nothing runs: most have few
     for place, slot in places:
-        at_ms = start_ms(place, now_ms)
-        rows = rows_in_time(most, model, head, place.share_pct, head.deadline_ms - at_ms)
-        end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape) / rows * most
-        timed.append((end_ms, place.share_pct, place.id, place, slot))
+        share_pct, at_ms = place.share_pct, start_ms(place, now_ms)
+        took_ms = run_ms.get(share_pct) if at_ms == now_ms else None
+        if took_ms is None:
+            rows = rows_in_time(most, model, head, share_pct, head.deadline_ms - at_ms)
+            took_ms = model.latency_ms(rows, share_pct, head.shape) / rows * most
+            if at_ms == now_ms:
+                run_ms[share_pct] = took_ms
+        timed.append((at_ms + took_ms, share_pct, place.id, place, slot))
     timed.sort(key=_by_end)
     first = timed[0][3]
     rows = rows_in_time(most, model, head, first.share_pct, head.deadline_ms - now_ms)
