@@ -1,7 +1,7 @@
 """A router in a thread of its own, over whatever nodes a test gives it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from interlace.core.node import ModelOutlook, Node, NodeState
@@ -16,6 +16,7 @@ from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.limits import GrpcLimits, HeapBudget, HttpLimits
 from interlace.server.tls import NO_TLS, TlsFiles
+from tests.router.scripted_node import ScriptedNode
 from tests.server.fakes import Memory
 from tests.server.stand import LoopThread
 
@@ -80,3 +81,7 @@ class RouterStand(LoopThread):
         self.do(self.parts.grpc.close)
         self.do(self.parts.directory.close)
         super().close()
+
+
+#: Makes a router over nodes that act so, all of them with model "m".
+Made = Callable[..., tuple[RouterStand, list[ScriptedNode]]]

@@ -19,7 +19,6 @@ from interlace.server.limits import GrpcLimits, HeapReservation
 from interlace.shm.blocks import ArenaBlocks
 from tests.router.scripted_node import (
     ScriptedGrpcNode,
-    ScriptedNode,
     answers,
     begun,
     ended,
@@ -28,8 +27,9 @@ from tests.router.scripted_node import (
     sent,
     silent,
 )
-from tests.router.stand import RouterStand
+from tests.router.stand import Made, RouterStand
 from tests.server.fakes import wait_until
+from tests.server.grpc.fakes import client, streaming
 from tests.server.grpc.wirebench import HELLO, INFER, STREAM, data, head, message, request
 from tests.server.wire import Reader
 from tests.server.wire import request as http_request
@@ -67,9 +67,8 @@ def routed(*nodes: ScriptedGrpcNode) -> Iterator[tuple[RouterStand, grpc.Channel
     router = RouterStand(dict.fromkeys(ports, 1), ports)
     for wait_ms, name in enumerate(ports):
         router.heard(name, "m", wait_ms=5.0 + wait_ms, slo_ms=_SLO_MS)
-    options = [("grpc.use_local_subchannel_pool", 1)]
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{router.grpc_port}", options) as channel:
+        with client(router.grpc_port) as channel:
             yield router, channel
         parts = router.parts
         wait_until(lambda: parts.calls.count == 0 and parts.calls.heap.used_bytes == 0)
@@ -94,10 +93,8 @@ def failure(channel: grpc.Channel) -> grpc.RpcError:
 @pytest.mark.parametrize(
     "node", [silent, says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"h", *[b""] * 40)]
 )
-def test_a_silent_node_ends_no_request_of_http_late(node: Callable[..., bool]) -> None:
-    scripted = ScriptedNode([node])
-    router = RouterStand({"a": scripted.port})
-    router.heard("a", "m", slo_ms=_SLO_MS)
+def test_a_silent_node_ends_no_request_of_http_late(made: Made, node: Callable[..., bool]) -> None:
+    router, _ = made([node], slo_ms=_SLO_MS)
     with router.connect() as connection:
         began_s = time.monotonic()
         connection.sendall(http_request("POST", "/v2/models/m/infer", b"x" * 100_000))
@@ -107,9 +104,7 @@ def test_a_silent_node_ends_no_request_of_http_late(node: Callable[..., bool]) -
     assert 1.0 < took_s < 3.0
     links = router.parts.directory.links("a")
     assert (links.in_flight, links.lost) == (0, 1)
-    wait_until(lambda: router.parts.memory.arena.used_bytes == 0)
-    router.close()
-    scripted.close()
+    wait_until(lambda: router.used_bytes == 0)
 
 
 def test_a_silent_node_ends_no_call_late() -> None:
@@ -186,10 +181,8 @@ def test_a_call_of_a_connection_that_is_ending_is_cancelled_alone() -> None:
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_bodies_that_are_only_announced_take_no_memory() -> None:
-    node = ScriptedNode([answers(200, b"yes")])
-    router = RouterStand({"a": node.port})
-    router.heard("a", "m")
+def test_bodies_that_are_only_announced_take_no_memory(made: Made) -> None:
+    router, (node,) = made([answers(200, b"yes")])
     arena = router.parts.memory.arena
     size = arena.size_bytes // 4
     head = http_request("POST", "/v2/models/m/infer", b"x" * size)[: -size + 1000]
@@ -204,14 +197,10 @@ def test_bodies_that_are_only_announced_take_no_memory() -> None:
         assert Reader(other).response().status == 200
         assert node.bodies == [body]
     wait_until(lambda: arena.used_bytes == 0)
-    router.close()
-    node.close()
 
 
-def test_a_body_for_which_there_is_no_room_is_refused() -> None:
-    node = ScriptedNode([silent])
-    router = RouterStand({"a": node.port})
-    router.heard("a", "m")
+def test_a_body_for_which_there_is_no_room_is_refused(made: Made) -> None:
+    router, _ = made([silent])
     arena = router.parts.memory.arena
     blocks = ArenaBlocks(arena)
     router.do(lambda: blocks.alloc(arena.size_bytes // 2 - 64))
@@ -224,18 +213,14 @@ def test_a_body_for_which_there_is_no_room_is_refused() -> None:
             assert Reader(connection).response().status == status
     router.do(blocks.free)
     wait_until(lambda: arena.used_bytes == 0)
-    router.close()
-    node.close()
 
 
-def test_a_reply_that_is_only_announced_takes_no_memory() -> None:
+def test_a_reply_that_is_only_announced_takes_no_memory(made: Made) -> None:
     def announces(connection: socket.socket, head: bytes) -> bool:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400000000\r\n\r\n12345")
         return silent(connection, head)
 
-    nodes = ScriptedNode([announces]), ScriptedNode([answers(200, b"y" * 3_000_000)])
-    router = RouterStand(dict(zip("ab", [node.port for node in nodes], strict=True)))
-    router.heard("a", "m")
+    router, _ = made([announces], [answers(200, b"y" * 3_000_000)])
     router.heard("b", "large")
     budget = router.parts.forwarder.budget
     with ExitStack() as ends:
@@ -248,9 +233,6 @@ def test_a_reply_that_is_only_announced_takes_no_memory() -> None:
         other.sendall(http_request("POST", "/v2/models/large/infer", b"{}"))
         assert Reader(other).response().body == b"y" * 3_000_000
     wait_until(lambda: budget.used_bytes == 0)
-    router.close()
-    for node in nodes:
-        node.close()
 
 
 def test_clients_that_reset_calls_do_not_cut_the_connection_they_share(
@@ -283,10 +265,7 @@ def _response(id: str, nbytes: int = 0) -> bytes:
 
 
 def _stream(channel: grpc.Channel) -> grpc.Call:
-    made = channel.stream_stream(
-        STREAM, response_deserializer=ModelStreamInferResponse.FromString, _registered_method=False
-    )
-    return made(iter([request(b"x", model="m", call_id="7")]), timeout=20)
+    return streaming(channel)(iter([request(b"x", model="m", call_id="7")]), timeout=20)
 
 
 def test_a_stream_has_the_responses_of_its_node_however_they_are_cut() -> None:

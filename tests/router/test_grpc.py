@@ -10,19 +10,15 @@ import grpc
 import pytest
 
 from interlace.core.errors import Reason
-from interlace.proto.messages import (
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from interlace.proto.messages import ModelInferRequest
 from interlace.router.grpc.forwarding import _sequence
 from interlace.server.errors import GRPC_STATUS
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.infer_wire import addressee
 from tests.router.stand import RouterStand
 from tests.server.fakes import wait_until
-from tests.server.grpc.fakes import Main
-from tests.server.grpc.wirebench import HELLO, INFER, STREAM, data, head, message, request
+from tests.server.grpc.fakes import Main, client, streaming, unary
+from tests.server.grpc.wirebench import HELLO, INFER, data, head, message, request
 
 MODELS = ("echo", "apart", "fail", "never", "slow-30", "hang", "only-b")
 
@@ -35,8 +31,6 @@ class Two:
 
     def __init__(self, lost_ms: float = 60_000.0) -> None:
         self.nodes = {"a": Main(), "b": Main()}
-        for node in self.nodes.values():
-            node.__enter__()
         self.router = RouterStand(
             dict.fromkeys(self.nodes, 1),
             {name: node.port for name, node in self.nodes.items()},
@@ -62,7 +56,7 @@ class Two:
     def close(self) -> None:
         self.router.close()
         for node in self.nodes.values():
-            node.__exit__(None, None, None)
+            node.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +77,12 @@ def two(made: Two) -> Iterator[Two]:
 
 @pytest.fixture
 def channel(two: Two) -> Iterator[grpc.Channel]:
-    options = [
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.max_send_message_length", -1),
-    ]
-    with grpc.insecure_channel(f"127.0.0.1:{two.router.grpc_port}", options) as found:
+    with client(two.router.grpc_port) as found:
         yield found
 
 
 def infer(channel: grpc.Channel, message: bytes, **options: Any) -> Any:
-    call = channel.unary_unary(
-        INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
-    )
-    return call(message, timeout=options.pop("timeout", 20), **options)
+    return unary(channel)(message, timeout=options.pop("timeout", 20), **options)
 
 
 def failure(channel: grpc.Channel, message: bytes, **options: Any) -> grpc.RpcError:
@@ -116,9 +102,7 @@ def test_tensors_of_every_size_pass_both_ways(two: Two, channel: grpc.Channel, s
 
 
 def test_many_at_once_share_a_connection(two: Two, channel: grpc.Channel) -> None:
-    call = channel.unary_unary(
-        INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
-    )
+    call = unary(channel)
     asked = [call.future(request(b"%d" % i, call_id=str(i), model="slow-30")) for i in range(200)]
     for i, future in enumerate(asked):
         answer = future.result(20)
@@ -181,11 +165,8 @@ def test_a_request_that_parsers_read_differently_is_refused(
 def test_what_only_a_silent_node_can_answer_waits_for_it(channel: grpc.Channel) -> None:
     two = Two(lost_ms=1_000.0)
     two.router.heard("a", "slow-1500", "slow-5000")
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    with grpc.insecure_channel(f"127.0.0.1:{two.router.grpc_port}", options) as own:
-        call = own.unary_unary(
-            INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
-        )
+    with client(two.router.grpc_port) as own:
+        call = unary(own)
         asked = {m: call.future(request(b"1", model=m)) for m in ("slow-1500", "slow-5000")}
         wait_until(lambda: len(two.calls("a")) == 2)
 
@@ -216,8 +197,7 @@ def test_the_callers_deadline_goes_along(two: Two, channel: grpc.Channel) -> Non
 
 
 def test_a_cancelled_call_is_cancelled_at_the_node(two: Two, channel: grpc.Channel) -> None:
-    call = channel.unary_unary(INFER, _registered_method=False)
-    future = call.future(request(b"x", model="never"))
+    future = unary(channel).future(request(b"x", model="never"))
     wait_until(lambda: len(two.calls("a")) == 1)
     future.cancel()
     wait_until(lambda: len(two.nodes["a"].plane.cancelled) == 1)
@@ -243,13 +223,10 @@ def test_calls_that_are_reset_at_once_cost_a_node_nothing(two: Two, channel: grp
 
 
 def test_streams_are_answered_request_by_request(two: Two, channel: grpc.Channel) -> None:
-    call = channel.stream_stream(
-        STREAM, response_deserializer=ModelStreamInferResponse.FromString, _registered_method=False
-    )
     sent = [request(b"%d" % i, call_id=str(i)) for i in range(20)]
     sent.insert(7, request(b"x", call_id="bad", model="refuse-bad_input"))
     found = {}
-    for answer in call(iter(sent), timeout=20):
+    for answer in streaming(channel)(iter(sent), timeout=20):
         found[answer.infer_response.id] = answer
     assert found.pop("bad").error_message == "refused: bad_input 100% é"
     assert {key: one.infer_response.raw_output_contents[0] for key, one in found.items()} == {
@@ -262,14 +239,10 @@ def test_streams_are_answered_request_by_request(two: Two, channel: grpc.Channel
 def test_a_node_that_goes_away_is_replaced_and_comes_back() -> None:
     two = Two()
     two.heard()
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    with grpc.insecure_channel(f"127.0.0.1:{two.router.grpc_port}", options) as own:
+    with client(two.router.grpc_port) as own:
         assert infer(own, request(b"1")).raw_output_contents[0] == b"1"
-        call = own.unary_unary(
-            INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
-        )
         two.nodes["a"].plane.holds = True
-        waiting = call.future(request(b"2"))
+        waiting = unary(own).future(request(b"2"))
         wait_until(lambda: len(two.calls("a")) == 2)
         two.nodes["a"].do(two.nodes["a"].server.close)  # the connection breaks, nobody listens
         assert waiting.result(20).raw_output_contents[0] == b"2"
@@ -305,27 +278,20 @@ def test_what_is_never_sent_on_takes_no_memory(two: Two, times: int) -> None:
 
 @pytest.mark.parametrize("kind", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_what_is_compressed_is_unpacked_on_the_way(two: Two, kind: grpc.Compression) -> None:
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    address = f"127.0.0.1:{two.router.grpc_port}"
-    with grpc.insecure_channel(address, options, compression=kind) as own:
-        call = own.stream_stream(
-            STREAM, response_deserializer=ModelStreamInferResponse.FromString,
-            _registered_method=False,
-        )  # fmt: skip
+    with client(two.router.grpc_port, compression=kind) as own:
         value = b"x" * 3_000_000
         assert list(infer(own, request(value)).raw_output_contents) == [value]
         sent = [request(value[: i * 1000], call_id=str(i)) for i in range(20)]
-        found = [one.infer_response.id for one in call(iter(sent), timeout=20)]
+        found = [one.infer_response.id for one in streaming(own)(iter(sent), timeout=20)]
         assert sorted(map(int, found)) == list(range(20))
         error = failure(own, request(bytes(65 << 20)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_message_that_unpacks_to_much_holds_up_nobody(two: Two, channel: grpc.Channel) -> None:
-    options = [("grpc.use_local_subchannel_pool", 1)]
     bomb = request(bytes(60 << 20))
     address = f"127.0.0.1:{two.router.grpc_port}"
-    with grpc.insecure_channel(address, options, compression=grpc.Compression.Gzip) as own:
+    with grpc.insecure_channel(address, compression=grpc.Compression.Gzip) as own:  # refuses 60 MB
         call = own.unary_unary(INFER, _registered_method=False)
         bombs = [call.future(bomb, timeout=60) for _ in range(4)]
         waits_s = []

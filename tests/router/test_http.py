@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -20,34 +20,10 @@ from tests.router.scripted_node import (
     says,
     silent,
 )
-from tests.router.stand import RouterStand
+from tests.router.stand import Made, RouterStand
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, Response, binary_outputs, infer, request
-
-#: Makes a router over nodes that act so, all of them with model "m".
-Made = Callable[..., tuple[RouterStand, list[ScriptedNode]]]
-
-
-@pytest.fixture
-def made() -> Iterator[Made]:
-    with ExitStack() as ends:
-
-        def make(
-            *acts: list[Act], lost_ms: float = 60_000.0
-        ) -> tuple[RouterStand, list[ScriptedNode]]:
-            nodes = [ScriptedNode(one) for one in acts]
-            names = "abcdef"[: len(nodes)]
-            ports = {n: node.port for n, node in zip(names, nodes, strict=True)}
-            router = RouterStand(ports, lost_ms=lost_ms)
-            ends.callback(router.close)
-            for node in nodes:
-                ends.callback(node.close)
-            for wait_ms, name in enumerate(names):
-                router.heard(name, "m", wait_ms=5.0 + wait_ms)
-            return router, nodes
-
-        yield make
 
 
 def ask(router: RouterStand, *data: bytes) -> list[Response]:
@@ -186,11 +162,9 @@ def test_a_node_that_breaks_off_is_replaced(made: Made, broken: Act) -> None:
     assert [one.body for one in ask(router, INFER, INFER)] == [b"yes", b"yes"]
 
 
-def test_heads_are_passed_without_what_is_for_one_connection() -> None:
+def test_heads_are_passed_without_what_is_for_one_connection(made: Made) -> None:
     fields = "Content-Type: a/b", "X-Kept: ", "X-Own: 1", "Keep-Alive: 5", "Interlace-Node: other"
-    node = ScriptedNode([answers(200, b"yes", *fields, "Connection: X-Own, Keep-Alive")])
-    router = RouterStand({"a": node.port})
-    router.heard("a", "m")
+    router, (node,) = made([answers(200, b"yes", *fields, "Connection: X-Own, Keep-Alive")])
     asked = {"Connection": "keep-alive, X-Mine", "X-Mine": "1", "X-Kept": "2"}
     (reply,) = ask(router, request("POST", "/v2/models/m/infer", b"{}", asked))
     assert reply.headers == {
@@ -198,8 +172,6 @@ def test_heads_are_passed_without_what_is_for_one_connection() -> None:
     }  # fmt: skip
     assert b"\r\nX-Kept: 2" in node.heads[0]
     assert b"X-Mine" not in node.heads[0] and b"Connection" not in node.heads[0]
-    router.close()
-    node.close()
 
 
 def test_a_kept_connection_that_was_closed_costs_nothing(made: Made) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 
 import msgspec
 import pytest
@@ -14,8 +14,8 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller
 from interlace.routing.routes import RoutingLimits
-from tests.router.scripted_node import ScriptedNode, answers, silent
-from tests.router.stand import RouterStand
+from tests.router.scripted_node import Act, ScriptedNode, answers, silent
+from tests.router.stand import Made, RouterStand
 from tests.server.fakes import wait_until
 
 OUTLOOK = ModelOutlook(5.0, 5.0, 0.1, 50.0)
@@ -39,9 +39,9 @@ class LaterLoop:
 class Asked:
     """A router that asks one node, and hears what it says."""
 
-    def __init__(self, node: ScriptedNode, limits: RoutingLimits) -> None:
+    def __init__(self, router: RouterStand) -> None:
         self.heard: list[str] = []
-        self.router = RouterStand({"a": node.port}, limits=limits)
+        self.router = router
         self.poller = self.router.do(self._make)
         self.router.do(self.poller.follow)
 
@@ -66,24 +66,33 @@ class Asked:
         self.router.do(answer)
 
 
+#: Makes such a router of a node that acts so.
+Polled = Callable[[RoutingLimits, list[Act]], tuple[Asked, ScriptedNode]]
+SAYS = [answers(200, STATE)]
+
+
 @pytest.fixture
-def node() -> Iterator[ScriptedNode]:
-    node = ScriptedNode([answers(200, STATE)])
-    yield node
-    node.close()
+def polled(made: Made) -> Iterator[Polled]:
+    with ExitStack() as ends:
+
+        def make(limits: RoutingLimits, acts: list[Act]) -> tuple[Asked, ScriptedNode]:
+            router, (node,) = made(acts, limits=limits)
+            asked = Asked(router)
+            ends.callback(router.do, asked.poller.close)
+            return asked, node
+
+        yield make
 
 
-def test_a_node_is_asked_over_and_over(node: ScriptedNode) -> None:
-    asked = Asked(node, OFTEN)
+def test_a_node_is_asked_over_and_over(polled: Polled) -> None:
+    asked, node = polled(OFTEN, SAYS)
     wait_until(lambda: len(asked.heard) >= 40)
     assert asked.router.do(lambda: asked.directory.serves("m"))
     assert all(head.startswith(b"GET /v2/node/state ") for head in node.heads)
-    asked.router.do(asked.poller.close)
-    asked.router.close()
 
 
-def test_a_node_that_answers_a_request_is_asked_if_its_turn_is_near(node: ScriptedNode) -> None:
-    asked = Asked(node, RARELY)
+def test_a_node_that_answers_a_request_is_asked_if_its_turn_is_near(polled: Polled) -> None:
+    asked, _ = polled(RARELY, SAYS)
     wait_until(lambda: asked.heard == ["a"])
     asked.answered(later_s=700.0)
     assert asked.router.do(lambda: asked.directory.links("a").in_flight) == 0, "not yet"
@@ -91,34 +100,25 @@ def test_a_node_that_answers_a_request_is_asked_if_its_turn_is_near(node: Script
     wait_until(lambda: asked.heard == ["a", "a"])
     asked.answered(later_s=1000.0)
     assert asked.router.do(lambda: asked.directory.links("a").in_flight) == 0, "it has just said"
-    asked.router.do(asked.poller.close)
-    asked.router.close()
 
 
-def test_one_question_at_a_time() -> None:
-    node = ScriptedNode([silent])
-    asked = Asked(node, RARELY)
+def test_one_question_at_a_time(polled: Polled) -> None:
+    asked, node = polled(RARELY, [silent])
     wait_until(lambda: len(node.heads) == 1)
     asked.answered(later_s=0.0)
     asked.answered(later_s=10_000.0)
     assert asked.router.do(lambda: asked.directory.links("a").in_flight) == 1
     asked.router.do(asked.poller.close)
     assert asked.router.do(lambda: asked.directory.links("a").in_flight) == 0
-    asked.router.close()
-    node.close()
 
 
-def test_a_question_without_an_answer_is_asked_anew() -> None:
-    node = ScriptedNode([silent, answers(200, STATE)])
-    asked = Asked(node, OFTEN)
+def test_a_question_without_an_answer_is_asked_anew(polled: Polled) -> None:
+    asked, _ = polled(OFTEN, [silent, *SAYS])
     wait_until(lambda: len(asked.heard) >= 2)
-    asked.router.do(asked.poller.close)
-    asked.router.close()
-    node.close()
 
 
-def test_a_node_that_leaves_is_asked_no_more(node: ScriptedNode) -> None:
-    asked = Asked(node, OFTEN)
+def test_a_node_that_leaves_is_asked_no_more(polled: Polled) -> None:
+    asked, node = polled(OFTEN, SAYS)
     wait_until(lambda: len(asked.heard) >= 1)
 
     def leave() -> None:
@@ -129,11 +129,9 @@ def test_a_node_that_leaves_is_asked_no_more(node: ScriptedNode) -> None:
     before = len(node.heads)
     asked.router.wait(asyncio.sleep(0.1))
     assert len(node.heads) <= before + 1, "at most what was on its way"
-    asked.router.do(asked.poller.close)
-    asked.router.close()
 
 
-def test_an_endless_state_takes_no_memory_of_requests() -> None:
+def test_an_endless_state_takes_no_memory_of_requests(polled: Polled) -> None:
     def endless(connection: socket.socket, head: bytes) -> bool:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n")
         with suppress(OSError):
@@ -141,8 +139,7 @@ def test_an_endless_state_takes_no_memory_of_requests() -> None:
                 connection.sendall(bytes(1 << 20))
         return False
 
-    node = ScriptedNode([endless])
-    asked = Asked(node, OFTEN)
+    asked, node = polled(OFTEN, [endless])
     reader, budget = NodeReader(asked.directory, ""), asked.router.parts.forwarder.budget
     most_bytes = 0
     while len(node.heads) < 20:
@@ -150,6 +147,3 @@ def test_an_endless_state_takes_no_memory_of_requests() -> None:
     assert most_bytes == 0
     with pytest.raises(ServeError, match="it answered with 1099511627776 bytes, more than"):
         asked.router.wait(reader.ask("a", "GET", "/v2/node"))
-    asked.router.do(asked.poller.close)
-    asked.router.close()
-    node.close()

@@ -31,7 +31,6 @@ class SecureNode:
         self.http = Stand(tls=files.listener(HTTP, mutual=True))
         self.http.publish(one_to_one("echo"))
         self.grpc = Main(tls=files.listener(GRPC, mutual=True))
-        self.grpc.__enter__()
 
     def router(self, tls: TlsFiles) -> RouterStand:
         made = RouterStand({"a": self.http.port}, {"a": self.grpc.port}, tls=tls)
@@ -40,7 +39,7 @@ class SecureNode:
 
     def close(self) -> None:
         self.http.close()
-        self.grpc.__exit__(None, None, None)
+        self.grpc.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +51,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureNode]:
 
 @pytest.fixture(scope="module")
 def router(node: SecureNode) -> Iterator[RouterStand]:
-    made = node.router(node.authority.issue("router"))
-    yield made
-    made.close()
+    with node.router(node.authority.issue("router")) as made:
+        yield made
 
 
 @pytest.mark.parametrize("size", [4, 16_000, 150_528, 3_000_000])
@@ -92,22 +90,16 @@ def test_a_node_of_another_authority_gets_nothing(
     node: SecureNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = len(node.grpc.plane.calls)
-    router = node.router(Authority(tmp_path / "other").issue("router"))
-    try:
-        with caplog.at_level(logging.WARNING):
-            refused_both_ways(router)
-        assert "node a: no TLS with it: [SSL: CERTIFICATE_VERIFY_FAILED]" in caplog.text
-    finally:
-        router.close()
+    other = Authority(tmp_path / "other").issue("router")
+    with node.router(other) as router, caplog.at_level(logging.WARNING):
+        refused_both_ways(router)
+    assert "node a: no TLS with it: [SSL: CERTIFICATE_VERIFY_FAILED]" in caplog.text
     assert len(node.grpc.plane.calls) == calls
 
 
 def test_a_router_without_a_certificate_gets_nothing(node: SecureNode) -> None:
-    router = node.router(replace(node.files, cert=None, key=None))
-    try:
+    with node.router(replace(node.files, cert=None, key=None)) as router:
         refused_both_ways(router)
-    finally:
-        router.close()
 
 
 @pytest.mark.parametrize(
@@ -123,15 +115,12 @@ def test_a_secret_key_in_clear_text_is_warned_of_once(
     node: SecureNode, caplog: pytest.LogCaptureFixture,
     host: str, secure: bool, secret: bool, warned: bool,
 ) -> None:  # fmt: skip
-    router = RouterStand({}, tls=node.files if secure else NO_TLS)
-    directory = router.parts.directory
-    try:
+    with RouterStand({}, tls=node.files if secure else NO_TLS) as router:
+        directory = router.parts.directory
         router.do(lambda: directory.follow([Node("a", host, 8000)]))
         reader = router.do(lambda: NodeReader(directory, "key", secret=secret))
         for _ in range(2):
             router.do(lambda: reader.request("a", "GET", "/v2/node"))
-    finally:
-        router.close()
     said = "the node or admin key goes in clear text to node a"
     assert caplog.text.count(said) == int(warned)
 
@@ -140,10 +129,8 @@ def test_nodes_of_a_service_are_known_by_its_name(tmp_path: Path) -> None:
     """Addresses of a DNS name change; their certificates name the service."""
     authority = Authority(tmp_path / "authority")
     files = authority.issue("node", "nodes.example")
-    node = Stand(tls=files.listener(HTTP))
-    node.publish(one_to_one("echo"))
-    router = RouterStand({}, tls=files)
-    try:
+    with Stand(tls=files.listener(HTTP)) as node, RouterStand({}, tls=files) as router:
+        node.publish(one_to_one("echo"))
         for service, status in (("", 503), ("nodes.example", 200)):
             there = Node(f"n{service}", "127.0.0.1", node.port, 0, service)
             router.do(lambda there=there: router.parts.directory.follow([there]))
@@ -151,6 +138,3 @@ def test_nodes_of_a_service_are_known_by_its_name(tmp_path: Path) -> None:
             with router.connect() as connection:
                 assert exchange(connection, infer("echo", numbers(1, 4))).status == status
         wait_until(lambda: node.used_bytes == 0)
-    finally:
-        router.close()
-        node.close()

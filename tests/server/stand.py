@@ -70,10 +70,14 @@ class LoopThread:
 
     def close(self) -> None:
         self.wait(self.parts.http.close(grace_s=0.5))
+        self.stop()
+        self.parts.memory.close()
+
+    def stop(self) -> None:
+        """End the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()
-        self.parts.memory.close()
 
 
 class Parts:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
+
+import grpc
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Callbacks, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
+from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
 from interlace.runtime.clock import WallClock
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
@@ -27,9 +27,9 @@ from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.server.tls import FollowedContext
 from interlace.shm.arena import Arena, ArenaMap
-from tests.server.fakes import FakeControl, wait_until
-
-T = TypeVar("T")
+from tests.server.fakes import FakeControl, Memory, wait_until
+from tests.server.grpc.wirebench import INFER, STREAM
+from tests.server.stand import LoopThread
 
 
 class EchoPlane:
@@ -126,30 +126,34 @@ class EchoPlane:
         return tuple(moved)
 
 
-class Main:
-    """The thread, its loop, and the server with real administration; a context."""
+class Main(LoopThread):
+    """The server, with real administration, on the loop of its thread."""
 
     def __init__(
         self,
-        port: int = 0,
         keys: ApiKeys | None = None,
         arena_bytes: int = 128 << 20,
         limits: GrpcLimits | None = None,
         tls: FollowedContext | None = None,
     ) -> None:
-        self.tls = tls
-        self.arenas = ArenaMap(os.getpid())
-        self.arena = Arena.create(arena_bytes)
-        self.arenas.add(self.arena)
-        self.plane = EchoPlane(self.arenas)
+        super().__init__()
+        self.memory = Memory(arena_bytes)
+        self.arena = self.memory.arena
+        self.plane = EchoPlane(self.memory.map)
         self.control = FakeControl()
         self.regions = Regions(allowed=True)
-        self.table = ModelTable()
-        self._wanted = port, keys, limits
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.port = 0
-        self.server: GrpcServer
+        self.server: GrpcServer = self.do(lambda: self._made(limits or GrpcLimits(), keys))
+        self.port = self.wait(self.server.listen("127.0.0.1", 0, tls))
+
+    def _made(self, limits: GrpcLimits, keys: ApiKeys | None) -> GrpcServer:
+        plane: Any = self.plane
+        table, clock = ModelTable(), WallClock(self.loop)
+        api = AdminApi(plane, table, self.control, clock, self.regions)
+        self.bodies = BodyDecoder(self.arena)
+        context = InferenceContext(
+            plane, table, self.arena, self.memory.map, self.regions, self.bodies
+        )
+        return GrpcServer(LocalInference(context, limits), api, keys)
 
     @property
     def target(self) -> str:
@@ -162,47 +166,35 @@ class Main:
         """
         wait_until(lambda: not self.plane.busy and not self.arena.used_bytes, 120.0)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(30)
-
-    def do(self, work: Callable[[], T]) -> T:
-        """Call something on the server's loop."""
-
-        async def call() -> T:
-            return work()
-
-        return self.run(call())
-
-    def __enter__(self) -> Main:
-        self._thread.start()
-        self.run(self._start())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if hasattr(self, "server"):
-            self.do(self.server.close)
-            self.do(self.bodies.close)
-        self.run(self._settle())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-        self.regions.close()
-        self.arenas.close()
-        self.arena.close()
-
-    async def _start(self) -> None:
-        port, keys, limits = self._wanted
-        plane: Any = self.plane
-        clock = WallClock(asyncio.get_running_loop())
-        api = AdminApi(plane, self.table, self.control, clock, self.regions)
-        self.bodies = BodyDecoder(self.arena)
-        context = InferenceContext(
-            plane, self.table, self.arena, self.arenas, self.regions, self.bodies
-        )
-        self.server = GrpcServer(LocalInference(context, limits or GrpcLimits()), api, keys)
-        self.port = await self.server.listen("127.0.0.1", port, self.tls)
-
-    async def _settle(self) -> None:
+    def close(self) -> None:
+        self.do(self.server.close)
+        self.do(self.bodies.close)
         for _ in range(20):
-            await asyncio.sleep(0)
+            self.do(lambda: None)  # calls that were cancelled are answered in a later turn
+        self.stop()
+        self.regions.close()
+        self.memory.close()
+
+
+def client(port: int, **options: Any) -> grpc.Channel:
+    """A client with a connection of its own, which bounds no message."""
+    given = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+    ]
+    return grpc.insecure_channel(f"127.0.0.1:{port}", given, **options)
+
+
+def unary(channel: grpc.Channel) -> Any:
+    """ModelInfer, whose requests are bytes."""
+    return channel.unary_unary(
+        INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
+    )
+
+
+def streaming(channel: grpc.Channel) -> Any:
+    """ModelStreamInfer, whose requests are bytes."""
+    return channel.stream_stream(
+        STREAM, response_deserializer=ModelStreamInferResponse.FromString, _registered_method=False
+    )

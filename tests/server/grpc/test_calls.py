@@ -8,21 +8,14 @@ import grpc
 import pytest
 
 from interlace.core.errors import Reason
-from interlace.proto.messages import (
-    HEALTH,
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-    request_class,
-    response_class,
-)
+from interlace.proto.messages import HEALTH, ModelInferRequest, request_class, response_class
 from interlace.server.administration.api import IndexEntry
 from interlace.server.api_keys import ApiKeys
 from interlace.server.errors import GRPC_STATUS, GrpcStatus
 from interlace.server.grpc.headers import trailers
 from interlace.server.limits import GrpcLimits
-from tests.server.grpc.fakes import Main
-from tests.server.grpc.wirebench import INFER, STREAM, request
+from tests.server.grpc.fakes import Main, client, streaming, unary
+from tests.server.grpc.wirebench import INFER, request
 
 Invoke = Callable[..., Any]
 SERVER, HEALTH_PATH = "/inference.GRPCInferenceService", "/grpc.health.v1.Health"
@@ -32,7 +25,7 @@ HealthRequest, HealthResponse = request_class(_CHECK), response_class(_CHECK)
 
 @pytest.fixture
 def channel(echo: Main) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(echo.target, [("grpc.use_local_subchannel_pool", 1)]) as made:
+    with client(echo.port) as made:
         yield made
 
 
@@ -129,9 +122,6 @@ def test_a_fault_of_ours_is_written_down_and_named(
 
 
 def test_a_stream_that_stays_open_keeps_answering(channel: grpc.Channel) -> None:
-    stream = channel.stream_stream(
-        STREAM, None, ModelStreamInferResponse.FromString, _registered_method=False
-    )
     more = threading.Event()
 
     def messages() -> Iterator[bytes]:
@@ -139,7 +129,7 @@ def test_a_stream_that_stays_open_keeps_answering(channel: grpc.Channel) -> None
         more.wait(10)
         yield request(b"b", call_id="b")
 
-    answers = stream(messages(), timeout=20)
+    answers = streaming(channel)(messages(), timeout=20)
     assert next(answers).infer_response.id == "a"
     more.set()
     assert next(answers).infer_response.id == "b"
@@ -147,19 +137,18 @@ def test_a_stream_that_stays_open_keeps_answering(channel: grpc.Channel) -> None
 
 
 def test_interleaved_large_messages(channel: grpc.Channel) -> None:
-    invoke = raw(channel)
     futures = [
-        invoke.future(request(bytes([i]) * 400_000, call_id=str(i)), timeout=30)  # type: ignore[attr-defined]
+        unary(channel).future(request(bytes([i]) * 400_000, call_id=str(i)), timeout=30)
         for i in range(12)
     ]
     for i, future in enumerate(futures):
-        response = ModelInferResponse.FromString(future.result())
+        response = future.result()
         assert response.id == str(i) and response.raw_output_contents[0] == bytes([i]) * 400_000
 
 
 def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends() -> None:
     with Main(arena_bytes=1 << 20) as main:
-        with grpc.insecure_channel(main.target) as channel:
+        with client(main.port) as channel:
             for _ in range(20):  # many times the arena, were it not given back
                 error = failure(raw(channel), request(bytes(400_000), model="hang"))
                 assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -174,7 +163,7 @@ def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends
 
 def test_the_key_opens_all_but_probes() -> None:
     keys = ApiKeys("s3cret")
-    with Main(keys=keys) as main, grpc.insecure_channel(main.target) as channel:
+    with Main(keys=keys) as main, client(main.port) as channel:
         live = raw(channel, "/inference.GRPCInferenceService/ServerLive")
         assert live(b"", timeout=20) == b"\x08\x01"
         ready = raw(channel, "/inference.GRPCInferenceService/ModelReady")
@@ -188,7 +177,7 @@ def test_the_key_opens_all_but_probes() -> None:
 
 def test_changing_the_server_takes_the_admin_key() -> None:
     keys = ApiKeys("s3cret", "root")
-    with Main(keys=keys) as main, grpc.insecure_channel(main.target) as channel:
+    with Main(keys=keys) as main, client(main.port) as channel:
         user, admin = (("x-api-key", "s3cret"),), (("x-api-key", "root"),)
         for name in ("RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister"):
             call = raw(channel, f"/inference.GRPCInferenceService/{name}")
@@ -203,10 +192,7 @@ def test_changing_the_server_takes_the_admin_key() -> None:
 
 def test_sizes_are_bounded() -> None:
     limits = GrpcLimits(max_message_bytes=2_000_000)
-    with (
-        Main(arena_bytes=1 << 20, limits=limits) as main,
-        grpc.insecure_channel(main.target) as channel,
-    ):
+    with Main(arena_bytes=1 << 20, limits=limits) as main, client(main.port) as channel:
         error = failure(raw(channel), bytes(2_000_001))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max (2000001 vs. 2000000)" in error.details()
@@ -218,9 +204,8 @@ def test_sizes_are_bounded() -> None:
 
 def test_a_connection_too_many_is_closed() -> None:
     limits = GrpcLimits(max_connections=2)
-    options = [("grpc.use_local_subchannel_pool", 1)]
     with Main(limits=limits) as main:
-        channels = [grpc.insecure_channel(main.target, options) for _ in range(3)]
+        channels = [client(main.port) for _ in range(3)]
         for each in channels[:2]:
             assert raw(each)(request(b"x"), timeout=20)
         assert failure(raw(channels[2]), request(b"x")).code() is grpc.StatusCode.UNAVAILABLE

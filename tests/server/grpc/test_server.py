@@ -16,15 +16,13 @@ from interlace.server.grpc.stream import GrpcStream
 from interlace.server.limits import GrpcLimits, RefusalBucket
 from tests.processes import memory_maps, open_files
 from tests.server.fakes import wait_until
-from tests.server.grpc.fakes import Main
+from tests.server.grpc.fakes import Main, client, unary
 from tests.server.grpc.test_calls import failure, raw
-from tests.server.grpc.wirebench import INFER, STREAM, request
-
-LARGE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+from tests.server.grpc.wirebench import STREAM, request
 
 
 def test_arenas_that_are_gone_are_unmapped(echo: Main) -> None:
-    with grpc.insecure_channel(echo.target) as channel:
+    with client(echo.port) as channel:
         before = arenas_of(os.getpid())
         for size in range(1, 41):
             answer = raw(channel)(request(b"x" * size * 100, model="apart"), timeout=20)
@@ -40,7 +38,7 @@ def arenas_of(pid: int) -> tuple[int, int]:
 
 
 def test_closing_cancels_what_runs() -> None:
-    with Main() as main, grpc.insecure_channel(main.target) as channel:
+    with Main() as main, client(main.port) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
         wait_until(lambda: bool(main.plane.calls))
         main.do(main.server.close)
@@ -49,11 +47,11 @@ def test_closing_cancels_what_runs() -> None:
 
 
 def test_draining_answers_what_runs_and_takes_no_more() -> None:
-    with Main() as main, grpc.insecure_channel(main.target) as channel:
+    with Main() as main, client(main.port) as channel:
         running = raw(channel).future(request(b"abc", model="slow-300"))  # type: ignore[attr-defined]
         idle = channel.stream_stream(STREAM, _registered_method=False)(_until(running.done))
         wait_until(lambda: bool(main.plane.calls))
-        main.run(main.server.drain(10.0))
+        main.wait(main.server.drain(10.0))
         answer = ModelInferResponse.FromString(running.result(10))
         assert answer.raw_output_contents == [b"abc"]
         assert idle.code() is grpc.StatusCode.UNAVAILABLE
@@ -70,10 +68,10 @@ def _until(done: Any) -> Any:
 
 
 def test_draining_gives_up_in_time() -> None:
-    with Main() as main, grpc.insecure_channel(main.target) as channel:
+    with Main() as main, client(main.port) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
         wait_until(lambda: bool(main.plane.calls))
-        main.run(main.server.drain(0.2))
+        main.wait(main.server.drain(0.2))
         assert not stuck.done()
         main.do(main.server.close)
         assert stuck.exception(20) is not None
@@ -88,11 +86,8 @@ def test_long_typed_contents_hold_up_nobody(echo: Main, compressed: bool) -> Non
     made.inputs.add(name="A", datatype="BYTES", shape=[len(elements)])
     made.inputs[0].contents.bytes_contents.extend(elements)
     how = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
-    with grpc.insecure_channel(echo.target, LARGE, compression=how) as channel:
-        call = channel.unary_unary(
-            INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
-        )
-        asked = call.future(made.SerializeToString(), timeout=60)
+    with client(echo.port, compression=how) as channel:
+        asked = unary(channel).future(made.SerializeToString(), timeout=60)
         waits_s = []
         while not asked.done():
             began_s = time.monotonic()
@@ -115,7 +110,7 @@ def test_long_typed_contents_are_judged_as_short_ones(echo: Main) -> None:
     stayed.CopyFrom(made)
     stayed.raw_input_contents.append(b"x")
     stayed.inputs[0].contents.int_contents[-1] = 2
-    with grpc.insecure_channel(echo.target) as channel:
+    with client(echo.port) as channel:
         error = failure(raw(channel), made.SerializeToString())
         assert "element 99999 is 200, which INT8 cannot hold" in (error.details() or "")
         error = failure(raw(channel), stayed.SerializeToString())
@@ -128,9 +123,8 @@ def test_a_call_that_is_cancelled_while_its_head_is_read_leaves_nothing(echo: Ma
     made = ModelInferRequest(model_name="echo")
     made.inputs.add(name="A", datatype="BYTES", shape=[2_000_000])
     made.inputs[0].contents.bytes_contents.extend([b""] * 2_000_000)
-    with grpc.insecure_channel(echo.target, LARGE) as channel:
-        call = channel.unary_unary(INFER, _registered_method=False)
-        asked = [call.future(made.SerializeToString(), timeout=60) for _ in range(2)]
+    with client(echo.port) as channel:
+        asked = [unary(channel).future(made.SerializeToString(), timeout=60) for _ in range(2)]
         # Both heads are there and one is being read, or it was, on a machine this busy.
         wait_until(lambda: echo.arena.used_bytes > 8_000_000 or any(one.done() for one in asked))
         for one in asked:
@@ -142,11 +136,7 @@ def test_a_connection_rests_after_refusals_where_there_are_too_many() -> None:
     with Main() as main:
         loop = main.server._loop
         main.do(lambda: setattr(loop, "_refusals", RefusalBucket(per_s=0.5, most_s=1.5)))
-        apart = [("grpc.use_local_subchannel_pool", 1)]
-        with (
-            grpc.insecure_channel(main.target, apart) as refused,
-            grpc.insecure_channel(main.target, apart) as other,
-        ):
+        with client(main.port) as refused, client(main.port) as other:
             failure(raw(refused), request(b"x", model="refuse-overloaded"))  # at once
             later = raw(refused).future(request(b"x"))  # type: ignore[attr-defined]
             raw(other)(request(b"x"), timeout=20)

@@ -44,7 +44,6 @@ class EchoPlane:
     def __init__(self) -> None:
         self.hold = False
         self.cancelled: list[int] = []
-        self.delivered_ids: list[int] = []
         self._waiting: dict[int, tuple[Request, Callbacks]] = {}
         self._next = 0
 
@@ -61,7 +60,7 @@ class EchoPlane:
             waiting[1].on_reply(Reply(request, Outcome.CANCELLED))
 
     def delivered(self, reply: Reply) -> None:
-        self.delivered_ids.append(reply.request.id)
+        pass
 
     def turn(self) -> None:
         """Answer what came."""

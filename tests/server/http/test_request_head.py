@@ -10,7 +10,6 @@ from interlace.server.http.request_head import CHUNKED, RequestHeadReader
 from interlace.server.http.responses import error_response, with_connection
 from interlace.server.http.routes import Route, RouteTable
 from interlace.server.limits import GenerationalCache, HttpLimits, RouteKind
-from tests.server.wire import request
 
 ROUTER = RouteTable(
     [
@@ -111,10 +110,6 @@ def test_recall_keeps_what_is_used_through_a_flood() -> None:
     for key in range(100):
         recall.put(key, "cold")
         assert recall.get(-1) == "hot"
-
-
-def test_requests_of_the_tests_are_what_they_claim() -> None:
-    assert request("GET", "/", version="1.0").startswith(b"GET / HTTP/1.0\r\nHost: localhost\r\n")
 
 
 def test_a_path_longer_than_any_name_is_refused() -> None:
