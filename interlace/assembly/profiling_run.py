@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from interlace.core.model import Model, TrustedModels
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError
 from interlace.device.cuda.green_contexts import atoms
-from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun, corun_path, save_coruns
 from interlace.profiling.extra_metrics import (
     CoresTask,
@@ -51,17 +50,15 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
         raise InputError("--pressure sets readers beside models: it takes --device green")
 
 
+@dataclass(slots=True)
 class ExtraProfiling:
     """The further measurements of one `interlace profile`; each finding is stored at once."""
 
-    def __init__(
-        self, wanted: ExtraMetrics, where: Accelerators, rig: Rig, store: ProfileStore
-    ) -> None:
-        self._wanted = wanted
-        self._where = where
-        self._rig = rig
-        self._store = store
-        self.failures: list[str] = []
+    _wanted: ExtraMetrics
+    _where: Accelerators
+    _rig: Rig
+    _store: ProfileStore
+    failures: list[str] = field(default_factory=list)
 
     async def measure(self, models: Sequence[Model], profiles: dict[str, Profile]) -> list[CoRun]:
         """Put what is wanted into ``profiles``; what was seen side by side is the answer."""
@@ -89,7 +86,7 @@ class ExtraProfiling:
         self._keep(models, profiles, after)
 
     def _of_gpu(self, models: Sequence[Model]) -> AskedParts:
-        settings, wanted = self._settings, self._wanted
+        settings, wanted = self._where.settings[0], self._wanted
         task = GpuTask(
             settings.uuid,
             settings.backend,
@@ -105,10 +102,6 @@ class ExtraProfiling:
         cpu = self._where.cpu
         task = CoresTask(cpu.cores, tuple(models), weights_dir, models_dir=cpu.models_dir)
         return task, {}
-
-    @property
-    def _settings(self) -> CudaSettings:
-        return self._where.settings[0]
 
     def _keep(
         self, models: Sequence[Model], profiles: dict[str, Profile], after: dict[str, Profile]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from interlace.control.deployments import demand_of
@@ -21,20 +21,17 @@ from interlace.profiling.sweep import OnSweepStep
 _LOG: Final = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class AvailableModels:
     """The newest version of every model in the repository, opened and profiled once, not loaded."""
 
-    def __init__(
-        self,
-        preparation: ModelPreparer,
-        device: Registers,
-        registry: VersionRegistry,
-        ensembles: Ensembles,
-    ) -> None:
-        self._preparation, self._device, self._registry = preparation, device, registry
-        self._ensembles = ensembles
-        self.found: dict[str, NodeModel] = {}  #: by public name
-        self._looking = asyncio.Lock()  # a model is registered under one key whoever looks at it
+    _preparation: ModelPreparer
+    _device: Registers
+    _registry: VersionRegistry
+    _ensembles: Ensembles
+    found: dict[str, NodeModel] = field(default_factory=dict)  #: by public name
+    #: A model is registered under one key whoever looks at it.
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def survey(self, on_step: OnSweepStep) -> None:
         """Look at all of them; what is new is measured, of what is broken the index says why.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from interlace.apps.graph import ServedApp
 from interlace.control.model_files import WantedModels
-from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.errors import Reason, RepositoryError, ServeError, bad_input
 from interlace.core.hardware import Fleet
 from interlace.core.messages import PlanChanged
 from interlace.core.node import UNASSIGNED, Assignment, ModelOutlook, NodeState, Revision
@@ -38,32 +38,27 @@ class NodeLifecycle(Protocol):
     def serving(self) -> set[str]: ...
 
 
+@dataclass(slots=True)
 class Assignments:
-    """Takes assignments; without a ``solver`` the node plans for itself and takes none.
+    """Takes assignments; without a solver the node plans for itself and takes none.
 
     An order that is not newer than the last one is refused, whoever sends it, so that of two
     controllers the one with the later term commands. Assignments are carried out one after the
     other, and of those that wait only the newest.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        fleet: Fleet,
-        lifecycle: NodeLifecycle,
-        solver: AssignedPlanSolver | None,
-        wanted: WantedModels,
-    ) -> None:
-        """Models that ``wanted`` could not bring are left out, the others served."""
-        self._runtime, self._fleet = runtime, fleet
-        self._lifecycle, self._solver = lifecycle, solver
-        self.wanted = wanted
-        self.newest: Assignment | None = None  #: that was taken
-        self._changing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.node = "this node"  #: its name, for those who read errors
-        self.revision = UNASSIGNED  #: of the last order that was taken
-        self.failures: dict[str, str] = {}  #: models of it that could not be brought up, and why
+    _runtime: Runtime
+    _fleet: Fleet
+    _lifecycle: NodeLifecycle
+    _solver: AssignedPlanSolver | None
+    wanted: WantedModels  #: models that it could not bring are left out, the others served
+    newest: Assignment | None = None  #: that was taken
+    node: str = "this node"  #: its name, for those who read errors
+    revision: Revision = UNASSIGNED  #: of the last order that was taken
+    #: Models of it that could not be brought up, and why.
+    failures: dict[str, str] = field(default_factory=dict)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def under_way(self) -> bool:
@@ -186,27 +181,23 @@ def check_plan(assignment: Assignment, fleet: Fleet, where: str) -> None:
     for part in plan.partitions:
         what = f"{where}: partition '{part.id}' of the assignment"
         if ids.count(part.id) > 1:
-            raise _bad(f"{what} is there twice")
+            raise bad_input(f"{what} is there twice")
         if part.gpu not in there:
-            raise _bad(f"{what} is on '{part.gpu}'; expected one of {', '.join(there)}")
+            raise bad_input(f"{what} is on '{part.gpu}'; expected one of {', '.join(there)}")
         if not possible(part):
             expected = "expected every model once, batches from 1, rates and duty_ms from 0"
-            raise _bad(f"{what}: {expected}")
+            raise bad_input(f"{what}: {expected}")
         for slot in part.slots:
             if slot.model not in assignment.models:
-                raise _bad(f"{what} has '{slot.model}', which is not among its models")
+                raise bad_input(f"{what} has '{slot.model}', which is not among its models")
     for name, gpu in there.items():
         shares = [part.share_pct for part in plan.partitions if part.gpu == name]
         whole = all(gpu.legal([share]) for share in shares)
         if not (whole and (plan.overlapping or gpu.legal(shares))):
             legal = ", ".join(map(str, gpu.shares_pct))
-            raise _bad(
+            raise bad_input(
                 f"{where}: {name} ({gpu.kind}) cannot be cut into {shares} %; it has {legal} %"
             )
-
-
-def _bad(detail: str) -> ServeError:
-    return ServeError(Reason.BAD_INPUT, detail)
 
 
 #: A state stands for so long, and longer where making one takes more than this part of the time.

@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -28,31 +29,25 @@ from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_table import NAME_CHARS
 
 
+@dataclass(slots=True)
 class ModelLifecycle:
     """The ``Control`` of transports. Changes of one model name are made one after the other."""
 
-    def __init__(
-        self,
-        preparation: ModelPreparer,
-        deployments: Deployments,
-        device: Registers,
-        registry: VersionRegistry,
-        ensembles: Ensembles,
-        uploads: Uploads,
-        allow_missing: Collection[str] = (),
-    ) -> None:
-        self.started = False
-        self._allow_missing, self._complete = allow_missing, False
-        self.draining = False
-        self._preparation = preparation
-        self._deployments = deployments
-        self._device = device
-        self._registry = registry
-        self._ensembles = ensembles
-        self._generations = count(1)
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and who holds or waits
-        self._awaited: dict[str, Counter[str]] = {}  #: by models whose code loads or unloads
-        self._uploads = uploads
+    _preparation: ModelPreparer
+    _deployments: Deployments
+    _device: Registers
+    _registry: VersionRegistry
+    _ensembles: Ensembles
+    _uploads: Uploads
+    _allow_missing: Collection[str] = ()
+    started: bool = False
+    draining: bool = False
+    _complete: bool = False
+    _generations: Iterator[int] = field(default_factory=lambda: count(1))
+    #: And who holds or waits.
+    _locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
+    #: By models whose code loads or unloads.
+    _awaited: dict[str, Counter[str]] = field(default_factory=dict)
 
     def ready(self) -> bool:
         """True once every model that must be served was: later failures are those models' own."""

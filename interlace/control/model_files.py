@@ -154,7 +154,7 @@ class WantedModels:
             try:
                 self.failures = await self._take(order, ended)
             except Exception as error:  # of a controller that says what nobody expects
-                self.failures = {_ALL: f"{_reached(order, error)}"}
+                self.failures = {_ALL: _reached(order, error)}
             if _ALL not in self.failures:
                 self.taken = order.digest
             if not self.failures:

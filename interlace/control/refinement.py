@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from interlace.control.model_preparer import ModelPreparer, failure_text
@@ -24,34 +25,22 @@ _LOOK_S: Final = 1.0
 _IDLE_S, _IDLE_MOST_S = 1.0, 120.0
 
 
+@dataclass(slots=True)
 class ProfileRefinement:
-    """Measures models one after the other while the server is ``idle``, then plans with the result.
+    """Measures models one after the other while the server is idle, then plans with the result.
 
     Once a request arrives, the model under way is given up until the server is idle again. Workers
     that measure yield their cores to those that serve.
     """
 
-    def __init__(
-        self,
-        preparation: ModelPreparer,
-        registry: VersionRegistry,
-        device: Registers,
-        load: Callable[[str], Awaitable[None]],
-        deliver: Callable[[ProfileMeasured], None],
-        idle_s: Callable[[], float],
-    ) -> None:
-        """``idle_s`` says for how long nothing has been asked of the server.
-
-        ``load`` is called with the names of models that were not served by their first profile.
-        """
-        self._preparation = preparation
-        self._registry = registry
-        self._device = device
-        self._load = load
-        self._deliver = deliver
-        self._idle_s = idle_s
-        self._patience_s = _IDLE_S
-        self._told = 0  #: how many models it was said of that they are measured again
+    _preparation: ModelPreparer
+    _registry: VersionRegistry
+    _device: Registers
+    _load: Callable[[str], Awaitable[None]]  #: of names not served by their first profile
+    _deliver: Callable[[ProfileMeasured], None]
+    _idle_s: Callable[[], float]  #: for how long nothing has been asked of the server
+    _patience_s: float = _IDLE_S
+    _told: int = 0  #: how many models it was said of that they are measured again
 
     async def run(self) -> None:
         """Look for such models until cancelled."""

@@ -118,8 +118,6 @@ def _doing(work: Run | Load) -> str:
     return f"running batch {batch.id} of {label}, {batch.rows} rows{again}"
 
 
-_log = logging.getLogger(__name__)
-
 _PERIOD_S: Final = 1.0
 #: Limit of a model without one of its own, in one worker: a multiple of its profile, and a minimum.
 _TIMES: Final = 2
@@ -140,6 +138,7 @@ class _WorkerUsage:
     reported: bool = False
 
 
+@dataclass(slots=True)
 class WorkerMonitor:
     """Replaces workers that hold too much memory; warns of those that compute while idle.
 
@@ -147,13 +146,10 @@ class WorkerMonitor:
     its models' ``memory_limit``, or of twice their profiles, at least 512 MiB each.
     """
 
-    def __init__(
-        self, device: CpuDevice, engine: Callable[[], EngineSnapshot], registry: VersionRegistry
-    ) -> None:
-        self._device = device
-        self._engine = engine
-        self._registry = registry
-        self._seen: dict[int, _WorkerUsage] = {}
+    _device: CpuDevice
+    _engine: Callable[[], EngineSnapshot]
+    _registry: VersionRegistry
+    _seen: dict[int, _WorkerUsage] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Check once a second, until cancelled."""
