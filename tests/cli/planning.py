@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import Result
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
@@ -35,10 +36,15 @@ def rows() -> str:
     return "\n".join(lines) + "\n"
 
 
+def invoke(*words: object) -> Result:
+    """Run a command in this process."""
+    texts = [str(word) for word in words]
+    return CliRunner().invoke(build(texts), texts)
+
+
 def printed(*words: object) -> str:
     """What a command prints; what it raises is raised."""
-    texts = [str(word) for word in words]
-    found = CliRunner().invoke(build(texts), texts)
+    found = invoke(*words)
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
     return found.stdout
@@ -68,8 +74,7 @@ class Question:
         (folder / "p.csv").write_text(rows())
 
     def plan(self, *arguments: str) -> Said:
-        words = ["plan", str(self.path), *arguments]
-        found = CliRunner().invoke(build(words), words)
+        found = invoke("plan", self.path, *arguments)
         error = found.exception
         if error is not None and not isinstance(error, (InputError, SystemExit)):
             raise error

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from interlace.cli.bench import lateness, remarks
-from interlace.cli.main import build
 from interlace.core.model import SampleValue
 from interlace.core.user_errors import UserError
 from interlace.load.open_loop import (
@@ -22,6 +20,7 @@ from interlace.load.open_loop import (
     send_times,
 )
 from interlace.load.v2_client import V2Client, make_call
+from tests.cli.planning import invoke
 
 from .fakeserver import Behaviour, FakeServer
 
@@ -156,7 +155,7 @@ def test_values_can_be_stated_and_are_checked(tmp_path: Path) -> None:
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build(arguments), list(arguments))
+    result = invoke(*arguments)
     text = result.output if result.exception is None else f"{result.output}{result.exception}"
     return result.exit_code, text
 

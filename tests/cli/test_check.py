@@ -4,14 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from interlace.cli.main import build
+from tests.cli.planning import invoke
 from tests.serve.test_ensembles import write_ensemble
 
 
 def _check(root: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    result = CliRunner().invoke(build(["check"]), ["check", str(root), *words, "--json"])
+    result = invoke("check", root, *words, "--json")
     return result.exit_code, json.loads(result.stdout)
 
 

@@ -7,10 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.sim.report import Latency, ModelReport, Report
+from tests.cli.planning import invoke
 
 ROOT = Path(__file__).parents[2]
 PLANNING, SIMULATION = (
@@ -47,9 +46,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plans_are_made(line: str, here: Path) -> None:
     words = [*shlex.split(line)[1:], "--system", "bestfit"]
     if "--current plan.json" in line:
-        before = [*words[:2], "--save", "plan.json", "--system", "bestfit"]
-        assert CliRunner().invoke(build(before), before).exit_code in (0, 3)
-    found = CliRunner().invoke(build(words), words)
+        before = invoke(*words[:2], "--save", "plan.json", "--system", "bestfit")
+        assert before.exit_code in (0, 3)
+    found = invoke(*words)
     # Best fit is quick, and breaks promises under random arrivals.
     assert found.exit_code in (0, 3), found.stderr + str(found.exception)
     drawn = re.findall(r"--draw (\S+)", line)
@@ -60,8 +59,7 @@ def test_scenario_and_table_are_a_question(tmp_path: Path) -> None:
     scenario = tmp_path / "s.toml"
     scenario.write_text(fenced(PLANNING, "", "[models.detector]")[0])
     (tmp_path / "profiles.csv").write_text(fenced(PLANNING, "csv", "latency_ms")[0])
-    words = ["plan", str(scenario)]
-    found = CliRunner().invoke(build(words), words)
+    found = invoke("plan", scenario)
     assert found.exit_code == 0, found.stderr + str(found.exception)
     assert "h100 (interlace" in found.stdout
     assert "not served" not in found.stdout
@@ -74,32 +72,26 @@ def test_columns_are_the_readers(column: str, tmp_path: Path) -> None:
     (tmp_path / "profiles.csv").write_text(text + "detector,100,1,2,\nranker,100,1,2,\n")
     scenario = tmp_path / "s.toml"
     scenario.write_text(fenced(PLANNING, "", "[models.detector]")[0])
-    words = ["plan", str(scenario), "--system", "bestfit"]
-    assert CliRunner().invoke(build(words), words).exit_code in (0, 3)
+    assert invoke("plan", scenario, "--system", "bestfit").exit_code in (0, 3)
 
 
 def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
-    words = ["plan", str(ROOT / "examples" / "planning" / "nine.csv")]
-    found = CliRunner().invoke(build(words), words)
+    found = invoke("plan", ROOT / "examples" / "planning" / "nine.csv")
     assert "expected a scenario (.toml), a folder of models, or with" in str(found.exception)
-    words = ["plan", str(tmp_path / "no.onnx"), "--gpu", "l4"]
-    missing = CliRunner().invoke(build(words), words)
+    missing = invoke("plan", tmp_path / "no.onnx", "--gpu", "l4")
     assert str(missing.exception) == f"{tmp_path / 'no.onnx'}: there is no such file"
 
 
 def test_second_tenants_and_what_the_bound_leaves_out_are_told() -> None:
-    words = ["plan", str(ROOT / "examples" / "planning" / "nine.toml"), "--system", "bestfit"]
-    more = [*words, "--what-if", "model=le:100:4"]
-    assert "le:100:4 more" in CliRunner().invoke(build(more), more).stdout
-    late = [*words, "--slo", "vgg=1"]
-    said = CliRunner().invoke(build(late), late).stdout
+    words = ("plan", ROOT / "examples" / "planning" / "nine.toml", "--system", "bestfit")
+    assert "le:100:4 more" in invoke(*words, "--what-if", "model=le:100:4").stdout
+    said = invoke(*words, "--slo", "vgg=1").stdout
     assert "the bound leaves out what no share serves in time: vgg" in said
     assert "not served: 200 requests/s of vgg" in said
 
 
 def ran(line: str, *more: str) -> str:
-    words = [*shlex.split(line)[1:], *more]
-    found = CliRunner().invoke(build(words), words)
+    found = invoke(*shlex.split(line)[1:], *more)
     assert found.exit_code == 0, found.stderr + str(found.exception)
     return found.stdout
 

@@ -4,16 +4,15 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from interlace.cli import fleet_table
 from interlace.cli.fleet_table import FleetWatch
-from interlace.cli.main import build
 from interlace.cli.screen import console
 from interlace.core.node import ModelOutlook, NodeState
 from interlace.core.user_errors import UserError
 from interlace.fleet.status import FleetStatus, NodeStatus
 from interlace.load.v2_client import V2Client
+from tests.cli.planning import invoke
 
 from .fakeserver import FakeServer
 
@@ -55,8 +54,7 @@ def test_every_command_takes_the_address_the_same_way(
 
     monkeypatch.setattr(V2Client, "text", ask)
     monkeypatch.setattr(V2Client, "post", ask)
-    line = ["fleet", *words.split(), "http://10.0.0.5:8000"]
-    result = CliRunner().invoke(build(line), line)
+    result = invoke("fleet", *words.split(), "http://10.0.0.5:8000")
     assert asked == ["10.0.0.5"] and str(result.exception) == "asked"
 
 

@@ -8,12 +8,10 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
 from interlace.cli import plan_scenario
-from interlace.cli.main import build
 from interlace.core.user_errors import InputError
-from tests.cli.planning import Question
+from tests.cli.planning import Question, invoke
 
 
 def write_model(folder: Path, settings: str) -> None:
@@ -39,8 +37,7 @@ class World:
         (self.models / "broken" / "1" / "model.onnx").write_bytes(b"no graph")
 
     def command(self, name: str, *arguments: str) -> tuple[int, str, str]:
-        words = [name, str(self.models), "--profiles", str(self.profiles), *arguments]
-        result = CliRunner().invoke(build(words), words)
+        result = invoke(name, self.models, "--profiles", self.profiles, *arguments)
         told = "" if result.exception is None else str(result.exception)
         return result.exit_code, result.stdout, result.stderr + told
 
@@ -99,16 +96,14 @@ def test_a_model_without_a_profile_is_left_out_of_the_plan(world: World) -> None
 def test_a_folder_without_any_profile_is_told_what_comes_first(
     world: World, tmp_path: Path
 ) -> None:
-    words = ["plan", str(world.models), "--profiles", str(tmp_path), "--cores", "0"]
-    result = CliRunner().invoke(build(words), words)
+    result = invoke("plan", world.models, "--profiles", tmp_path, "--cores", "0")
     assert result.exit_code == 1
     assert f"`interlace profile {world.models}` measures it" in str(result.exception)
 
 
 @pytest.mark.parametrize("option", ["--save", "--draw"])
 def test_where_no_result_can_be_kept_nothing_is_planned(option: str) -> None:
-    words = ["plan", "examples/planning/nine.toml", option, "/proc/plan.svg"]
-    result = CliRunner().invoke(build(words), words)
+    result = invoke("plan", "examples/planning/nine.toml", option, "/proc/plan.svg")
     assert isinstance(result.exception, InputError) and not result.stdout
     assert f"{option} /proc/plan.svg: found No such file or directory" in str(result.exception)
 
@@ -118,12 +113,12 @@ def test_a_plan_of_what_is_known(world: World, tmp_path: Path) -> None:
     models.mkdir()
     for name in ("twice", "again"):
         (models / name).symlink_to(world.models / name)
-    words = ["plan", str(models), "--profiles", str(world.profiles), "--cores", "0"]
-    result = CliRunner().invoke(build(words), words)
+    words = ["plan", models, "--profiles", world.profiles, "--cores", "0"]
+    result = invoke(*words)
     assert result.exit_code == 0, result.stderr
     assert "times as high" in result.stdout
     words += ["--rate", "twice=9", "--slo", "twice=0.001", "--system", "gpulet", "--json"]
-    report = json.loads(CliRunner().invoke(build(words), words).stdout)
+    report = json.loads(invoke(*words).stdout)
     assert placed(report) == ["again"]
     assert report["partitions"][0]["slots"][0]["rows_per_s"] >= 10
     assert report["models"]["again"]["sent"] > 0
@@ -172,8 +167,7 @@ def test_a_model_without_a_rate_is_unserved_only_without_a_place(world: World, s
 
 
 def test_no_repository_is_a_plain_error(tmp_path: Path) -> None:
-    words = ["profile", str(tmp_path / "nowhere")]
-    result = CliRunner().invoke(build(words), words)
+    result = invoke("profile", tmp_path / "nowhere")
     assert result.exit_code == 1
     assert "nowhere" in str(result.exception)
     assert "expected a model repository" in str(result.exception)
@@ -186,6 +180,5 @@ def test_a_memory_budget_asks_for_layers_and_for_a_size(
     assert code == 1
     assert "--memory: 'two apples' is no number of bytes; expected a size such as 2GB" in errors
     monkeypatch.setattr(plan_scenario, "plan", lambda *_, **__: pytest.fail("it was planned first"))
-    words = ["plan", str(Question(tmp_path).path), "--memory", "2GB"]
-    told = CliRunner().invoke(build(words), words).exception
+    told = invoke("plan", Question(tmp_path).path, "--memory", "2GB").exception
     assert "no layers are known of small, large" in str(told)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.errors import RepositoryError
 from interlace.core.user_errors import UserError
+from tests.cli.planning import invoke
 from tests.formats.making import write_factory
 from tests.repository.folders import add
 
@@ -44,12 +43,11 @@ def words(tmp_path: Path) -> Path:
     return add(tmp_path, "words", {"config.pbtxt": CONFIG, "1/model.py": CODE})
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(build(["run"]), ["run", *arguments])
+run = partial(invoke, "run")
 
 
 def said(folder: Path, *inputs: str) -> list[str]:
-    done = run(str(folder), "--json", *[part for one in inputs for part in ("--input", one)])
+    done = run(folder, "--json", *[part for one in inputs for part in ("--input", one)])
     assert done.exit_code == 0, done.exception
     (output,) = json.loads(done.stdout)["outputs"]
     assert (output["name"], output["datatype"]) == ("SAID", "BYTES")
@@ -71,18 +69,18 @@ def test_values_come_from_the_option_a_file_or_a_sample(words: Path, tmp_path: P
 
 
 def test_outputs_are_shown_with_type_and_shape(words: Path) -> None:
-    assert run(str(words), "--input", 'WORD=[["é"]]').stdout == "SAID: BYTES [1, 1]\n[['é']]\n"
+    assert run(words, "--input", 'WORD=[["é"]]').stdout == "SAID: BYTES [1, 1]\n[['é']]\n"
 
 
 def test_an_error_of_the_model_has_its_traceback(
     words: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    done = run(str(words), "--input", 'WORD="raise"')
+    done = run(words, "--input", 'WORD="raise"')
     assert isinstance(done.exception, UserError)
     assert "ValueError: not this word (model.py, line 10)" in str(done.exception)
     shown = done.stderr + capfd.readouterr().err
     assert "Traceback" in shown and 'raise ValueError("not this word")' in shown
-    refused = run(str(words), "--input", 'WORD="refuse"')
+    refused = run(words, "--input", 'WORD="refuse"')
     assert str(refused.exception) == "no such word"
 
 
@@ -98,13 +96,13 @@ def test_an_error_of_the_model_has_its_traceback(
     ],
 )
 def test_a_wrong_value_is_named(words: Path, given: str, error: str) -> None:
-    done = run(str(words), "--input", given)
+    done = run(words, "--input", given)
     assert isinstance(done.exception, UserError) and error in str(done.exception)
 
 
 def test_a_folder_without_a_model_is_named(words: Path, tmp_path: Path) -> None:
     for folder, version in ((tmp_path / "none", ()), (words, ("--version", "7"))):
-        done = run(str(folder), *version)
+        done = run(folder, *version)
         assert isinstance(done.exception, UserError | RepositoryError)
         assert str(folder) in str(done.exception)
 
@@ -115,7 +113,7 @@ def test_a_torch_model_that_describes_itself_runs(tmp_path: Path) -> None:
         'INPUTS = {"x": ("FP32", (2,))}\n\n\ndef create_model():\n    return torch.nn.Softmax(1)\n'
     )
     write_factory(tmp_path / "net" / "1", "import torch\n\n" + code)
-    done = run(str(tmp_path / "net"), "--input", "x=[0, 0]", "--json")
+    done = run(tmp_path / "net", "--input", "x=[0, 0]", "--json")
     (output,) = json.loads(done.stdout)["outputs"]
     assert output["shape"] == [1, 2] and output["data"] == [0.5, 0.5]
 
@@ -124,7 +122,7 @@ def test_every_response_of_a_decoupled_model_is_shown(tmp_path: Path) -> None:
     from tests.serve.test_decoupled import CONFIG, MODEL
 
     add(tmp_path, "said", {"config.pbtxt": CONFIG, "1/model.py": MODEL})
-    done = run(str(tmp_path / "said"), "--input", 'WORD=["threads 2"]')
+    done = run(tmp_path / "said", "--input", 'WORD=["threads 2"]')
     assert done.stdout.splitlines()[1::2] == ["['threads 0']", "['threads 1']"]
 
 
@@ -133,5 +131,5 @@ def test_a_model_of_sequences_runs_as_one_of_its_own(tmp_path: Path) -> None:
 
     config = f'backend: "python"\n{TENSORS}sequence_batching {{ {CONTROLS} }}'
     add(tmp_path, "sums", {"config.pbtxt": config, "1/model.py": CODE})
-    done = run(str(tmp_path / "sums"), "--input", "x=[2.5]", "--json")
+    done = run(tmp_path / "sums", "--input", "x=[2.5]", "--json")
     assert json.loads(done.stdout)["outputs"][0]["data"] == [2.5]

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.user_errors import InputError
-from tests.cli.planning import printed
+from tests.cli.planning import invoke, printed
 
 SCENARIO = """
 gpu = "v100"
@@ -75,8 +73,7 @@ def test_loads_seeds_and_pictures(tmp_path: Path) -> None:
 
 def test_a_plan_that_was_kept_is_followed(tmp_path: Path) -> None:
     scenario, kept = str(_folder(tmp_path)), str(tmp_path / "plan.json")
-    words = ["plan", scenario, "--system", "gpulet", "--save", kept]
-    assert CliRunner().invoke(build(words), words).exit_code == 0
+    assert invoke("plan", scenario, "--system", "gpulet", "--save", kept).exit_code == 0
     words = [scenario, "--seconds", "1", "--system", "gpulet", "--json"]
     assert json.loads(_run(*words, "--plan", kept)) == json.loads(_run(*words))
     with pytest.raises(InputError, match="gpulet made it and nexus would serve it"):

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.cli.top import ModelRow, ScrapeDelta, bucket_quantile, read_metrics, render
+from tests.cli.planning import invoke
 
 from .fakeserver import FakeServer
 
@@ -103,8 +102,7 @@ def test_a_restarted_server_counts_from_zero() -> None:
 
 def test_one_frame() -> None:
     with FakeServer(texts={"/metrics": page(100, 10, 5, 90, 20)}) as fake:
-        words = ["top", fake.url, "--once", "--interval", "0.01"]
-        result = CliRunner().invoke(build(words), words)
+        result = invoke("top", fake.url, "--once", "--interval", "0.01")
     assert result.exit_code == 0
     assert "headroom x1.50" in result.stdout
     assert "cnn" in result.stdout
@@ -113,8 +111,7 @@ def test_one_frame() -> None:
 
 def test_what_is_no_server_is_told() -> None:
     with FakeServer(texts={"/metrics": "<html></html>"}) as fake:
-        words = ["top", fake.url, "--once"]
-        result = CliRunner().invoke(build(words), words)
+        result = invoke("top", fake.url, "--once")
     assert "is not a page of metrics" in str(result.exception)
 
 

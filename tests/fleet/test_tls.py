@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
+from tests.cli.planning import invoke
 from tests.fleet.stand import Process, free_ports, settled, until
 from tests.fleet.test_fleet import copied
 from tests.server.certificates import Authority
@@ -140,7 +139,7 @@ def test_a_fleet_that_starts_its_nodes_needs_all_files_or_none(tmp_path: Path) -
     own = Authority(tmp_path / "authority").issue("fleet")
     arguments = ("fleet", "serve", str(copied(tmp_path)), "--local", "1",
                  "--tls-cert", str(own.cert), "--tls-key", str(own.key))  # fmt: skip
-    result = CliRunner().invoke(build(arguments), list(arguments))
+    result = invoke(*arguments)
     assert result.exit_code == 1 and "--ca that signed them" in str(result.exception)
 
 
@@ -154,6 +153,6 @@ def test_an_admin_key_in_clear_text_is_warned_of(
     monkeypatch.setattr(V2Client, "post", lambda client, path, order: {"done": "told"})
     (tmp_path / "key").write_text("secret")
     arguments = ("fleet", "drain", "a", url, "--admin-key-file", str(tmp_path / "key"))
-    result = CliRunner().invoke(build(arguments), list(arguments))
+    result = invoke(*arguments)
     assert result.exit_code == 0 and "told" in result.output
     assert ("goes in clear text to 10.0.0.5: give --ca" in result.output) is warned

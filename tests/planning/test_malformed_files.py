@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from interlace.cli.main import build
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.core.user_errors import InputError
@@ -18,7 +16,7 @@ from interlace.planning.plan_file import load_fleet_plan, save_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import workloads
 from interlace.profiling.corun import CoRun, save_coruns
-from tests.cli.planning import rows
+from tests.cli.planning import invoke, rows
 
 GPU = GPU_KINDS["2080ti"]
 SCENARIO = """
@@ -136,7 +134,7 @@ def test_a_file_that_is_not_there_ends_the_command_with_2(
     words = ["simulate", str(path), "--gpus", "1", "--seconds", "0.1"]
     if name == "plan.json":
         words = [*words[:2], "--plan", str(tmp_path / name)]
-    said = CliRunner().invoke(build(words), words).exception
+    said = invoke(*words).exception
     assert isinstance(said, InputError), "what cannot be used ends the command with 2"
     folder = "found a folder" if name == "plan.json" else "Is a directory"
     wanted = "No such file" if kind == "missing" else folder

@@ -6,12 +6,11 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from typer.testing import CliRunner
 
 from bench.attack.repository import write_model
-from interlace.cli.main import build
 from interlace.cli.top import read_metrics
 from interlace.formats.page_cache import cached_part
+from tests.cli.planning import invoke
 from tests.serve.conftest import Start
 from tests.serve.server import Server
 
@@ -130,4 +129,4 @@ def test_weights_that_leave_give_the_page_cache_back(root: Path, cache: Path, st
 )
 def test_what_takes_a_memory(root: Path, option: str, value: str, said: str) -> None:
     words = ["serve", str(root), option, value]
-    assert said in str(CliRunner().invoke(build(words), words).exception)
+    assert said in str(invoke(*words).exception)

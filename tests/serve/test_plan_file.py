@@ -3,16 +3,14 @@
 import json
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from bench.attack.repository import write_model
-from interlace.cli.main import build
+from tests.cli.planning import invoke
 from tests.serve.conftest import Start
 
 
 def command(name: str, root: Path, cache: Path, *options: str) -> None:
     words = [name, str(root), "--profiles", str(cache / "profiles"), *options]
-    found = CliRunner().invoke(build(words), words)
+    found = invoke(*words)
     assert found.exit_code == 0, found.stderr + str(found.exception)
 
 
