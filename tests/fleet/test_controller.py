@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -34,6 +34,15 @@ def replicas(plan: Plan) -> dict[str, set[str]]:
         for model in models_of([part]):
             found.setdefault(model, set()).add(node_of(part.gpu))
     return found
+
+
+def planned_by(place: Callable[[list[str], Sequence[Demand]], list[Partition]]) -> System:
+    """Its planner makes what ``place`` says of these accelerators and this demand."""
+
+    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+        return Plan(tuple(place([gpu.id for gpu in fleet.gpus], demand)))
+
+    return replace(resolve("interlace"), planner=planner)
 
 
 class Told:
@@ -179,17 +188,10 @@ def test_a_node_that_comes_back_is_told_nothing_before_a_plan_has_it() -> None:
 
 
 def test_a_node_that_joins_brings_its_zone() -> None:
-    def first_two(
-        demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
-    ) -> Plan:
-        return Plan(
-            tuple(
-                Partition(f"p{gpu.id}", gpu.id, 100, (Slot("m", 8, 10.0),))
-                for gpu in fleet.gpus[:2]
-            )
-        )
+    def first_two(gpus: list[str], demand: Sequence[Demand]) -> list[Partition]:
+        return [Partition(f"p{gpu}", gpu, 100, (Slot("m", 8, 10.0),)) for gpu in gpus[:2]]
 
-    told = Told("a", system=replace(resolve("interlace"), planner=first_two), gpus=1)
+    told = Told("a", system=planned_by(first_two), gpus=1)
     told.controller.left("a")
     for name, zone in (("b", "left"), ("c", "left"), ("d", "right")):
         told.controller.joined(name, described(name, gpus=1, zone=zone))
@@ -200,17 +202,12 @@ def test_a_node_that_joins_brings_its_zone() -> None:
 def test_equal_accelerators_keep_what_stands_there_wherever_the_planner_puts_it() -> None:
     turns: list[int] = []
 
-    def by_turns(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    def by_turns(gpus: list[str], demand: Sequence[Demand]) -> list[Partition]:
         turns.append(0)
-        gpus = [gpu.id for gpu in fleet.gpus][:: (-1) ** len(turns)]
-        return Plan(
-            tuple(
-                Partition(gpu, gpu, 100, (Slot(one.model, 8, 10.0),))
-                for gpu, one in zip(gpus, demand, strict=True)
-            )
-        )
+        pairs = zip(gpus[:: (-1) ** len(turns)], demand, strict=True)
+        return [Partition(gpu, gpu, 100, (Slot(one.model, 8, 10.0),)) for gpu, one in pairs]
 
-    told = Told("a", "b", system=replace(resolve("interlace"), planner=by_turns), gpus=1)
+    told = Told("a", "b", system=planned_by(by_turns), gpus=1)
     told.deploy(m=10.0, k=10.0)
     stands = told.controller.plan.partitions
     told.controller.deploy({})
@@ -219,15 +216,11 @@ def test_equal_accelerators_keep_what_stands_there_wherever_the_planner_puts_it(
 
 
 def test_what_stands_does_not_gather_replicas_in_a_zone() -> None:
-    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
-        first, second, *_ = ids = [gpu.id for gpu in fleet.gpus]
-        where = [(first, "m"), (second, "m"), (ids[-1], "k")]
-        slots = {model: (Slot(model, 8, 10.0),) for _, model in where}
-        return Plan(tuple(Partition(f"{gpu}{m}", gpu, 50, slots[m]) for gpu, m in where))
+    def gathered(gpus: list[str], demand: Sequence[Demand]) -> list[Partition]:
+        where = [(gpus[0], "m"), (gpus[1], "m"), (gpus[-1], "k")]
+        return [Partition(f"{gpu}{m}", gpu, 50, (Slot(m, 8, 10.0),)) for gpu, m in where]
 
-    told = Told(
-        "a", "b", system=replace(resolve("interlace"), planner=planner), gpus=1, zone="rack"
-    )
+    told = Told("a", "b", system=planned_by(gathered), gpus=1, zone="rack")
     told.deploy(m=10.0, k=10.0)
     assert replicas(told.controller.plan)["m"] == {"a", "b"}
     told.controller.joined("c", described("c", gpus=1, zone="other"))
@@ -313,14 +306,14 @@ def test_the_next_controller_tells_nodes_what_they_have_in_its_own_term() -> Non
 def placed(*gpus: str) -> System:
     """Each model on the accelerator at its place in the order of names, the last for all others."""
 
-    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    def place(there: list[str], demand: Sequence[Demand]) -> list[Partition]:
         held: dict[str, list[Slot]] = {}
-        for place, one in enumerate(sorted(demand, key=lambda d: d.model)):
+        for number, one in enumerate(sorted(demand, key=lambda d: d.model)):
             slot = Slot(one.model, 8, one.rows_per_s)
-            held.setdefault(gpus[min(place, len(gpus) - 1)], []).append(slot)
-        return Plan(tuple(Partition(gpu, gpu, 100, tuple(own)) for gpu, own in held.items()))
+            held.setdefault(gpus[min(number, len(gpus) - 1)], []).append(slot)
+        return [Partition(gpu, gpu, 100, tuple(own)) for gpu, own in held.items()]
 
-    return replace(resolve("interlace"), planner=planner)
+    return planned_by(place)
 
 
 def test_what_a_former_controller_placed_stays_until_it_stands_elsewhere() -> None:

@@ -20,6 +20,7 @@ from interlace.fleet.membership import (
     ChangingNodes,
     KeptNodeChanges,
     ListedNodes,
+    Membership,
     NamedNodes,
     membership,
 )
@@ -58,6 +59,15 @@ def seen(zone: Zone, changes: int) -> list[list[str]]:
     return asyncio.run(asyncio.wait_for(follow(), 10))
 
 
+def first_of(membership: Membership) -> tuple[Node, ...]:
+    """The nodes before any change."""
+
+    async def first() -> tuple[Node, ...]:
+        return await anext(aiter(membership.watch()))
+
+    return asyncio.run(first())
+
+
 def test_nodes_join_and_leave_with_their_name() -> None:
     zone = Zone(["10.0.0.1"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.1", "10.0.0.2"], ["10.0.0.2"])
     assert seen(zone, 3) == [
@@ -77,22 +87,16 @@ def test_while_nobody_resolves_the_name_the_nodes_stay() -> None:
 
 
 def test_the_system_resolves_unless_told_otherwise() -> None:
-    async def first() -> tuple[Node, ...]:
-        watch = NamedNodes("127.0.0.1", 8000).watch()
-        return await anext(watch)
-
-    assert asyncio.run(first()) == (Node("127.0.0.1:8000", "127.0.0.1", 8000, 8001),)
+    assert first_of(NamedNodes("127.0.0.1", 8000)) == (
+        Node("127.0.0.1:8000", "127.0.0.1", 8000, 8001),
+    )
 
 
 def test_on_a_command_line_nodes_are_a_list_or_one_name() -> None:
     listed = membership(["a=10.0.0.7:8010", "[fd00::1]:8000"])
     assert isinstance(listed, ListedNodes)
     assert str(listed) == "2 nodes"
-
-    async def first() -> tuple[Node, ...]:
-        return await anext(listed.watch())
-
-    assert asyncio.run(first()) == (
+    assert first_of(listed) == (
         Node("a", "10.0.0.7", 8010, 8011),
         Node("[fd00::1]:8000", "fd00::1", 8000, 8001),
     )
@@ -131,10 +135,7 @@ A, B, C = (Node(name, "h", 8000 + 10 * n, 8001 + 10 * n) for n, name in enumerat
 
 
 def nodes_now(changes: KeptNodeChanges) -> tuple[Node, ...]:
-    async def first() -> tuple[Node, ...]:
-        return await anext(ChangingNodes(ListedNodes((A, B)), changes).watch())
-
-    return asyncio.run(first())
+    return first_of(ChangingNodes(ListedNodes((A, B)), changes))
 
 
 def test_the_next_controller_has_what_was_added_removed_and_drained(tmp_path: Path) -> None:

@@ -114,13 +114,7 @@ class FakeNodes:
 class Stand:
     """A service, and its nodes."""
 
-    def __init__(
-        self,
-        root: Path,
-        nodes: Mapping[str, NodeDescription],
-        kept: Path | None = None,
-        plan_ms: float = 0.0,
-    ) -> None:
+    def __init__(self, root: Path, nodes: Mapping[str, NodeDescription], plan_ms: float) -> None:
         self.nodes = FakeNodes(nodes)
         clock, system = WallClock(asyncio.get_running_loop()), resolve("interlace")
 
@@ -138,7 +132,7 @@ class Stand:
         self.service = FleetService(
             fakes, fakes, NodeOrders(fakes), FleetFiles(root),
             lambda node: "127.0.0.1:8000", make, LatestLease(),
-            KeptNodeChanges(kept),
+            KeptNodeChanges(None),
         )  # fmt: skip
         self.service.start()
 
@@ -155,9 +149,14 @@ class Stand:
         return {n for n, one in nodes.items() if one.assigned and one.assigned.models}
 
 
-def run(root: Path, work: Callable[[Stand], Awaitable[None]], **nodes: NodeDescription) -> None:
+def run(
+    root: Path,
+    work: Callable[[Stand], Awaitable[None]],
+    plan_ms: float = 0.0,
+    **nodes: NodeDescription,
+) -> None:
     async def within() -> None:
-        stand = Stand(root, nodes)
+        stand = Stand(root, nodes, plan_ms)
         try:
             await work(stand)
         finally:
@@ -167,19 +166,15 @@ def run(root: Path, work: Callable[[Stand], Awaitable[None]], **nodes: NodeDescr
 
 
 def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path) -> None:
-    async def work() -> None:
-        stand = Stand(tmp_path, {"a": node("a", 1), "b": node("b", 2)}, plan_ms=200.0)
-        try:
-            await stand.until(lambda: stand.serving() == {"a", "b"})
-            stand.service.drain("a")
-            controller = stand.service.controller
-            assert controller is not None and controller.planning
-            await stand.until(lambda: not stand.nodes.states["a"].accepting)
-            assert not controller.planning
-        finally:
-            stand.service.close()
+    async def work(stand: Stand) -> None:
+        await stand.until(lambda: stand.serving() == {"a", "b"})
+        stand.service.drain("a")
+        controller = stand.service.controller
+        assert controller is not None and controller.planning
+        await stand.until(lambda: not stand.nodes.states["a"].accepting)
+        assert not controller.planning
 
-    asyncio.run(work())
+    run(tmp_path, work, 200.0, a=node("a", 1), b=node("b", 2))
 
 
 def test_a_removed_node_is_not_called_lost(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from interlace.core.hardware import Fleet
 from interlace.core.messages import Command, CreatePartition, Event, ReleasePartition, WorkFinished
 from interlace.core.node import NodeDescription
-from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Profiles
+from interlace.core.plan import Demand, Partition, Slot
 from interlace.core.request import Outcome
 from interlace.core.user_errors import InputError
 from interlace.engine.engine import Engine
@@ -32,6 +31,7 @@ from interlace.routing.routes import RoutingLimits
 from interlace.sim.arrivals import Gamma, merge_arrivals
 from interlace.testing.dispatcher_laws import RunLog
 from interlace.testing.worlds import FREE, line_profile
+from tests.fleet.test_controller import planned_by
 
 MODELS = ("m", "k", "l")
 PROFILES = {name: line_profile(name, 2.0, 1.0) for name in MODELS}
@@ -194,20 +194,13 @@ def test_many_nodes_are_asked_more_rarely_and_are_not_lost_for_it() -> None:
     assert limits.lost_after_ms(100) <= 400.0
 
 
-@dataclass(frozen=True)
-class Regroups:
+def regroups(gpus: list[str], demand: Sequence[Demand]) -> list[Partition]:
     """Pairs of models share a node; above 150 rows a second other pairs: two change places."""
-
-    def __call__(
-        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
-    ) -> Plan:
-        pairs = ("mk", "lj") if demand[0].rows_per_s < 150.0 else ("mj", "lk")
-        return Plan(
-            tuple(
-                Partition(f"p{n}{pair}", gpu.id, 100, tuple(Slot(name, 4, 100.0) for name in pair))
-                for n, (gpu, pair) in enumerate(zip(fleet.gpus, pairs, strict=False))
-            )
-        )
+    pairs = ("mk", "lj") if demand[0].rows_per_s < 150.0 else ("mj", "lk")
+    return [
+        Partition(f"p{n}{pair}", gpu, 100, tuple(Slot(name, 4, 100.0) for name in pair))
+        for n, (gpu, pair) in enumerate(zip(gpus, pairs, strict=False))
+    ]
 
 
 @pytest.mark.parametrize("news_ms", [0.5, 20.0])
@@ -217,7 +210,7 @@ def test_no_request_is_refused_since_its_model_moves(news_ms: float) -> None:
     gpu = replace(FREE, id="gpu0", memory_bytes=10**9)
     played = replace(
         scenario(delays=Delays(news_ms=news_ms)),
-        system=replace(resolve("interlace"), planner=Regroups()),
+        system=planned_by(regroups),
         nodes=tuple(NodeDescription(f"n{i}", "", 1, "", True, (gpu,)) for i in range(2)),
         demand=demand,
         belief={FREE.kind: models},
