@@ -11,6 +11,7 @@ from typing import Final
 from weakref import finalize
 
 from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.repository.folder import leads_out
 from interlace.server.limits import FILES_BYTES
 
 #: Files of one load, and models that have any, at most.
@@ -65,8 +66,7 @@ def _check(name: str, files: Mapping[str, bytes]) -> None:
         text = f"{len(files)} files of {total} bytes; expected at most {_FILES} of {FILES_BYTES}"
         raise bad_input(f"failed to load '{name}': {text} bytes")
     for path in files:
-        parts = PurePosixPath(path).parts
-        if not parts or ".." in parts or path.startswith("/") or not path.isprintable():
+        if not PurePosixPath(path).parts or leads_out(path) or not path.isprintable():
             expected = "a path in the model's folder, such as file:1/model.py"
             shown = ascii(path[:128])[1:-1]
             raise bad_input(f"failed to load '{name}': 'file:{shown}': expected {expected}")

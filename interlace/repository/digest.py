@@ -15,7 +15,7 @@ from typing import Final
 from interlace.core.errors import RepositoryError
 from interlace.core.node import ModelFiles
 from interlace.formats.page_cache import open_regular
-from interlace.repository.folder import check_name, folder_names
+from interlace.repository.folder import check_name, folder_names, leads_out
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000
@@ -277,7 +277,6 @@ def _replace(folder: Path, fresh: Path) -> None:
 
 
 def _inside(folder: Path, path: str) -> Path:
-    parts = PurePosixPath(path).parts
-    if not parts or PurePosixPath(path).is_absolute() or ".." in parts:
+    if not PurePosixPath(path).parts or leads_out(path):
         raise RepositoryError(path, "a path that leads out of the model's folder", "a path in it")
-    return folder.joinpath(*parts)
+    return folder / path

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
@@ -21,6 +21,7 @@ from interlace.repository.folder import (
     check_name,
     find_model,
     is_ensemble,
+    leads_out,
     read_config,
     read_text,
 )
@@ -57,10 +58,9 @@ def read_labels(folder: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]
 
 
 def _read(folder: Path, name: str, config: ModelConfig, key: str) -> tuple[str, ...]:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
+    if leads_out(name):
         raise config.error(key, f"'{name}'", "a file in the model's own folder")
-    file = folder / path
+    file = folder / name
     try:
         text = read_text(file, _LIMIT_BYTES)
     except (OSError, RepositoryError) as error:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from interlace.core.errors import RepositoryError
@@ -60,6 +60,12 @@ def _check_no_pointer(file: Path, head: bytes) -> None:
         raise RepositoryError(str(file), "a Git LFS pointer", expected)
 
 
+def leads_out(name: str) -> bool:
+    """Whether a path, as written, leads out of the folder that it is said to be in."""
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
+
+
 def read_text(file: Path, limit_bytes: int) -> str:
     """The text of a regular file.
 
@@ -88,7 +94,7 @@ _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
 _PYTHON_CLASS: Final = re.compile(r"^\s*class TritonPythonModel\b", re.MULTILINE)
 
-#: How the small file begins that Git LFS leaves in place of a large one.
+#: Git LFS leaves a smaller file in place of a large one.
 _POINTER_BYTES: Final = 1024
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
 _HF_FILE: Final = "config.json"

@@ -10,11 +10,12 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.tables import counted
+from interlace.repository.folder import leads_out
 
 _log = logging.getLogger(__name__)
 #: What stores say of a file that changes with its content: an entity tag, a hash, a time.
@@ -108,7 +109,7 @@ class _Fetching:
 def _relative(path: str, root: str, url: str) -> str:
     """The name of a file below the repository; it leads nowhere else."""
     name = path.removeprefix(root).lstrip("/")
-    if not name or ".." in PurePosixPath(name).parts:
+    if not name or leads_out(name):
         raise RepositoryError(url, f"'{path}'", "files below it")
     return name
 

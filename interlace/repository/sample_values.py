@@ -6,7 +6,7 @@ import json
 import math
 import os
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import SampleValue
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.formats.page_cache import open_regular
+from interlace.repository.folder import leads_out
 from interlace.repository.model_config import ModelConfig
 from interlace.repository.model_settings import ModelSettings
 
@@ -83,10 +84,9 @@ def _literal(value: Any, where: str) -> SampleValue:
 
 
 def _in_file(folder: Path, name: str, tensor: str, where: str) -> SampleValue:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
+    if leads_out(name):
         raise RepositoryError(where, f"'{name}'", "a file in the model's own folder")
-    file = folder.absolute() / path
+    file = folder.absolute() / name
     try:
         with open_regular(file) as opened:
             status = os.fstat(opened.fileno())

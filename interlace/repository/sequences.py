@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.core.sequence import ControlInput, ControlKind, SequenceTerms, StateTensor
 from interlace.core.tensor import ITEM_BYTES, TensorSpec, element_count
+from interlace.repository.folder import leads_out
 from interlace.repository.model_config import DATA_TYPES, ModelConfig
 
 KEY: Final = "sequence_batching"
@@ -103,7 +104,7 @@ def _file(
 ) -> str:
     file = folder / "initial_state" / name
     nbytes = ITEM_BYTES.get(datatype, 0) * element_count(dims)
-    if ".." in PurePosixPath(name).parts or not file.is_file():
+    if leads_out(name) or not file.is_file():
         expected = "a file in the folder initial_state of the model"
         raise config.error(f"{path}.initial_state", f"'{name}'", expected)
     if nbytes and file.stat().st_size != nbytes:

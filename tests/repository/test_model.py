@@ -271,6 +271,11 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
             'dims: 1 initial_state { data_file: "no" dims: 1 } } }',
             "found 'no'; expected a file in the folder initial_state",
         ),
+        (
+            'sequence_batching { state { input_name: "s" output_name: "t" data_type: TYPE_FP32 '
+            'dims: 1 initial_state { data_file: "/etc/hosts" dims: 1 } } }',
+            "found '/etc/hosts'; expected a file in the folder initial_state",
+        ),
         ("model_transaction_policy { decoupled: true }", "found true, for a model of onnx"),
         (
             'input { name: "x" dims: 2 reshape { } }',
