@@ -63,8 +63,9 @@ def _read(folder: Path, name: str, config: ModelConfig, key: str) -> tuple[str, 
     file = folder / name
     try:
         text = read_text(file, _LIMIT_BYTES)
-    except (OSError, RepositoryError) as error:
-        raise config.error(key, f"{file} ({error})", "a file with one label a line") from error
+    except RepositoryError as error:
+        found = f"{file} ({error.found})"
+        raise config.error(key, found, "a file with one label a line") from error
     return tuple(text.removesuffix("\n").split("\n"))
 
 

@@ -70,11 +70,13 @@ def read_text(file: Path, limit_bytes: int) -> str:
     """The text of a regular file.
 
     Raises:
-        RepositoryError: it is none, larger than that, or not UTF-8.
-        OSError: it cannot be read.
+        RepositoryError: it is none, cannot be read, is larger than that, or not UTF-8.
     """
-    with open_regular(file) as opened:
-        data = opened.read(limit_bytes + 1)
+    try:
+        with open_regular(file) as opened:
+            data = opened.read(limit_bytes + 1)
+    except OSError as error:
+        raise RepositoryError(str(file), str(error), "a readable file") from error
     _check_no_pointer(file, data)
     if len(data) > limit_bytes:
         found = f"{os.stat(file).st_size} bytes"
@@ -209,9 +211,7 @@ def scan_folder(root: Path, name: str) -> ModelFolder | None:
         return None
     try:
         return ModelFolder(name, select_versions(folder, read_config(folder)))
-    except RepositoryError as error:
-        return ModelFolder(name, (), str(error))
-    except OSError as error:
+    except (OSError, RepositoryError) as error:
         return ModelFolder(name, (), str(error))
 
 
@@ -236,23 +236,16 @@ def read_config(folder: Path) -> ModelConfig:
             describe one.
     """
     file = folder / CONFIG_FILE
-    app = _read_app(folder / SETTINGS_FILE)
+    settings = folder / SETTINGS_FILE
+    app = None
+    if settings.exists():
+        app = app_config(read_text(settings, CONFIG_BYTES), str(settings))
     if not file.exists():
         return app or ModelConfig(str(file))
     if app is not None:
         raise app.error("app", f"an app, besides {CONFIG_FILE}", "one of them")
-    try:
-        config = parse_pbtxt(read_text(file, CONFIG_BYTES), str(file))
-    except OSError as error:
-        raise RepositoryError(str(file), str(error), "protobuf text in UTF-8") from error
+    config = parse_pbtxt(read_text(file, CONFIG_BYTES), str(file))
     return check_config_name(config, folder.name)
-
-
-def _read_app(file: Path) -> ModelConfig | None:
-    try:
-        return app_config(read_text(file, CONFIG_BYTES), str(file)) if file.exists() else None
-    except OSError as error:
-        raise RepositoryError(str(file), str(error), "a readable file") from error
 
 
 def check_config_name(config: ModelConfig, folder_name: str) -> ModelConfig:

@@ -31,13 +31,11 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     own_inputs = _as_batched(draft, said.inputs, said.batched, batched)
     own_inputs += _overridable(draft, said, batched)
     inputs = _join(draft, "input", own_inputs, batched)
-    outputs = _join(
-        draft, "output", _as_batched(draft, said.outputs, said.batched, batched), batched
-    )
+    own_outputs = _as_batched(draft, said.outputs, said.batched, batched)
+    outputs = _join(draft, "output", own_outputs, batched)
     most, sequences = _max_batch(draft, said) if batched else 1, draft.sequences
     if sequences is not None:
-        code = draft.format is Format.PYTHON
-        own = None if code else _as_batched(draft, said.outputs, said.batched, batched)
+        own = None if draft.format is Format.PYTHON else own_outputs
         tensors = join_tensors(sequences, draft.config, inputs, outputs, own)
         sequences, inputs, outputs = tensors
     signature = Signature(inputs, outputs, batched, most, decoupled=said.decoupled)
@@ -83,11 +81,8 @@ def _overridable(draft: Draft, said: Signature, batched: bool) -> tuple[TensorSp
                 f"'{spec.name}', an initializer without rows, of a model that takes batches",
                 "max_batch_size: 0, or a config without it",
             )
-        dims, names = (
-            (spec.dims[1:], spec.free_names[1:]) if batched else (spec.dims, spec.free_names)
-        )
-        optional = bool(tensor.get("optional"))
-        found.append(TensorSpec(spec.name, spec.datatype, dims, optional, None, names))
+        own = _without_rows(spec) if batched else spec
+        found.append(replace(own, optional=bool(tensor.get("optional"))))
     return tuple(found)
 
 
@@ -136,10 +131,7 @@ def _as_batched(
             found = f"batching, but '{spec.name}' of the model has shape {list(spec.dims)}"
             expected = "a first dim of -1 in every tensor, or 0 for a model that takes no batches"
             raise RepositoryError(_batch_key(draft), found, expected)
-    return tuple(
-        TensorSpec(s.name, s.datatype, s.dims[1:], s.optional, None, s.free_names[1:])
-        for s in specs
-    )
+    return tuple(_without_rows(spec) for spec in specs)
 
 
 def _join(
@@ -199,7 +191,11 @@ def _scalar_as_one(spec: TensorSpec) -> TensorSpec:
 
 def _with_rows(spec: TensorSpec) -> TensorSpec:
     names = ("", *spec.free_names) if spec.free_names else ()
-    return TensorSpec(spec.name, spec.datatype, (-1, *spec.dims), spec.optional, None, names)
+    return replace(spec, dims=(-1, *spec.dims), free_names=names)
+
+
+def _without_rows(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, dims=spec.dims[1:], free_names=spec.free_names[1:])
 
 
 def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
@@ -244,10 +240,10 @@ def _check_values(draft: Draft, inputs: Mapping[str, TensorSpec]) -> None:
             found, expected = f"'{name}' of {stated['data_type']}", f"TYPE_{inputs[name].datatype}"
             raise draft.config.error(path, found, expected.replace("BYTES", "STRING"))
     for name, value in draft.values.items():
+        where = draft.config.where("model_warmup")
         if name in draft.settings.values:
-            check_value(value, inputs[name], draft.settings.where(f"sample.{name}"))
-        else:
-            check_value(value, inputs[name], draft.config.where("model_warmup"))
+            where = draft.settings.where(f"sample.{name}")
+        check_value(value, inputs[name], where)
 
 
 def _keep_sizes(

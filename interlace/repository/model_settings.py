@@ -170,11 +170,7 @@ def read_settings(folder: Path, config: ModelConfig) -> ModelSettings:
     file = folder / SETTINGS_FILE
     if not file.exists():
         return fallback
-    try:
-        text = read_text(file, CONFIG_BYTES)
-    except OSError as error:
-        raise RepositoryError(str(file), str(error), "a readable file") from error
-    own = parse_settings(text, str(file))
+    own = parse_settings(read_text(file, CONFIG_BYTES), str(file))
     said = {key: value for key, value in structs.asdict(own).items() if value is not None}
     return structs.replace(fallback, **said | {"sample": {**fallback.sample, **own.sample}})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import SampleValue
@@ -64,9 +65,7 @@ def warmup_values(folder: Path, config: ModelConfig) -> dict[str, SampleValue]:
         if file:
             where = config.where("model_warmup")
             read = _in_file(folder, f"warmup/{file}", name, where)
-            found[name] = SampleValue(
-                file=read.file, shape=shape, stamp=read.stamp, dtype=read.dtype
-            )
+            found[name] = replace(read, shape=shape)
         elif given.get("zero_data"):
             found[name] = SampleValue(shape=shape)
     return found
@@ -147,12 +146,9 @@ def check_value(value: SampleValue, spec: TensorSpec, where: str) -> None:
             least, most = _RANGES[wanted]
             beyond = [int(one) for one in (array.min(), array.max()) if not least <= one <= most]
             found = f"{beyond[0]}, which it does not hold" if beyond else ""
-        elif (
-            not found
-            and wanted in _LARGEST
-            and np.abs(array.astype(float)).max() > _LARGEST[wanted]
-        ):
-            found = f"{np.abs(array.astype(float)).max():g}, which it does not hold"
+        elif not found and wanted in _LARGEST:
+            largest = np.abs(array.astype(float)).max()
+            found = f"{largest:g}, which it does not hold" if largest > _LARGEST[wanted] else ""
     elif value.dtype:
         found = _misfit(np.dtype(value.dtype), wanted)
     elif value.file and wanted != BYTES:
