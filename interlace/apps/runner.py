@@ -44,6 +44,7 @@ FindModel = Callable[[str, str], Model]
 OnStep = Callable[[str, Reply, float], None]
 
 
+@dataclass(eq=False)
 class AppRuntime:
     """Takes requests of apps and of models, where a ``Runtime`` takes only those of models.
 
@@ -56,23 +57,17 @@ class AppRuntime:
     refused.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        find: FindModel,
-        on_step: OnStep,
-        memory: TensorMemory,
-        intermediate_bytes: int,
-    ) -> None:
-        self.clock = runtime.clock
-        self.runtime = runtime
-        self.find = find
-        self.on_step = on_step
+    runtime: Runtime
+    find: FindModel
+    on_step: OnStep
+    memory: TensorMemory
+    _intermediate_bytes: int
+
+    def __post_init__(self) -> None:
+        self.clock = self.runtime.clock
         #: hears of a request of an app, and of each one that it makes for a step
         self.on_asked: Callable[[Request, Request], None] = lambda whole, step: None
-        self.memory = memory
         self.held_bytes = 0
-        self._intermediate_bytes = intermediate_bytes
         self.served: dict[str, ServedApp] = {}  #: by deployment key
         self._open: dict[int, _AppRequest] = {}  #: by request id, until its reply is delivered
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from interlace.apps.budgets import row_latencies_ms, stage_budgets
 from interlace.apps.graph import App, check_members, read_ensemble
@@ -23,15 +23,16 @@ from interlace.server.model_table import ModelTable, ServedModel
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class Ensembles:
     """The ensembles of one server."""
 
-    def __init__(self, apps: AppRuntime, table: ModelTable, registry: VersionRegistry) -> None:
-        self._apps = apps
-        self._table = table
-        self._registry = registry
-        self._served: dict[str, tuple[Draft, Model]] = {}
-        self._missing: list[Draft] = []  #: of the start, without a member or with a wrong graph
+    _apps: AppRuntime
+    _table: ModelTable
+    _registry: VersionRegistry
+    _served: dict[str, tuple[Draft, Model]] = field(default_factory=dict)
+    #: Of the start, without a member or with a wrong graph.
+    _missing: list[Draft] = field(default_factory=list)
 
     def serve(self, draft: Draft, generation: int) -> Model:
         """Route to an ensemble whose members are served.

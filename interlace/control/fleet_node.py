@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Final, Protocol
 
 from interlace.apps.graph import ServedApp
@@ -205,33 +205,27 @@ _FRESH_MS: Final = 10.0
 _PART: Final = 0.02
 
 
+@dataclass(slots=True)
 class NodeStates:
     """The newest state, made when it is asked for and the last one is old."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        table: ModelTable,
-        clock: Clock,
-        accepting: Callable[[], bool],
-        settled: Callable[[], bool],
-        assignments: Assignments,
-        began: int,
-        apps: Mapping[str, ServedApp],
-    ) -> None:
-        self._engine = engine
-        self._table = table
-        self._now_ms = clock.now_ms
-        self._accepting = accepting
-        self._settled = settled
-        self._assignments = assignments
-        self._apps = apps
-        self._old_at_ms = 0.0
+    _engine: Engine
+    _table: ModelTable
+    _clock: Clock
+    _accepting: Callable[[], bool]
+    _settled: Callable[[], bool]
+    _assignments: Assignments
+    began: InitVar[int]
+    _apps: Mapping[str, ServedApp]
+    _old_at_ms: float = 0.0
+    _last: NodeState = field(init=False)
+
+    def __post_init__(self, began: int) -> None:
         self._last = NodeState(began, 0, {}, accepting=False)
 
     def state(self) -> NodeState:
         """How this node is."""
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         accepting, told = self._accepting(), self._assignments
         settled = not told.under_way and self._settled()
         known = self._last.accepting, self._last.settled, self._last.revision
@@ -246,7 +240,7 @@ class NodeStates:
 
     def _took_ms(self, since_ms: float) -> float:
         """How long a state took that was begun then."""
-        return self._now_ms() - since_ms
+        return self._clock.now_ms() - since_ms
 
     def _models(self, now_ms: float) -> dict[str, ModelOutlook]:
         """By public name, of the version that a request without one gets."""

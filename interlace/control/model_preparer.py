@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -82,38 +82,33 @@ class PreparedModel:
     asked: Demand | None = None  #: to plan for, where ensembles ask it, too
 
 
+@dataclass(eq=False)
 class ModelPreparer:
     """Prepares models of one repository; one at a time is profiled.
 
     ``layers`` measures layers for swapped weights. Only ``trusted`` models may be code.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        describe: Describe,
-        rig: Rig,
-        store: ProfileStore,
-        trusted: TrustedModels,
-        layers: LayerMeasurement | None = None,
-    ) -> None:
-        self.root = root
-        self._describe = describe
-        self._rig = rig
-        self._store = store
-        self._trusted = trusted
-        self._layers = layers
+    root: Path
+    _describe: Describe
+    _rig: Rig
+    _store: ProfileStore
+    _trusted: TrustedModels
+    _layers: LayerMeasurement | None = None
+    #: By key: served by profiles that were measured quickly.
+    hasty: dict[str, Model] = field(default_factory=dict)
+    measured: frozenset[str] = frozenset()  #: names of models being measured now
+
+    def __post_init__(self) -> None:
         self._storage = StorageReader()
         self._digests = Digests()
         self._known: GenerationalCache[Hashable, Description] = GenerationalCache(_SIGNATURES)
-        self._kept = SignatureStore(store.folder / "signatures")
-        self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
+        self._kept = SignatureStore(self._store.folder / "signatures")
+        self._beside = NeighbourSlowdowns(self._store.folder, self._rig.gpu.kind)
         self._measuring = asyncio.Lock()
-        self._on_cores = link_of(rig.gpu.kind).takes_cores
+        self._on_cores = link_of(self._rig.gpu.kind).takes_cores
         self._hurried = 0  #: models that are waiting to be measured quickly
-        self.hasty: dict[str, Model] = {}  #: by key; served by profiles that were measured quickly
         self._told_cached: set[str] = set()
-        self.measured: frozenset[str] = frozenset()  #: names of models being measured now
 
     async def names(self) -> list[str]:
         """What may be model folders.

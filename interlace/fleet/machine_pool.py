@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Final
 
@@ -17,6 +18,7 @@ from interlace.fleet.service import FleetService
 from interlace.fleet.status import PlannedFleet
 
 
+@dataclass(slots=True)
 class MachineScaling:
     """Grows as soon as the load has been high for a moment, shrinks after it was low for long.
 
@@ -25,16 +27,11 @@ class MachineScaling:
     constant load (Kubernetes' HorizontalPodAutoscaler, with a gap between both thresholds).
     """
 
-    def __init__(
-        self,
-        most: int,
-        grow_after_ms: float = 15_000.0,
-        shrink_after_ms: float = 60_000.0,
-    ) -> None:
-        """At most so many machines, and one at least."""
-        self._most = most
-        self._grow_after_ms, self._shrink_after_ms = grow_after_ms, shrink_after_ms
-        self._high_since_ms = self._low_since_ms = inf
+    most: int  #: machines; one at least
+    grow_after_ms: float = 15_000.0
+    shrink_after_ms: float = 60_000.0
+    _high_since_ms: float = inf
+    _low_since_ms: float = inf
 
     def short(self, load: float) -> bool:
         """Whether a fleet at this load has too few machines."""
@@ -42,13 +39,13 @@ class MachineScaling:
 
     def wanted(self, load: float, machines: int, now_ms: float) -> int:
         """Machines to have from now on, where ``machines`` serve at a ``load`` of 1 if full."""
-        fit = max(1, min(ceil(machines * load / TARGET_LOAD - 1e-9), self._most))
+        fit = max(1, min(ceil(machines * load / TARGET_LOAD - 1e-9), self.most))
         grows = self.short(load) and fit > machines
         self._high_since_ms = min(self._high_since_ms, now_ms) if grows else inf
         self._low_since_ms = min(self._low_since_ms, now_ms) if fit < machines else inf
-        if now_ms - self._high_since_ms >= self._grow_after_ms:
+        if now_ms - self._high_since_ms >= self.grow_after_ms:
             return fit
-        if now_ms - self._low_since_ms >= self._shrink_after_ms:
+        if now_ms - self._low_since_ms >= self.shrink_after_ms:
             self._low_since_ms = inf
             return machines - 1
         return machines
@@ -60,16 +57,16 @@ _LOOK_S: Final = 1.0
 _PLAN_MS: Final = 15_000.0
 
 
+@dataclass(slots=True)
 class MachineScaler:
     """Has a pool bring machines for a fleet, and gives it back those that are drained."""
 
-    def __init__(self, service: FleetService, pool: RayNodes, scaling: MachineScaling) -> None:
-        self._service = service
-        self._pool = pool
-        self._scaling = scaling
-        self._leaving: str | None = None  #: the node that is being emptied, to be given back
-        self._emptied: set[str] = set()  #: that, and those that were
-        self._due_ms = 0.0  #: when it is next seen how much room there is
+    _service: FleetService
+    _pool: RayNodes
+    _scaling: MachineScaling
+    _leaving: str | None = None  #: the node that is being emptied, to be given back
+    _emptied: set[str] = field(default_factory=set)  #: that, and those that were
+    _due_ms: float = 0.0  #: when it is next seen how much room there is
 
     async def run(self) -> None:
         """Look once a second; never ends."""

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -54,6 +54,7 @@ MakeController = Callable[
 ]
 
 
+@dataclass(eq=False)
 class FleetService:
     """Commands the nodes of a directory while it holds the lease.
 
@@ -61,26 +62,17 @@ class FleetService:
     again, whether it missed the order, refused it, or restarted.
     """
 
-    def __init__(
-        self,
-        directory: NodeDirectory,
-        reader: NodeReader,
-        orders: NodeOrders,
-        files: FleetFiles,
-        source: Callable[[str], str],
-        make: MakeController,
-        lease: Lease,
-        changes: KeptNodeChanges,
-    ) -> None:
-        """``source`` says where a node reaches this controller, as HOST:PORT."""
-        self._directory = directory
-        self._reader = reader
-        self._orders = orders
-        self._models = NodeModels(reader)
-        self._files = files
-        self._source = source
-        self._make = make
-        self._lease = lease
+    _directory: NodeDirectory
+    _reader: NodeReader
+    _orders: NodeOrders
+    _files: FleetFiles
+    _source: Callable[[str], str]  #: where a node reaches this controller, as HOST:PORT
+    _make: MakeController
+    _lease: Lease
+    _changes: KeptNodeChanges
+
+    def __post_init__(self) -> None:
+        self._models = NodeModels(self._reader)
         self._presence = Presence()
         self._states: dict[str, NodeState] = {}
         self._described: dict[str, NodeDescription] = {}
@@ -88,7 +80,6 @@ class FleetService:
         self._asking: dict[str, asyncio.Task[None]] = {}  #: nodes that are to say what they are
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._changes = changes
         self.on_term: Callable[[], None] = lambda: None  #: this controller begins to command
         self.on_broken: Callable[[], None] = lambda: None  #: a task failed: it commands no more
         self.controller: Controller | None = None

@@ -183,26 +183,21 @@ def _points(rig: Rig, model: Model, settings: SweepSettings) -> int:
     return len(rig.gpu.shares_pct) * len(batch_sizes(model.signature.max_batch, settings.factor))
 
 
+@dataclass
 class _Sweep:
     """One model's way through all shares and batches."""
 
-    def __init__(
-        self,
-        rig: Rig,
-        model: Model,
-        settings: SweepSettings,
-        progress: OnSweepStep,
-        pace: TimeEstimate,
-    ) -> None:
-        self._rig = rig
-        self._model = model
-        self._settings = settings
-        self._progress = progress
-        self._pace = pace
+    _rig: Rig
+    _model: Model
+    _settings: SweepSettings
+    _progress: OnSweepStep
+    _pace: TimeEstimate
+
+    def __post_init__(self) -> None:
         self._notes = _SweepNotes()
-        self._sizes = batch_sizes(model.signature.max_batch, settings.factor)
-        self._holdings = ModelResidence(rig, model, settings.timeout_s)
-        self._left = _points(rig, model, settings)
+        self._sizes = batch_sizes(self._model.signature.max_batch, self._settings.factor)
+        self._holdings = ModelResidence(self._rig, self._model, self._settings.timeout_s)
+        self._left = _points(self._rig, self._model, self._settings)
         self._choked = False  #: the model runs, but not on the sample values
 
     async def run(self) -> Profile:

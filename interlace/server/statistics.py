@@ -272,19 +272,14 @@ _FAMILIES: Final = (
 OWN_FAMILIES: Final = frozenset(name for name, _, _ in _FAMILIES)
 
 
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Renders the page from the statistics and a snapshot taken when it is asked for."""
 
-    def __init__(
-        self,
-        table: ModelTable,
-        snapshot: Callable[[], ServerSnapshot],
-        add_custom: Callable[[MetricsPage], None] = lambda page: None,
-    ) -> None:
-        """``add_custom`` adds the metrics of models' code."""
-        self._table = table
-        self._snapshot = snapshot
-        self._add_custom = add_custom
+    _table: ModelTable
+    _snapshot: Callable[[], ServerSnapshot]
+    #: Adds the metrics of models' code.
+    _add_custom: Callable[[MetricsPage], None] = lambda page: None
 
     def render(self) -> str:
         """The page, in ASCII."""

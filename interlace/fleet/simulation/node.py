@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from interlace.core.node import NodeDescription
@@ -20,27 +20,21 @@ from interlace.runtime.runtime import Observer
 OnSent = Callable[[str, bytes], None]
 
 
+@dataclass(eq=False)
 class SimulatedNode:
     """One node of a fleet. What it is sent while it is cut off is lost."""
 
-    def __init__(
-        self,
-        description: NodeDescription,
-        scenario: FleetSimulation,
-        demand: Mapping[str, Demand],
-        clock: Clock,
-        observers: Sequence[Observer],
-        on_sent: OnSent,
-    ) -> None:
-        self._description = description
-        self._scenario = scenario
-        self._demand = demand
-        self._clock = clock
-        self._observers = observers
-        self._on_sent = on_sent
+    _description: NodeDescription
+    _scenario: FleetSimulation
+    _demand: Mapping[str, Demand]
+    _clock: Clock
+    _observers: Sequence[Observer]
+    _on_sent: OnSent
+
+    def __post_init__(self) -> None:
         self._connections: dict[_Connection, None] = {}
         self._reached = True
-        self._random = Random(f"{scenario.seed}/{description.name}")
+        self._random = Random(f"{self._scenario.seed}/{self._description.name}")
         self._process, self._server = self._begin()
 
     async def connect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
 
@@ -17,15 +18,13 @@ from interlace.formats.torch_runner import sample_of
 from interlace.formats.torch_sharing import share_weights
 
 
+@dataclass(frozen=True, slots=True)
 class TorchLayers:
     """A model of a torch format; to be used in ``torch.inference_mode``."""
 
-    def __init__(
-        self, weights: Mapping[str, torch.Tensor], cold: ColdWeights, run: Callable[[], None]
-    ) -> None:
-        self._weights = weights
-        self.cold = cold
-        self.run = run
+    _weights: Mapping[str, torch.Tensor]
+    cold: ColdWeights
+    run: Callable[[], None]
 
     @classmethod
     def open(cls, model: Model, threads: int, weights_dir: str | None) -> TorchLayers:

@@ -7,7 +7,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -127,34 +127,26 @@ Resident = Callable[[str], int | None]
 WeightsStates = Callable[[], Mapping[str, str]]
 
 
+@dataclass
 class AdminApi(AdminAnswers):
     """Metadata, statistics, repository, shared memory and settings of one server.
 
     Every method that takes a model or region raises ``ServeError`` if there is none.
     """
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        table: ModelTable,
-        control: ModelControl,
-        clock: Clock,
-        regions: Regions,
-        resident_bytes: Resident = lambda key: None,
-        weights_states: WeightsStates = lambda: {},
-        node_state: Callable[[], object] = dict,
-        code_ready: Callable[[str], bool] = lambda key: True,
-    ) -> None:
-        """``code_ready`` says whether the code of a deployment has it ready."""
-        self._node_state = node_state
-        self._code_ready = code_ready
-        self._regions = regions
-        self._plane = plane
-        self._table = table
-        self._control = control
+    _plane: DataPlane
+    _table: ModelTable
+    _control: ModelControl
+    clock: InitVar[Clock]
+    _regions: Regions
+    _resident_bytes: Resident = lambda key: None
+    _weights_states: WeightsStates = lambda: {}
+    _node_state: Callable[[], object] = dict
+    #: Whether the code of a deployment has it ready.
+    _code_ready: Callable[[str], bool] = lambda key: True
+
+    def __post_init__(self, clock: Clock) -> None:
         self._wall_offset_ms = time.time() * 1000.0 - clock.now_ms()
-        self._resident_bytes = resident_bytes
-        self._weights_states = weights_states
 
     # ------------------------------------------------------------------------------ health
 

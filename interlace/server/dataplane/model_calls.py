@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,6 +17,11 @@ from interlace.server.dataplane.tensor_places import OutputTarget
 from interlace.server.model_table import ModelTable
 
 
+def _no_control(call: BlsCall, answer: Callable[[ServeError | None], None]) -> None:
+    answer(ServeError(Reason.NOT_READY, f"the server has not started: {call.control}"))
+
+
+@dataclass(slots=True)
 class ModelCalls:
     """Submits calls, unless models would then call each other in a circle.
 
@@ -25,21 +31,14 @@ class ModelCalls:
     the new code of a reloaded model may call other models.
     """
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        table: ModelTable,
-        clock: Clock,
-        members: Callable[[str], Iterable[str]],
-    ) -> None:
-        """``members`` are the models of an ensemble, by deployment keys; a model is its own."""
-        self._plane = plane
-        self._table = table
-        self._clock = clock
-        self._members = members
-        #: Takes calls that ask the server, and answers.
-        self.control: Callable[[BlsCall, Callable[[ServeError | None], None]], None] = _no_control
-        self._called: dict[str, set[str]] = {}  #: by deployment key of the caller
+    _plane: DataPlane
+    _table: ModelTable
+    _clock: Clock
+    #: The models of an ensemble, by deployment keys; a model is its own.
+    _members: Callable[[str], Iterable[str]]
+    #: Takes calls that ask the server, and answers.
+    control: Callable[[BlsCall, Callable[[ServeError | None], None]], None] = _no_control
+    _called: dict[str, set[str]] = field(default_factory=dict)  #: by deployment key of the caller
 
     def call(
         self,
@@ -124,7 +123,3 @@ def way_of_calls(called: Mapping[str, Iterable[str]], start: str, end: str) -> t
                 seen.add(key)
                 ways.append((*way, key))
     return ()
-
-
-def _no_control(call: BlsCall, answer: Callable[[ServeError | None], None]) -> None:
-    answer(ServeError(Reason.NOT_READY, f"the server has not started: {call.control}"))

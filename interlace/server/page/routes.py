@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from itertools import count
@@ -272,25 +273,20 @@ Observe = Callable[[Observer], Callable[[], None]]
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
+@dataclass(slots=True)
 class LiveFrames:
     """Frames of a running engine. Its events are counted only while somebody watches."""
 
-    def __init__(
-        self,
-        snapshot: Callable[[bool], EngineSnapshot],
-        now_ms: Callable[[], float],
-        observe: Observe,
-    ) -> None:
-        """``snapshot`` is asked with models, or for the accelerators alone."""
-        self._snapshot = snapshot
-        self._now_ms = now_ms
-        self._observe = observe
-        self._tally = PageTally()
-        self._unobserve: Callable[[], None] | None = None
-        self._asked_ms = 0.0
-        self._frame = b""
-        self._models = 0
-        self._made_ms = self._models_ms = -1e9
+    _snapshot: Callable[[bool], EngineSnapshot]  #: asked with models, or for the accelerators alone
+    _now_ms: Callable[[], float]
+    _observe: Observe
+    _tally: PageTally = field(default_factory=PageTally)
+    _unobserve: Callable[[], None] | None = None
+    _asked_ms: float = 0.0
+    _frame: bytes = b""
+    _models: int = 0
+    _made_ms: float = -1e9
+    _models_ms: float = -1e9
 
     def latest(self) -> bytes:
         """A frame of now, as JSON."""
