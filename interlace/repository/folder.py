@@ -61,7 +61,7 @@ def _check_no_pointer(file: Path, head: bytes) -> None:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a path, as written, leads out of the folder that it is said to be in."""
+    """Whether a path, as written, leads out of its folder."""
     path = PurePosixPath(name)
     return path.is_absolute() or ".." in path.parts
 
