@@ -1,7 +1,9 @@
 """Tests run on the Python sources; with --compiled, on the machine code of the hot modules."""
 
+import asyncio
 import os
 import sys
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("long")
     if item.config.getoption("--compiled") and item.get_closest_marker("sources"):
         item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine function runs on a loop of its own."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)

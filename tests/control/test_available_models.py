@@ -53,17 +53,13 @@ class Preparation:
         return await self.profiles([model], None)
 
 
-def test_who_looks_while_files_change_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_looks_while_files_change_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "interlace.control.available_models.demand_of", lambda model: Demand(model.key, 1.0, 50.0)
     )
     preparation: Any = Preparation()
     registry = VersionRegistry()
     at_hand = AvailableModels(preparation, preparation, registry, preparation)
-
-    async def both() -> None:
-        await asyncio.gather(at_hand.survey(no_progress), at_hand.update(["m"], []))
-
-    asyncio.run(both())
+    await asyncio.gather(at_hand.survey(no_progress), at_hand.update(["m"], []))
     assert set(at_hand.found) == {"m"} and not preparation.registered
     assert not list(registry.all())

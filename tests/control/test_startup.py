@@ -56,33 +56,29 @@ class NothingDeployed:
 NO_ENSEMBLES: Any = SimpleNamespace(serve_all=lambda drafts: [], follow=lambda: None)
 
 
-def starting(registry: VersionRegistry) -> Startup:
-    unused = cast(Any, None)
-    deployments = cast(Any, NothingDeployed())
-    return Startup(
-        cast(Any, OneAfterTheOther()), deployments, unused, registry, unused, NO_ENSEMBLES
+UNUSED: Any = None
+
+
+def starting(registry: VersionRegistry, preparer: object = None, *more: float) -> Startup:
+    preparation, deployments = (
+        cast(Any, preparer or OneAfterTheOther()),
+        cast(Any, NothingDeployed()),
     )
+    return Startup(preparation, deployments, UNUSED, registry, UNUSED, NO_ENSEMBLES, *more)
 
 
-def test_a_model_is_opened_while_others_are_read() -> None:
+async def test_a_model_is_opened_while_others_are_read() -> None:
     registry = VersionRegistry()
-
-    async def run() -> None:
-        await asyncio.wait_for(starting(registry).run(no_progress), 30.0)
-
-    asyncio.run(run())
+    await asyncio.wait_for(starting(registry).run(no_progress), 30.0)
     assert sorted(entry.name for entry in registry.index(False)) == ["m1", "m2", "m3"]
 
 
-def test_what_is_being_opened_is_given_up_at_the_end() -> None:
-    async def run() -> None:
-        made = starting(VersionRegistry())
-        begun = await made._begin("m1", asyncio.Semaphore(1))
-        made.close()
-        with pytest.raises(asyncio.CancelledError):
-            await begun[0]
-
-    asyncio.run(run())
+async def test_what_is_being_opened_is_given_up_at_the_end() -> None:
+    made = starting(VersionRegistry())
+    begun = await made._begin("m1", asyncio.Semaphore(1))
+    made.close()
+    with pytest.raises(asyncio.CancelledError):
+        await begun[0]
 
 
 def test_how_many_models_are_open_is_told_meanwhile(
@@ -125,24 +121,11 @@ class OneThatIsReadForever(OneAfterTheOther):
         return SimpleNamespace(name=name, version=version, notes=(), format=Format.ONNX)
 
 
-def test_a_model_that_is_read_for_long_is_not_waited_for() -> None:
+async def test_a_model_that_is_read_for_long_is_not_waited_for() -> None:
     registry = VersionRegistry()
-    unused = cast(Any, None)
-    made = Startup(
-        cast(Any, OneThatIsReadForever()),
-        cast(Any, NothingDeployed()),
-        unused,
-        registry,
-        unused,
-        NO_ENSEMBLES,
-        0.2,
-    )
-
-    async def run() -> None:
-        await asyncio.wait_for(made.run(no_progress), 10.0)
-        made.close()
-
-    asyncio.run(run())
+    made = starting(registry, OneThatIsReadForever(), 0.2)
+    await asyncio.wait_for(made.run(no_progress), 10.0)
+    made.close()
     states = {entry.name: (entry.version, entry.state) for entry in registry.index(False)}
     assert states == {
         "m1": ("1", "UNAVAILABLE"), "m2": ("", "LOADING"), "m3": ("3", "UNAVAILABLE"),
@@ -158,13 +141,10 @@ class MeasuredOneByOne:
             yield FillResult({model.key: cast(Any, object())})
 
 
-def test_models_are_served_one_by_one_but_those_of_an_app_together(
+async def test_models_are_served_one_by_one_but_those_of_an_app_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    unused = cast(Any, None)
-    made = Startup(
-        cast(Any, MeasuredOneByOne()), unused, unused, VersionRegistry(), unused, NO_ENSEMBLES
-    )
+    made = starting(VersionRegistry(), MeasuredOneByOne())
     app = SimpleNamespace(steps=[SimpleNamespace(model="b"), SimpleNamespace(model="d")])
     monkeypatch.setattr(startup, "readable", lambda drafts: [(None, app)])
     groups: list[list[str]] = []
@@ -176,5 +156,5 @@ def test_models_are_served_one_by_one_but_those_of_an_app_together(
 
     monkeypatch.setattr(Startup, "_bring_up", bring_up)
     opened = [SimpleNamespace(model=SimpleNamespace(name=n, key=f"{n}/1#0")) for n in "abcde"]
-    asyncio.run(made._bring_up_by_parts(cast(Any, opened), no_progress))
+    await made._bring_up_by_parts(cast(Any, opened), no_progress)
     assert groups == [["a"], [], ["c"], ["b", "d"], ["e"]]

@@ -28,36 +28,30 @@ class Heard:
         return entry.state, entry.reason, self.served.ready
 
 
-def test_a_deployment_is_ready_or_failed_once_and_quarantined_after_that() -> None:
-    async def play() -> None:
-        heard = Heard()
-        report = heard.statuses.report
-        ready, failed = heard.statuses.expect_ready("a/1#0"), heard.statuses.expect_ready("b/1#0")
-        report(ReportStatus("a/1#0", "ready"))
-        report(ReportStatus("b/1#0", "failed", "no place"))
-        assert (await ready, await failed) == (None, "no place")
-        assert heard.seen() == (VersionState.READY, "", True)
-        report(ReportStatus("a/1#0", "failed", "it crashed"))
-        assert heard.seen() == (VersionState.UNAVAILABLE, "it crashed", False)
-        report(ReportStatus("a/1#0", "ready"))
-        assert heard.seen() == (VersionState.READY, "", True)
-        gone = heard.statuses.expect_gone("a/1#0")
-        report(ReportStatus("a/1#0", "gone"))
-        await gone
-
-    asyncio.run(play())
+async def test_a_deployment_is_ready_or_failed_once_and_quarantined_after_that() -> None:
+    heard = Heard()
+    report = heard.statuses.report
+    ready, failed = heard.statuses.expect_ready("a/1#0"), heard.statuses.expect_ready("b/1#0")
+    report(ReportStatus("a/1#0", "ready"))
+    report(ReportStatus("b/1#0", "failed", "no place"))
+    assert (await ready, await failed) == (None, "no place")
+    assert heard.seen() == (VersionState.READY, "", True)
+    report(ReportStatus("a/1#0", "failed", "it crashed"))
+    assert heard.seen() == (VersionState.UNAVAILABLE, "it crashed", False)
+    report(ReportStatus("a/1#0", "ready"))
+    assert heard.seen() == (VersionState.READY, "", True)
+    gone = heard.statuses.expect_gone("a/1#0")
+    report(ReportStatus("a/1#0", "gone"))
+    await gone
 
 
-def test_settled_is_waited_for_without_polling() -> None:
-    async def play() -> None:
-        statuses = Heard().statuses
-        assert await statuses.settled(1.0), "nothing is planned yet"
-        statuses.report(ReportSettled(False))
-        assert not await statuses.settled(0.01)
-        waiting = asyncio.ensure_future(statuses.settled(10.0))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        statuses.report(ReportSettled(True))
-        assert await waiting
-
-    asyncio.run(play())
+async def test_settled_is_waited_for_without_polling() -> None:
+    statuses = Heard().statuses
+    assert await statuses.settled(1.0), "nothing is planned yet"
+    statuses.report(ReportSettled(False))
+    assert not await statuses.settled(0.01)
+    waiting = asyncio.ensure_future(statuses.settled(10.0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    statuses.report(ReportSettled(True))
+    assert await waiting

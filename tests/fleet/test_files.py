@@ -311,35 +311,28 @@ def test_a_node_with_an_authority_shows_no_key_in_clear_text(
     assert "it would be called in clear text" in node.wanted.failures["*"]
 
 
-def test_models_that_come_change_and_go_are_told(
+async def test_models_that_come_change_and_go_are_told(
     controller: Controller, wanted: Path, own: Path
 ) -> None:
     node = Node(own)
-
-    async def run() -> None:
-        await node.take(controller.order())
-        write(wanted / "m", config=b"changed")
-        write(wanted / "k", config=b"new")
-        await controller.files.look()
-        await node.take(controller.order())
-        (wanted / "k/config").unlink()
-        (wanted / "k").rmdir()
-        await controller.files.look()
-        await node.take(controller.order())
-
-    asyncio.run(run())
+    await node.take(controller.order())
+    write(wanted / "m", config=b"changed")
+    write(wanted / "k", config=b"new")
+    await controller.files.look()
+    await node.take(controller.order())
+    (wanted / "k/config").unlink()
+    (wanted / "k").rmdir()
+    await controller.files.look()
+    await node.take(controller.order())
     assert node.changes == [(["m"], []), (["k", "m"], []), ([], ["k"])]
 
 
-def test_an_older_controller_is_refused(controller: Controller, own: Path) -> None:
-    async def run() -> None:
-        node = Node(own)
-        node.wanted.order(controller.order(term=2))
-        with pytest.raises(ServeError, match="term 1 comes too late"):
-            node.wanted.order(controller.order(term=1))
-        node.wanted.close()
-
-    asyncio.run(run())
+async def test_an_older_controller_is_refused(controller: Controller, own: Path) -> None:
+    node = Node(own)
+    node.wanted.order(controller.order(term=2))
+    with pytest.raises(ServeError, match="term 1 comes too late"):
+        node.wanted.order(controller.order(term=1))
+    node.wanted.close()
 
 
 def test_other_files_of_a_node_that_does_not_fetch_are_left_and_named(

@@ -183,7 +183,7 @@ def test_what_cannot_be_kept_does_not_hold(tmp_path: Path) -> None:
     assert nodes_now(changes) == (A, B)
 
 
-def test_orders_are_answered_in_few_words() -> None:
+async def test_orders_are_answered_in_few_words() -> None:
     fleet: Any = SimpleNamespace(drain=str, undrain=str, known=str)
     nodes = ChangingNodes(ListedNodes((A, B)), KeptNodeChanges(None))
     end: Any = None
@@ -194,10 +194,10 @@ def test_orders_are_answered_in_few_words() -> None:
         answer: Any = routes[f"/v2/fleet/{order}"].respond["POST"](asked)
         return str(json.loads((await answer).body)["done"])
 
-    assert asyncio.run(told("add", "c=h:8020")) == "c added"
-    assert asyncio.run(told("drain", "a")) == "a drains: its models are loaded elsewhere"
-    assert asyncio.run(told("undrain", "a")) == "a is used again"
-    assert asyncio.run(told("remove", "a")) == "a removed: it keeps serving its assignment"
+    assert await told("add", "c=h:8020") == "c added"
+    assert await told("drain", "a") == "a drains: its models are loaded elsewhere"
+    assert await told("undrain", "a") == "a is used again"
+    assert await told("remove", "a") == "a removed: it keeps serving its assignment"
 
 
 def test_a_file_that_is_no_such_thing_is_named(tmp_path: Path) -> None:

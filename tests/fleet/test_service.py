@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,24 +150,19 @@ class Stand:
         return {n for n, one in nodes.items() if one.assigned and one.assigned.models}
 
 
-def run(
-    root: Path,
-    work: Callable[[Stand], Awaitable[None]],
-    plan_ms: float = 0.0,
-    **nodes: NodeDescription,
-) -> None:
-    async def within() -> None:
-        stand = Stand(root, nodes, plan_ms)
-        try:
-            await work(stand)
-        finally:
-            stand.service.close()
-
-    asyncio.run(within())
+@asynccontextmanager
+async def beside(
+    root: Path, plan_ms: float = 0.0, **nodes: NodeDescription
+) -> AsyncIterator[Stand]:
+    stand = Stand(root, nodes, plan_ms)
+    try:
+        yield stand
+    finally:
+        stand.service.close()
 
 
-def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path) -> None:
+    async with beside(tmp_path, 200.0, a=node("a", 1), b=node("b", 2)) as stand:
         await stand.until(lambda: stand.serving() == {"a", "b"})
         stand.service.drain("a")
         controller = stand.service.controller
@@ -174,13 +170,11 @@ def test_a_node_is_drained_once_what_is_planned_without_it_stands(tmp_path: Path
         await stand.until(lambda: not stand.nodes.states["a"].accepting)
         assert not controller.planning
 
-    run(tmp_path, work, 200.0, a=node("a", 1), b=node("b", 2))
 
-
-def test_a_removed_node_is_not_called_lost(
+async def test_a_removed_node_is_not_called_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(stand: Stand) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=node("b", 2)) as stand:
         await stand.until(lambda: stand.serving() == {"a", "b"})
         del stand.nodes.descriptions["a"], stand.nodes.states["a"]
         await stand.until(lambda: "node a was removed: its models" in caplog.text)
@@ -189,11 +183,9 @@ def test_a_removed_node_is_not_called_lost(
         stand.nodes.ended.add("a")
         await stand.until(lambda: "node a is lost: its models" in caplog.text)
 
-    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
-
-def test_others_come_and_go_while_a_node_does_not_say_what_it_is(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_others_come_and_go_while_a_node_does_not_say_what_it_is(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=node("b", 2)) as stand:
         await stand.until(lambda: stand.serving() == {"a", "b"})
         stand.nodes.speechless.add("b")
         stand.nodes.states["b"] = NodeState(3, 0, {})
@@ -208,15 +200,13 @@ def test_others_come_and_go_while_a_node_does_not_say_what_it_is(tmp_path: Path)
         await stand.until(lambda: stand.nodes.states["b"].revision != (0, 0))
         assert stand.serving() == {"b", "c"} and not stand.service.problems
 
-    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
-
 
 def node(name: str, began: int, version: str = __version__) -> NodeDescription:
     return replace(described(name, gpus=1, began=began), version=version)
 
 
-def test_a_drained_node_takes_nothing_once_its_models_stand_elsewhere(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_a_drained_node_takes_nothing_once_its_models_stand_elsewhere(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=node("b", 2)) as stand:
         await stand.until(lambda: stand.serving() == {"a", "b"})
         stand.service.drain("a")
         await stand.until(lambda: not stand.nodes.states["a"].accepting)
@@ -227,22 +217,18 @@ def test_a_drained_node_takes_nothing_once_its_models_stand_elsewhere(tmp_path: 
         await stand.until(lambda: bool(stand.nodes.states["a"].accepting))
         await stand.until(lambda: stand.serving() == {"a", "b"})
 
-    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
-
-def test_the_last_node_is_not_drained(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_the_last_node_is_not_drained(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1)) as stand:
         await stand.until(lambda: stand.serving() == {"a"})
         with pytest.raises(ServeError, match="no other node than a serves: add one first"):
             stand.service.drain("a")
         with pytest.raises(ServeError, match="no node 'b'; there are a"):
             stand.service.drain("b")
 
-    run(tmp_path, work, a=node("a", 1))
 
-
-def test_all_nodes_serve_nothing_after_the_end(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_all_nodes_serve_nothing_after_the_end(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=node("b", 2)) as stand:
         await stand.until(lambda: stand.serving() == {"a", "b"})
         before = {name: state.revision for name, state in stand.nodes.states.items()}
         assert await stand.service.down() == []
@@ -251,8 +237,6 @@ def test_all_nodes_serve_nothing_after_the_end(tmp_path: Path) -> None:
         with pytest.raises(ServeError) as caught:
             stand.service.drain("a")
         assert caught.value.reason is Reason.NOT_READY
-
-    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
 
 @pytest.mark.parametrize(
@@ -263,23 +247,21 @@ def test_all_nodes_serve_nothing_after_the_end(tmp_path: Path) -> None:
         (replace(node("b", 2), assigned=False), "plans for itself: start it with --assigned"),
     ],
 )
-def test_what_is_wrong_with_a_node_is_told_and_others_serve(
+async def test_what_is_wrong_with_a_node_is_told_and_others_serve(
     tmp_path: Path, other: NodeDescription, problem: str
 ) -> None:
-    async def work(stand: Stand) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=other) as stand:
         await stand.until(lambda: bool(stand.serving()) and bool(stand.service.problems))
         problems = stand.service.problems
         assert len(problems) == 1 and re.search(problem, next(iter(problems.values())))
         assert len(stand.serving()) == 1
 
-    run(tmp_path, work, a=node("a", 1), b=other)
-
 
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_a_node_that_makes_its_answers_up_serves_nothing_beside_one_that_computes(
+async def test_a_node_that_makes_its_answers_up_serves_nothing_beside_one_that_computes(
     tmp_path: Path, first: str
 ) -> None:
-    async def work(stand: Stand) -> None:
+    async with beside(tmp_path, a=replace(node("a", 1), emulated=True), b=node("b", 2)) as stand:
         nodes = stand.nodes
         later = {name: nodes.descriptions.pop(name) for name in set(nodes.descriptions) - {first}}
         await stand.until(lambda: stand.serving() == {first})
@@ -296,27 +278,23 @@ def test_a_node_that_makes_its_answers_up_serves_nothing_beside_one_that_compute
         await stand.until(lambda: not stand.serving())
         assert stand.service.controller is not None and not stand.service.controller.nodes
 
-    run(tmp_path, work, a=replace(node("a", 1), emulated=True), b=node("b", 2))
 
-
-def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_who_asks_for_a_model_without_room_is_told_why(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1)) as stand:
         hasty = Demand("m", 2000.0, slo_ms=0.01)
         stand.nodes.models = {"m": replace(MODELS["m"], demand=hasty)}
         await stand.until(lambda: stand.nodes.without_room.keys() == {"m"})
         assert "0.01 ms" in stand.nodes.without_room["m"]
 
-    run(tmp_path, work, a=node("a", 1))
 
-
-def test_routers_hear_of_every_model_of_the_folder_before_it_is_served(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
-        await stand.until(lambda: stand.nodes.wanted is not None)
-        assert set(stand.nodes.wanted or ()) == {"later"}
-
+async def test_routers_hear_of_every_model_of_the_folder_before_it_is_served(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "config.pbtxt").write_text("")
-    run(tmp_path, work, a=node("a", 1))
+    async with beside(tmp_path, a=node("a", 1)) as stand:
+        await stand.until(lambda: stand.nodes.wanted is not None)
+        assert set(stand.nodes.wanted or ()) == {"later"}
 
 
 def test_a_clock_that_differs_is_told_and_the_node_serves() -> None:
@@ -325,17 +303,15 @@ def test_a_clock_that_differs_is_told_and_the_node_serves() -> None:
     assert re.match("its clock is 20 s ahead of this .*NTP", clock_remark(120.0, 99.9, 100.1))
 
 
-def test_a_refused_key_is_told(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_a_refused_key_is_told(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1)) as stand:
         stand.nodes.refusal = b'{"error": "this server asks for its admin key for this"}'
         await stand.until(lambda: bool(stand.service.problems))
         assert "same --node-key-file" in stand.service.problems["a"]
 
-    run(tmp_path, work, a=node("a", 1))
 
-
-def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
-    async def work(stand: Stand) -> None:
+async def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=node("b", 2)) as stand:
         service, nodes = stand.service, stand.nodes
         both = {("a", "/v2/node/assignment"), ("b", "/v2/node/assignment")}
         await stand.until(lambda: both <= set(nodes.told))
@@ -357,16 +333,14 @@ def test_what_would_be_planned_changes_nothing(tmp_path: Path) -> None:
                 await service.plan(*asked)
         assert nodes.told == told
 
-    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
 
-
-def test_a_controller_that_breaks_gives_up_its_lease_and_says_so(
+async def test_a_controller_that_breaks_gives_up_its_lease_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     released: list[bool] = []
     broken: list[bool] = []
 
-    async def work(stand: Stand) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=node("b", 2)) as stand:
         stand.service.on_broken = lambda: broken.append(True)
         await stand.until(lambda: stand.serving() == {"a", "b"})
 
@@ -379,24 +353,20 @@ def test_a_controller_that_breaks_gives_up_its_lease_and_says_so(
         assert released and stand.service.controller is None and stand.service.term == 0
         with pytest.raises(ServeError, match="does not command"):
             stand.service.drain("a")
-
-    run(tmp_path, work, a=node("a", 1), b=node("b", 2))
     assert "this controller is broken" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("gpus", "words"), [(0, "has no accelerator"), (2, "two of one name")], ids=["none", "twice"]
 )
-def test_a_node_of_odd_accelerators_is_told_of_and_the_others_serve(
+async def test_a_node_of_odd_accelerators_is_told_of_and_the_others_serve(
     tmp_path: Path, gpus: int, words: str
 ) -> None:
     odd = node("b", 2)
 
-    async def work(stand: Stand) -> None:
+    async with beside(tmp_path, a=node("a", 1), b=replace(odd, gpus=odd.gpus[:1] * gpus)) as stand:
         await stand.until(lambda: stand.serving() == {"a"} and "b" in stand.service.problems)
         assert words in stand.service.problems["b"]
-
-    run(tmp_path, work, a=node("a", 1), b=replace(odd, gpus=odd.gpus[:1] * gpus))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from interlace.server.administration.model_control import ModelControlCalls
 from interlace.shm.arena import ArenaMap
 
 
-def test_a_load_outlives_the_batch_that_asks_for_it() -> None:
+async def test_a_load_outlives_the_batch_that_asks_for_it() -> None:
     answers: list[ServeError | None] = []
     loaded: list[str] = []
 
@@ -22,19 +22,16 @@ def test_a_load_outlives_the_batch_that_asks_for_it() -> None:
         await asyncio.sleep(0.2)
         loaded.append(name)
 
-    async def ask() -> None:
-        clock = WallClock(asyncio.get_running_loop())
-        api: Any = SimpleNamespace(load=load)
-        calls = ModelControlCalls(api, clock, ArenaMap(os.getpid()))
-        for patience_ms in (10.0, 10_000.0):
-            ends_ms, context = clock.now_ms() + patience_ms, CallContext()
-            call = BlsCall("m/1#0", "other", "", (), (), context, ends_ms, control="load")
-            calls.take(call, answers.append)
-        await asyncio.sleep(0.1)
-        assert len(answers) == 1 and not loaded
-        await asyncio.sleep(0.3)
-
-    asyncio.run(ask())
+    clock = WallClock(asyncio.get_running_loop())
+    api: Any = SimpleNamespace(load=load)
+    calls = ModelControlCalls(api, clock, ArenaMap(os.getpid()))
+    for patience_ms in (10.0, 10_000.0):
+        ends_ms, context = clock.now_ms() + patience_ms, CallContext()
+        call = BlsCall("m/1#0", "other", "", (), (), context, ends_ms, control="load")
+        calls.take(call, answers.append)
+    await asyncio.sleep(0.1)
+    assert len(answers) == 1 and not loaded
+    await asyncio.sleep(0.3)
     late, done = answers
     assert late is not None and late.reason is Reason.DEADLINE
     assert done is None and loaded == ["other", "other"]
