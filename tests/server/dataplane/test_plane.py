@@ -68,18 +68,15 @@ class Plane:
         return self.plane.infer(call, Callbacks(self.replies.append), self.errors.append)
 
 
-def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Give a test a plane on a loop, and wait until nothing is in flight any more."""
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Give a test a plane on its loop, and wait until nothing is in flight any more."""
 
     @wraps(test)
-    def run(**parameters: Any) -> None:
-        async def play() -> None:
-            plane = Plane()
-            await test(plane, **parameters)
-            await asyncio.wait_for(plane.plane.drained(), 5)
-            plane.memory.close()
-
-        asyncio.run(play())
+    async def run(**parameters: Any) -> None:
+        plane = Plane()
+        await test(plane, **parameters)
+        await asyncio.wait_for(plane.plane.drained(), 5)
+        plane.memory.close()
 
     signature = inspect.signature(test)
     rest = list(signature.parameters.values())[1:]
@@ -337,30 +334,27 @@ def test_what_is_remembered_is_bounded() -> None:
     assert refused == KEPT
 
 
-def test_the_wait_counts_from_the_deadline_up_to_a_part_of_it() -> None:
-    async def arrivals() -> list[float]:
-        runtime, table, memory = FakeRuntime(), ModelTable(), Memory()
-        runtime.hold = True
-        table.publish(ServedModel(one_to_one("m", slo_ms=1000.0)))
-        before_ms = []
-        for waited_ms in (0.0, 30.0, 5000.0):
-            plane = DataPlane(
-                runtime, table, memory.map, waited_ms=lambda waited_ms=waited_ms: waited_ms
-            )
-            tensor = memory.put("INPUT0", "FP32", (1, 1), bytes(4))
-            now_ms = runtime.clock.now_ms()
-            request = plane.infer(
-                InferenceCall("m", "", "", (tensor,), asked()),
-                Callbacks(lambda _: None),
-                lambda _: None,
-            )
-            assert request is not None
-            assert request.deadline_ms - request.arrived_ms == 1000.0
-            before_ms.append(now_ms - request.arrived_ms)
-        memory.close()
-        return before_ms
-
-    none, some, capped = asyncio.run(arrivals())
+async def test_the_wait_counts_from_the_deadline_up_to_a_part_of_it() -> None:
+    runtime, table, memory = FakeRuntime(), ModelTable(), Memory()
+    runtime.hold = True
+    table.publish(ServedModel(one_to_one("m", slo_ms=1000.0)))
+    before_ms = []
+    for waited_ms in (0.0, 30.0, 5000.0):
+        plane = DataPlane(
+            runtime, table, memory.map, waited_ms=lambda waited_ms=waited_ms: waited_ms
+        )
+        tensor = memory.put("INPUT0", "FP32", (1, 1), bytes(4))
+        now_ms = runtime.clock.now_ms()
+        request = plane.infer(
+            InferenceCall("m", "", "", (tensor,), asked()),
+            Callbacks(lambda _: None),
+            lambda _: None,
+        )
+        assert request is not None
+        assert request.deadline_ms - request.arrived_ms == 1000.0
+        before_ms.append(now_ms - request.arrived_ms)
+    memory.close()
+    none, some, capped = before_ms
     assert none <= 0.0
     assert 30.0 - 10.0 < some <= 30.0
     assert capped <= WAITED * 1000.0
