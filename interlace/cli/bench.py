@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from interlace.cli.options import CallCa, Json, KeyFile, numbers, pairs, positive, read_key
-from interlace.cli.screen import console, table
+from interlace.cli.screen import FoldingTable, console
 from interlace.core.model import SampleValue
 from interlace.core.rendering import json_text
 from interlace.core.user_errors import InputError
@@ -40,7 +40,7 @@ def show(results: Sequence[ModelLoadReport], notes: Sequence[str]) -> None:
     out = console()
     for note in notes:
         out.print(note, soft_wrap=True)
-    figures = table(("model",), _FIGURES)
+    figures = FoldingTable(("model",), _FIGURES)
     for result in results:
         figures.add_row(*_cells(result))
     out.print(figures)

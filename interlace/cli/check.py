@@ -13,7 +13,7 @@ import typer
 from interlace.apps.graph import check_members, read_ensemble
 from interlace.assembly.machine import find_models, local_repository
 from interlace.cli.options import Json
-from interlace.cli.screen import console, table
+from interlace.cli.screen import FoldingTable, console
 from interlace.core.errors import RepositoryError
 from interlace.core.model import CODE_FORMATS, Format, Model
 from interlace.core.rendering import json_text
@@ -72,7 +72,7 @@ def check(
 
 
 def _show(found: list[Checked]) -> None:
-    made = table(["model", "version", "format", "verdict", "why"], [], prose=("why",))
+    made = FoldingTable(["model", "version", "format", "verdict", "why"], [], prose=("why",))
     for one in found:
         made.add_row(one.model, one.version, one.format, one.verdict.value, "\n".join(one.notes))
     console().print(made)

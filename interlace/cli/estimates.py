@@ -26,7 +26,7 @@ from interlace.cli.plan_scenario import (
     vary,
 )
 from interlace.cli.plan_tables import show
-from interlace.cli.screen import console, table
+from interlace.cli.screen import FoldingTable, console
 from interlace.core.rendering import json_text
 from interlace.core.user_errors import InputError
 from interlace.planning.capacity_plan import CapacityPlan, plan
@@ -74,7 +74,7 @@ def _entries(found: Estimates) -> list[dict[str, object]]:
 
 def _show(out: Console, found: Estimates) -> None:
     figures = ("GFLOP a row", "batch", "ms", "8 of 10 within", "rows/s", "memory MB")
-    made = table(("model", "GPU", ""), figures, "latency on the whole GPU")
+    made = FoldingTable(("model", "GPU", ""), figures, "latency on the whole GPU")
     for kind, profiles in found.profiles.items():
         for one in found.models:
             profile = profiles[one.name]

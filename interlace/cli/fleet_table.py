@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console, Group
 from rich.text import Text
 
-from interlace.cli.screen import table
+from interlace.cli.screen import FoldingTable
 from interlace.core.node import NodeState
 from interlace.core.tables import counted
 from interlace.fleet.kinds import FleetCost
@@ -19,7 +19,7 @@ from interlace.fleet.status import FleetStatus, NodeStatus, PlannedFleet
 def show_fleet(out: Console, text: str) -> None:
     """Print what a controller says of its fleet, given as JSON."""
     status = msgspec.json.decode(text, type=FleetStatus)
-    made = table(
+    made = FoldingTable(
         ["node", "zone", "accelerators", "models", "state"],
         ["term", "revision"],
         prose=["accelerators", "models", "state"],
@@ -43,7 +43,7 @@ def show_planned(out: Console, found: object) -> None:
     if planned.failure:
         out.print(f"no plan: {planned.failure}")
         return
-    made = table(
+    made = FoldingTable(
         ("node", "accelerators", "models", "comes", "goes"),
         ("used", "room for requests/s"),
         prose=["accelerators", "models", "comes", "goes"],
@@ -140,7 +140,7 @@ class FleetWatch:
 
 def _frame(before: FleetStatus, now: FleetStatus, span_s: float) -> Group:
     numbers = ["requests/s", "queued rows", "answer ms", "SLO ms"]
-    made = table(["node", "state", "model"], numbers, prose=["state"])
+    made = FoldingTable(["node", "state", "model"], numbers, prose=["state"])
     for name, node in sorted(now.nodes.items()):
         state, was = node.state, before.nodes[name].state if name in before.nodes else None
         first = (name, node_state(node, now.files))

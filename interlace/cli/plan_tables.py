@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from interlace.cli.screen import table
+from interlace.cli.screen import FoldingTable
 from interlace.core.plan import Partition
 from interlace.core.tables import counted
 from interlace.planning.capacity_plan import CapacityPlan
@@ -42,7 +42,7 @@ def show_kinds(out: Console, found: KindsPlan) -> None:
 
 def _partitions(found: CapacityPlan) -> Table:
     figures = ("share %", "batch", "requests/s", "batch ms", "time %", "cycle ms", "GPU MB")
-    made = table(("GPU", "partition", "model"), figures)
+    made = FoldingTable(("GPU", "partition", "model"), figures)
     before = ""
     memory_bytes = found.memory_bytes
     for part in found.plan.partitions:
@@ -81,7 +81,7 @@ def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
 
 def _models(found: CapacityPlan) -> Table:
     figures = ("requests/s", "SLO ms", "p99", "in SLO %", "GPUs for 100 more/s")
-    made = table(("model",), figures)
+    made = FoldingTable(("model",), figures)
     prices = found.bound.best.price
     for one in found.scenario.demand:
         tried = found.trial.models.get(one.model)
@@ -102,7 +102,7 @@ def _stages(found: CapacityPlan) -> Table:
     Beside the first one, what became of whole requests.
     """
     figures = ("rows/s", "budget ms", "of ms", "cost GPUs", "bound GPUs", "p99", "in SLO %")
-    made = table(("app", "stage", "model"), figures)
+    made = FoldingTable(("app", "stage", "model"), figures)
     for app, stages in found.scenario.stages.items():
         tried, slo_ms = found.trial.models.get(app), found.scenario.apps[app].slo_ms
         whole = ("-", "-") if tried is None else (tried.p99_text(slo_ms), _in_slo(tried))
@@ -128,7 +128,7 @@ def _in_slo(tried: ModelTrial) -> str:
 
 def show_what_ifs(out: Console, found: Mapping[str, CapacityPlan]) -> None:
     """One line for each variant, and what is not served in them and why."""
-    made = table(
+    made = FoldingTable(
         ("what if", "GPU"),
         ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"),
         prose=["what if"],
@@ -146,7 +146,7 @@ def show_what_ifs(out: Console, found: Mapping[str, CapacityPlan]) -> None:
 def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
     """One line for each system of the catalog."""
     figures = ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s", "in SLO %")
-    made = table(("system", "source"), figures, prose=["source"])
+    made = FoldingTable(("system", "source"), figures, prose=["source"])
     for one in found:
         made.add_row(
             one.system,
@@ -204,7 +204,7 @@ def _table(found: MemoryPlan) -> Table:
         *("requests/s", "SLO ms", "MB", "kept MB", "warm ms", "cold ms", "nothing kept"),
         *("cold %", "p99 ms"),
     )
-    made = table(("model",), figures, "memory: weights that stay, a cold start's first row")
+    made = FoldingTable(("model",), figures, "memory: weights that stay, a cold start's first row")
     shown = sorted(found.models, key=lambda one: -one.rate_rps)[:_MOST_MODELS]
     for one in shown:
         made.add_row(*_row(one))

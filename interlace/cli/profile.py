@@ -17,7 +17,7 @@ from interlace.assembly.profiling_run import ProfilingTask, check, measure
 from interlace.cli.estimates import profile_estimated
 from interlace.cli.options import Cores, Device, Gpus, Json, Measured, Profiles, Root, TrustModels
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import console, show_logs, table
+from interlace.cli.screen import FoldingTable, console, show_logs
 from interlace.core.loading import link_of
 from interlace.core.model import Model
 from interlace.core.profile import Profile
@@ -163,7 +163,7 @@ def further_tables(profiles: Mapping[str, Profile], seen: Sequence[CoRun]) -> It
 
 def _pressure(profiles: Mapping[str, Profile]) -> Table:
     headings = ("batch", "share %", "L2 %", "DRAM %", "worst slowdown")
-    made = table(("model",), headings, "use of memory, and what a reader beside does to it")
+    made = FoldingTable(("model",), headings, "use of memory, and what a reader beside does to it")
     for name, profile in profiles.items():
         for key, (l2, dram) in sorted(profile.pressure.items()):
             worst = max((one.slowdown for one in profile.strains.get(key, ())), default=None)
@@ -174,7 +174,7 @@ def _pressure(profiles: Mapping[str, Profile]) -> Table:
 
 def _layers(profiles: Mapping[str, Profile]) -> Table:
     headings = ("layers", "copy ms", "run ms", "run, weights on the host")
-    made = table(("model",), headings, "layers: sums over them, one row")
+    made = FoldingTable(("model",), headings, "layers: sums over them, one row")
     for name, profile in profiles.items():
         layers = profile.layers
         if layers:
@@ -189,7 +189,9 @@ def _layers(profiles: Mapping[str, Profile]) -> Table:
 
 def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
     headings = ("warm ms", *COLD_POLICIES, "measured", "bound", "MB copied", "MB left")
-    made = table(("model",), headings, "cold starts, predicted: ms to the end of the first row")
+    made = FoldingTable(
+        ("model",), headings, "cold starts, predicted: ms to the end of the first row"
+    )
     for name, profile in profiles.items():
         layers = profile.layers
         if layers:
@@ -209,7 +211,7 @@ def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
 
 def _company(seen: Sequence[CoRun]) -> Table:
     headings = ("batch", "share %", "alone ms", "beside ms", "slowdown", "overlap %")
-    made = table(("model", "beside"), headings, "side by side", prose=["beside"])
+    made = FoldingTable(("model", "beside"), headings, "side by side", prose=["beside"])
     for one in seen:
         beside = " + ".join(other.model for other in one.neighbours)
         times = (f"{one.alone_ms:.2f}", f"{one.beside_ms:.2f}", f"{one.slowdown:.2f}")
@@ -222,7 +224,7 @@ def latency_table(profiles: Mapping[str, Profile]) -> Table:
     """Median and p95 in ms, and rows per second, for each model, batch and share."""
     shares = sorted({share for one in profiles.values() for _, share in one.points})
     headings = [f"{word} {share} %" for share in shares for word in ("median", "p95", "rows/s")]
-    made = table(("model",), ("batch", *headings), "latency in ms by batch and share")
+    made = FoldingTable(("model",), ("batch", *headings), "latency in ms by batch and share")
     for name, profile in profiles.items():
         for index, row in enumerate(_rows(profile, shares)):
             made.add_row("" if index else name, *row)
@@ -233,7 +235,7 @@ def latency_table(profiles: Mapping[str, Profile]) -> Table:
 def cost_table(profiles: Mapping[str, Profile]) -> Table:
     """Memory, load time and overhead of each model."""
     headings = ("bare MB", "to run MB", "load ms", "overhead ms")
-    made = table(("model",), headings, "memory, and time beside the model's own")
+    made = FoldingTable(("model",), headings, "memory, and time beside the model's own")
     for name, profile in profiles.items():
         made.add_row(
             name,

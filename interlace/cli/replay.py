@@ -17,7 +17,7 @@ from interlace.cli.replaying.summary import history as history_of
 from interlace.cli.replaying.trace import write_trace
 from interlace.cli.replaying.what_if import logged_traffic
 from interlace.cli.replaying.what_if import what_if as whatif_rows
-from interlace.cli.screen import console, table
+from interlace.cli.screen import FoldingTable, console
 from interlace.core.rendering import json_text
 from interlace.core.request import Reply
 from interlace.core.tables import counted
@@ -114,7 +114,7 @@ def _summarise(
     if missed is not None:
         _tell(again, _chosen(found, missed, model, log).request.id)
     elif full_report or as_json:
-        typer.echo(json_text(report(record(found, again)).plain()))
+        typer.echo(json_text(report(record(found, again))))
     else:
         _show(found, again)
     if found.differs_ms is not None:
@@ -136,7 +136,7 @@ def _show_what_if(again: Replay, changes: Sequence[str], last_s: float, as_json:
     if as_json:
         typer.echo(json_text(rows))
         return
-    made = table(
+    made = FoldingTable(
         ["what if"],
         ["GPUs", "requests", "good/s", "bound", "regret %", "in time %", "p99 ms", "worst %"],
     )

@@ -73,13 +73,18 @@ _PROSE_WIDTH: Final = 20
 
 
 class FoldingTable(Table):
-    """A table that moves figures to further lines of a row where the terminal is narrow.
+    """Words in the columns to the ``left``, figures to the ``right``.
 
-    Columns that identify a row and columns of figures never shrink. ``prose`` columns wrap.
+    Figures move to further lines of a row where the terminal is narrow. Columns of words identify
+    a row and never shrink, except those of ``prose``, which wrap.
     """
 
     def __init__(
-        self, left: Sequence[str], right: Sequence[str], title: str | None, prose: Sequence[str]
+        self,
+        left: Sequence[str],
+        right: Sequence[str],
+        title: str | None = None,
+        prose: Sequence[str] = (),
     ) -> None:
         super().__init__(
             box=box.SIMPLE_HEAD,
@@ -148,19 +153,6 @@ class FoldingTable(Table):
         for number, cells in enumerate(zip(*(one[1:] for one in columns), strict=True)):
             made.add_row(*cells, end_section=self.rows[number].end_section)
         return made
-
-
-def table(
-    left: Sequence[str],
-    right: Sequence[str],
-    title: str | None = None,
-    prose: Sequence[str] = (),
-) -> FoldingTable:
-    """A table whose first columns hold words and whose last hold figures.
-
-    The words identify a row, except in the columns that ``prose`` names.
-    """
-    return FoldingTable(left, right, title, prose)
 
 
 def watch(out: Console, look: Callable[[], RenderableType], interval_s: float, once: bool) -> None:

@@ -36,7 +36,7 @@ from interlace.cli.options import (
     size_bytes,
 )
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import LogLevel, console, show_logs, table
+from interlace.cli.screen import FoldingTable, LogLevel, console, show_logs
 from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
 from interlace.core.tables import counted
@@ -50,7 +50,7 @@ _SHOWN: Final = 50
 
 def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot) -> None:
     """Print one line per model and partition, of the first models if there are many."""
-    made = table(
+    made = FoldingTable(
         ["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"], prose=["where"]
     )
     here: defaultdict[str, list[Placement]] = defaultdict(list)

@@ -20,7 +20,7 @@ from interlace.cli.options import (
     positive,
 )
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import console, table
+from interlace.cli.screen import FoldingTable, console
 from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.rendering import json_text
@@ -209,7 +209,7 @@ _SHOWN: Final = 40
 def show(out: Console, trial: SimulationResult) -> None:
     """One run: totals in a sentence, models in a table; of very many those that fared worst."""
     found = trial.report
-    made = table(
+    made = FoldingTable(
         ("model",),
         (
             "offered/s", "in time/s", "in SLO %", "refused %", "p50 ms", "p95 ms", "p99 ms",
@@ -249,7 +249,7 @@ def show(out: Console, trial: SimulationResult) -> None:
 
 def _apps(found: Report) -> Table:
     """Whole requests of apps; the tables of models count their stages."""
-    made = table(("app",), ("requests", "in time/s", "in SLO %", "p50 ms", "p99 ms"))
+    made = FoldingTable(("app",), ("requests", "in time/s", "in SLO %", "p50 ms", "p99 ms"))
     for name, one in found.apps.items():
         made.add_row(
             name,
@@ -286,7 +286,7 @@ def sentences(trial: SimulationResult) -> list[str]:
 
 def show_compared(out: Console, trials: Mapping[str, Sequence[SimulationResult]]) -> None:
     """One line a system, best goodput first; several seeds as mean and 95 % interval."""
-    made = table(
+    made = FoldingTable(
         ("system",),
         (
             "GPUs", "bound", "in time/s", "of best other", "in SLO %", "worst model %", "p99/SLO",

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from interlace.cli.options import Json, ScenarioFile, SystemName, positive
 from interlace.cli.progress import ProgressBar
-from interlace.cli.screen import console, table
+from interlace.cli.screen import FoldingTable, console
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.rendering import json_text
 from interlace.core.tables import counted
@@ -78,7 +78,7 @@ def simulate(
         record = simulate_fleet(simulation, lambda part: bar.update(row.name, part, 1, ""))
     found = fleet_report(record)
     if as_json:
-        typer.echo(json_text(found.plain()))
+        typer.echo(json_text(found))
         return
     count = sum(len(node.gpus) for node in simulation.nodes)
     parts = counted(nodes, "node"), counted(count, "GPU"), counted(routers, "router")
@@ -102,7 +102,9 @@ def _show(out: Console, found: FleetReport, what: str) -> None:
     )
     if not found.losses:
         return
-    made = table(("node", "lost"), ("at s", "noticed after ms", "planned and loaded after ms"))
+    made = FoldingTable(
+        ("node", "lost"), ("at s", "noticed after ms", "planned and loaded after ms")
+    )
     for loss in found.losses:
         made.add_row(
             loss.node,

@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.text import Text
 
 from interlace.cli.options import CallCa, KeyFile, positive, read_key
-from interlace.cli.screen import console, table, watch
+from interlace.cli.screen import FoldingTable, console, watch
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
 
@@ -201,7 +201,7 @@ def render(between: ScrapeDelta, url: str) -> Group:
     rows = between.rows()
     goes = any(row.weights for row in rows)
     cold = ("weights MB", "cold/s", "cold ms") if goes else ()
-    made = table(("model",), (*figures, "share %", "held MB", "capacity/s", *cold))
+    made = FoldingTable(("model",), (*figures, "share %", "held MB", "capacity/s", *cold))
     for row in rows:
         made.add_row(*_cells(row), *(_weights_cells(row, between.seconds) if goes else ()))
     return Group(Text(_headline(between, url)), made)

@@ -102,9 +102,8 @@ class Controller:
         self._give_up: GiveUp = lambda: None
         self._target = self._planner.target
         self.failure = ""  #: why the last question had no plan
-        self.broken: Mapping[
-            str, str
-        ] = {}  #: models that left before they stand elsewhere, and why
+        #: models that left before they stand elsewhere, and why
+        self.broken: Mapping[str, str] = {}
         self.on_assignments: Callable[[], None] = lambda: None  #: some have changed
 
     def start(self) -> None:

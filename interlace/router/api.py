@@ -66,7 +66,7 @@ class RouterApi(AdminAnswers):
         return merged_index(await self._every("POST", "/v2/repository/index", body))
 
     async def _any(self, model: str, path: str) -> object:
-        return _decoded(await self._reader.ask_any(model, "GET", path))
+        return _decoded(await self._reader.ask_any(model, path))
 
     async def _every(self, method: str, path: str, body: bytes = b"") -> list[Any]:
         """What every node answers that does.

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from interlace.cli.screen import FoldingTable, console, table
+from interlace.cli.screen import FoldingTable, console
 
 FIGURES = [f"figure{number}" for number in range(12)]
 
@@ -15,7 +15,7 @@ def printed(made: FoldingTable, width: int) -> list[str]:
 
 
 def wide() -> FoldingTable:
-    made = table(("model", "where"), FIGURES)
+    made = FoldingTable(("model", "where"), FIGURES)
     made.add_row("a-model-with-a-long-name", "gpu0:1", *(f"{n}.25" for n in range(12)))
     made.add_row("short", "gpu1:0", *["7"] * 4, *[""] * 8)
     return made
@@ -32,7 +32,7 @@ def test_a_narrow_terminal_gets_every_figure(width: int) -> None:
 
 
 def test_figures_fold_under_the_heading_of_their_line() -> None:
-    made = table(("model",), ("one", "two", "three"))
+    made = FoldingTable(("model",), ("one", "two", "three"))
     made.add_row("m", "1", "2", "3")
     cells = [line.split() for line in printed(made, 20)]
     assert cells[1:3] == [["model", "one", "two"], ["three"]]
@@ -45,7 +45,7 @@ def test_a_wide_terminal_gets_a_line_a_row() -> None:
 
 
 def test_prose_wraps_before_figures_fold() -> None:
-    made = table(("node", "state"), ("term",), prose=["state"])
+    made = FoldingTable(("node", "state"), ("term",), prose=["state"])
     made.add_row("node0", "serves; " * 20, "12")
     lines = printed(made, 60)
     assert max(map(len, lines)) <= 60

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final
@@ -297,10 +297,6 @@ class FleetReport:
     orders: int
     plans: int
     losses: tuple[LossReport, ...]
-
-    def plain(self) -> dict[str, object]:
-        """The report as JSON has it: keys are the names of the fields."""
-        return asdict(self)
 
 
 def fleet_report(record: FleetRecord) -> FleetReport:

@@ -235,24 +235,20 @@ _IDLE_S: Final = 60.0
 class PendingReply:
     """A request on its way to a node; ``cancel`` once nobody waits for it."""
 
-    __slots__ = ("_opening", "connection", "parts", "taker")
+    __slots__ = ("connection", "opening", "parts", "taker")
 
     def __init__(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> None:
         self.parts = parts
         self.taker = taker
         self.connection: NodeConnection | None = None
-        self._opening: asyncio.Task[None] | None = None
-
-    def open_with(self, opening: asyncio.Task[None]) -> None:
-        """The connection is being made."""
-        self._opening = opening
+        self.opening: asyncio.Task[None] | None = None  #: while the connection is made
 
     def cancel(self) -> None:
         """End it without an answer."""
         if self.connection is not None:
             self.connection.cancel()
-        elif self._opening is not None:
-            self._opening.cancel()
+        elif self.opening is not None:
+            self.opening.cancel()
 
 
 class NodeConnections:
@@ -297,7 +293,7 @@ class NodeConnections:
                 pending.connection = connection
                 connection.send(parts, taker)
                 return pending
-        pending.open_with(self._loop.create_task(self._open(pending)))
+        pending.opening = self._loop.create_task(self._open(pending))
         return pending
 
     @property

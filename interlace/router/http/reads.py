@@ -121,7 +121,7 @@ class NodeReader:
         finally:
             connections.ended(pending)
 
-    async def ask_any(self, model: str, method: str, path: str) -> HttpResponse:
+    async def ask_any(self, model: str, path: str) -> HttpResponse:
         """What the first node answers that has the model ("": any), asked one after another.
 
         Raises:
@@ -132,6 +132,6 @@ class NodeReader:
             node = self._directory.choose(model, tried, 0.0).node
             tried.add(node)
             try:
-                return await self.ask(node, method, path)
+                return await self.ask(node, "GET", path)
             except ServeError:
                 continue
