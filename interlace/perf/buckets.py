@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final
+
+from interlace.perf.latency import interpolated
 
 #: Graphs a model has on one lane at most: each takes memory and time to capture.
 BUCKETS_MAX: Final = 8
@@ -59,19 +62,6 @@ def _costs(max_rows: int, latency_ms: Mapping[int, float]) -> list[float]:
     points = sorted((rows, ms) for rows, ms in latency_ms.items() if rows > 0 and ms > 0)
     if not points:
         return [float(rows) for rows in range(1, max_rows + 1)]
-    costs: list[float] = []
-    for rows in range(1, max_rows + 1):
-        ms = _between(points, rows)
-        costs.append(max(ms, costs[-1]) if costs else ms)
-    return costs
-
-
-def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
-    place = bisect_left(points, (rows, 0.0))
-    if place == 0:
-        return points[0][1]
-    below, low_ms = points[place - 1]
-    if place == len(points):
-        return low_ms * rows / below
-    above, high_ms = points[place]
-    return low_ms + (high_ms - low_ms) * (rows - below) / (above - below)
+    batches, latencies = tuple(rows for rows, _ in points), tuple(ms for _, ms in points)
+    known = batches, latencies, latencies[-1] / batches[-1]
+    return list(accumulate((interpolated(rows, *known) for rows in range(1, max_rows + 1)), max))

@@ -229,20 +229,15 @@ def bound_ms(
     least_ms = [
         layer.run_ms if index in kept else shortest_ms(layer) for index, layer in enumerate(layers)
     ]
-    crossing = [
-        (added_ms(layer), layer.copy_ms / (links.peers + 1))
+    by_layer = {
+        index: (added_ms(layer), layer.copy_ms / (links.peers + 1))
         for index, layer in enumerate(layers)
         if index not in kept and layer.weights_bytes and added_ms(layer) > 0
-    ]
+    }
+    run_ms, crossing = sum(least_ms), by_layer.values()
     if not crossing:
-        return sum(least_ms)
-    last = max(
-        index
-        for index, layer in enumerate(layers)
-        if index not in kept and layer.weights_bytes and added_ms(layer) > 0
-    )
-    run_ms = sum(least_ms)
-    links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
+        return run_ms
+    links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[max(by_layer) :])
     # What the disk had read already when it was to be copied takes no link.
     for longer_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1] if one[1] else inf):
         if links_ms <= run_ms:

@@ -22,6 +22,7 @@ from interlace.core.gpu_kinds import GPU_RATES
 from interlace.core.hardware import Gpu
 from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
 from interlace.core.work import KINDS, LayerWork, ModelWork
+from interlace.perf.interference import longer
 
 _Floats = npt.NDArray[np.float64]
 #: Results that one SM computes together (a frequent tile of cuBLAS and cuDNN), and the longest sum.
@@ -244,13 +245,5 @@ def estimated_profile(
 
 def scaled(profile: Profile, factor: float) -> Profile:
     """The profile with every latency multiplied."""
-    points = {
-        key: replace(
-            one,
-            median_ms=factor * one.median_ms,
-            p95_ms=factor * one.p95_ms,
-            p99_ms=factor * one.p99_ms,
-        )
-        for key, one in profile.points.items()
-    }
+    points = {key: longer(one, factor) for key, one in profile.points.items()}
     return replace(profile, points=points)

@@ -63,7 +63,7 @@ def slowed_profile(
             runner = CoRunner(profile.model, batch, share)
             rest = [_widest(other, 100 - share) for other in neighbours]
             slower = [interference(runner, [neighbour]) for neighbour in rest]
-            points[batch, share] = _times(point, fmean(slower))
+            points[batch, share] = longer(point, fmean(slower))
     return replace(profile, points=points)
 
 
@@ -75,7 +75,8 @@ def _widest(profile: Profile, share_pct: int) -> CoRunner:
     )
 
 
-def _times(point: LatencyPoint, factor: float) -> LatencyPoint:
+def longer(point: LatencyPoint, factor: float) -> LatencyPoint:
+    """The point with every latency multiplied."""
     return replace(
         point,
         median_ms=point.median_ms * factor,

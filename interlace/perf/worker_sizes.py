@@ -106,8 +106,3 @@ def naive(max_batch: int) -> tuple[int, ...]:
         sizes.append(sum(sizes))
     rest = max_batch - sum(sizes)
     return tuple(sorted([*sizes, rest] if rest else sizes))
-
-
-def largest_in_time(latency: Surface, share_pct: int, slo_ms: float, max_batch: int) -> int:
-    """MaxBS of N-Ebird: the largest batch of one worker within the target (section 7.2)."""
-    return latency.largest_batch(slo_ms, share_pct, max_batch)

@@ -21,7 +21,6 @@ from interlace.perf.worker_sizes import (
     Measure,
     co_running,
     engine,
-    largest_in_time,
     naive,
     search,
 )
@@ -178,7 +177,8 @@ def _within_memory(sizes: dict[str, list[int]], gpu: Gpu, profiles: Profiles) ->
 
 
 def _max_rows(latency: Surface, one: Demand) -> int:
-    return max(1, largest_in_time(latency, _WHOLE, one.slo_ms, one.max_batch))
+    """MaxBS of N-Ebird: the largest batch of one worker within the target (section 7.2)."""
+    return max(1, latency.largest_batch(one.slo_ms, _WHOLE, one.max_batch))
 
 
 def _sizes(one: Configuration) -> tuple[int, ...]:
