@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu, Trait
@@ -148,14 +148,6 @@ class MeasuredModel(NamedTuple):
     error: str = ""
 
 
-@dataclass(slots=True)
-class _SweepNotes:
-    """What is written down while one model is swept."""
-
-    points: dict[tuple[int, int], LatencyPoint] = field(default_factory=dict)
-    overheads_ms: list[float] = field(default_factory=list)
-
-
 async def profile_all(
     rig: Rig,
     models: Sequence[Model],
@@ -194,7 +186,8 @@ class _Sweep:
     _pace: TimeEstimate
 
     def __post_init__(self) -> None:
-        self._notes = _SweepNotes()
+        self._measured: dict[tuple[int, int], LatencyPoint] = {}  #: by batch and share
+        self._overheads_ms: list[float] = []
         self._sizes = batch_sizes(self._model.signature.max_batch, self._settings.factor)
         self._holdings = ModelResidence(self._rig, self._model, self._settings.timeout_s)
         self._left = _points(self._rig, self._model, self._settings)
@@ -222,8 +215,8 @@ class _Sweep:
             for batch, part in zip((1, self._sizes[-1]), _GUESSED, strict=True):
                 guessed_ms = part * self._model.terms.slo_ms
                 key = batch, share_pct
-                if key not in self._notes.points:
-                    self._notes.points[key] = LatencyPoint(guessed_ms, guessed_ms, guessed_ms, 0)
+                if key not in self._measured:
+                    self._measured[key] = LatencyPoint(guessed_ms, guessed_ms, guessed_ms, 0)
         return self._profile()
 
     async def _shares(self, inputs: SampleInputs) -> None:
@@ -240,7 +233,7 @@ class _Sweep:
 
     def _again(self) -> Iterator[ShareVisit]:
         """Shares with points that others show to be disturbed."""
-        found = doubtful(self._notes.points)
+        found = doubtful(self._measured)
         for share_pct in sorted({share for _, share in found}):
             batches = sorted(batch for batch, share in found if share == share_pct)
             yield ShareVisit(share_pct, tuple(batches))
@@ -249,12 +242,12 @@ class _Sweep:
         self, partition: str, share_pct: int, batch: int, inputs: SampleInputs
     ) -> None:
         again = await self._point(partition, batch, inputs)
-        before = self._notes.points[batch, share_pct]
+        before = self._measured[batch, share_pct]
         if again.median_ms < before.median_ms:
-            self._notes.points[batch, share_pct] = again
+            self._measured[batch, share_pct] = again
 
     def _largest(self) -> int:
-        return max(batch for batch, _ in self._notes.points)
+        return max(batch for batch, _ in self._measured)
 
     def _inputs(self) -> SampleInputs:
         try:
@@ -271,9 +264,9 @@ class _Sweep:
                 measured = await self._point_of_any(partition, batch, inputs)
             except MeasureError as error:
                 lost = isinstance(error, PartitionLostError)
-                self._choked = not lost and not self._notes.points
+                self._choked = not lost and not self._measured
                 raise type(error)(f"batch {batch} at a share of {share_pct} %: {error}") from None
-            self._notes.points[batch, share_pct] = measured
+            self._measured[batch, share_pct] = measured
             self._left -= 1
             self._pace.advance()
             if measured.median_ms > worst_ms:
@@ -316,7 +309,7 @@ class _Sweep:
             gpu_ms.append(timing.gpu_ms)
             if batch == 1:
                 inside_ms = timing.input_ms + timing.infer_ms + timing.output_ms
-                self._notes.overheads_ms.append(max(0.0, took_ms - inside_ms))
+                self._overheads_ms.append(max(0.0, took_ms - inside_ms))
         return point(latencies_ms, gpu_ms)
 
     async def _warm_up(self, partition: str, batch: int, inputs: SampleInputs) -> None:
@@ -343,14 +336,14 @@ class _Sweep:
 
     def _profile(self) -> Profile:
         # Only the sum of both ways can be measured from here; they are alike, so each is half.
-        half_ms = statistics.median(self._notes.overheads_ms or (0.0,)) / 2.0
+        half_ms = statistics.median(self._overheads_ms or (0.0,)) / 2.0
         return Profile(
             model=self._model.key,
             digest=self._model.digest,
             gpu_kind=self._rig.gpu.kind,
             weights_bytes=self._holdings.bare_bytes,
             activation_bytes=max(0, self._holdings.ready_bytes - self._holdings.bare_bytes),
-            points=dict(self._notes.points),
+            points=dict(self._measured),
             overhead=LaunchOverhead(launch_ms=half_ms, wake_ms=half_ms),
             load_ms=self._holdings.load_ms,
         )

@@ -65,9 +65,7 @@ class SignatureStore:
         path = self._path(model)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(msgspec.json.encode(said))
-            os.replace(file.name, path)
+            _replace(path, msgspec.json.encode(said))
         except OSError as error:
             _log.warning(
                 "%s: the signature of %s is not kept: %s", path, model.name, error.strerror

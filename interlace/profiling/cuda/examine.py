@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -63,7 +63,7 @@ def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> 
                 layers = measure_layers(backend, one.lane, timer, one.run(1))
     found: list[BatchStrains] = []
     if task.places:
-        with readers(backend) as made:
+        with closing(ReaderKernels(backend)) as made:
             with carved(lanes, "whole", 100) as whole:
                 peaks = made.peaks(whole)
             for place in task.places:
@@ -157,15 +157,6 @@ def apart(lanes: Lanes, own: Lane, shares_pct: tuple[int, ...]) -> Iterator[Read
         with carved(lanes, "reader", share_pct) as lane:
             if not set(lane.units) & set(own.units):
                 yield ReaderLane(lane, share_pct)
-
-
-@contextmanager
-def readers(backend: CudaBackend) -> Iterator[ReaderKernels]:
-    made = ReaderKernels(backend)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @contextmanager

@@ -31,9 +31,8 @@ class Reading(NamedTuple):
     """What a time with a reader showed."""
 
     bytes_per_ms: float
-    model_ms: (
-        float  #: median of the launches that ran wholly beside the reader; 0 if there were none
-    )
+    #: Median of the launches that ran wholly beside the reader; 0 if there were none.
+    model_ms: float
 
 
 class ReaderKernel(NamedTuple):
