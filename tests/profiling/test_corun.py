@@ -101,20 +101,14 @@ def test_nothing_is_left_behind_and_each_model_is_loaded_once_a_partition() -> N
     assert sum(isinstance(work, Load) for work in device.log) == 6
 
 
-def test_a_model_that_fails_is_an_error_and_its_partitions_are_released() -> None:
-    device = Neighbourly(SimClock())
-    device.fail = lambda work: Failure("no memory") if isinstance(work, Load) else None
-    with pytest.raises(MeasureError, match="no memory"):
-        measure(device, "ab", 2)
-    assert not device.partitions
-
-
-def test_half_carved_is_released_too() -> None:
+@pytest.mark.parametrize("failing", [Load, CreatePartition])
+def test_a_failure_is_an_error_and_partitions_are_released(failing: type) -> None:
+    """Also where half of them are carved."""
     device = Neighbourly(SimClock())
     device.fail = lambda work: (
-        Failure("no units") if isinstance(work, CreatePartition) and device.partitions else None
+        Failure("no room") if isinstance(work, failing) and device.partitions else None
     )
-    with pytest.raises(MeasureError, match="no units"):
+    with pytest.raises(MeasureError, match="no room"):
         measure(device, "ab", 2)
     assert not device.partitions
 

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from interlace.assembly import machine
 from interlace.assembly.live_server import ServeOptions
-from interlace.cli.main import build
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.core.user_errors import remedy
 from interlace.repository.draft import read
 from interlace.repository.remote import fetched_repository
+from tests.cli.planning import invoke
 from tests.repository.folders import add
 
 fsspec = pytest.importorskip("fsspec")
@@ -88,9 +87,7 @@ def test_a_missing_provider_is_said_with_its_extra(
 def test_commands_take_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_kept", lambda: tmp_path / "cache")
     add(tmp_path / "there", "m", {name[2:]: text for name, text in FILES.items()})
-    answer = CliRunner().invoke(
-        build(words := ["check", f"file://{tmp_path}/there", "--json"]), words
-    )
+    answer = invoke("check", f"file://{tmp_path}/there", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout)[0]["verdict"] == "served"
 
 
