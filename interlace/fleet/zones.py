@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -169,21 +169,19 @@ class _Replicas:
 
     def parts(self, one: str, other: str) -> bool:
         """Whether it parts more replicas than it gathers to let two accelerators change zones."""
-        if self._zone[one] == self._zone[other]:
-            return False
-        moving = self._held[one] ^ self._held[other]
-        before = sum(map(self.gathered, moving))
-        self.change(one, other)
-        after = sum(map(self.gathered, moving))
-        self.change(one, other)
-        return after < before
+        apart = self._zone[one] != self._zone[other]
+        return apart and self._gain(one, other, self.gathered) < 0
 
     def added(self, one: str, other: str) -> int:
         """In how many zones more their models are if two accelerators change theirs."""
+        return self._gain(one, other, lambda model: len(self._zones[model]))
+
+    def _gain(self, one: str, other: str, count: Callable[[str], int]) -> int:
+        """What ``count`` gives more over the models that move then."""
         moving = self._held[one] ^ self._held[other]
-        before = sum(len(self._zones[model]) for model in moving)
+        before = sum(map(count, moving))
         self.change(one, other)
-        after = sum(len(self._zones[model]) for model in moving)
+        after = sum(map(count, moving))
         self.change(one, other)
         return after - before
 
