@@ -107,18 +107,18 @@ class ModelResidence:
 
     async def _load(self, partition: str, batches: tuple[int, ...]) -> TimedWork:
         try:
-            return await self._rig.load(partition, self._model, batches, self._timeout_s)
+            return await self._rig.load(partition, self.model, batches, self._timeout_s)
         except MeasureError as error:
             if self._held is None or isinstance(error, PartitionLostError):
                 raise
         # What was made at earlier shares may be what leaves no room: it goes with the last holder.
         await self._leave()
-        return await self._rig.load(partition, self._model, batches, self._timeout_s)
+        return await self._rig.load(partition, self.model, batches, self._timeout_s)
 
     async def _leave(self) -> None:
         held, self._held = self._held, None
         if held is not None and self._rig.has(held):
-            await self._rig.unload(held, self._model, self._timeout_s)
+            await self._rig.unload(held, self.model, self._timeout_s)
 
     def _note(self, resident_bytes: int, took_ms: float) -> None:
         """With graphs later loads count what earlier ones left on their partitions: two are enough.
@@ -156,19 +156,28 @@ async def profile_all(
 ) -> AsyncIterator[MeasuredModel]:
     """Measure registered models one after the other; one that fails does not stop the rest.
 
+    One that fails where others ran before is tried in new partitions: code of theirs may have ended
+    the process since.
     Each is handed out as soon as it is complete, so that it can be stored before the next starts.
     """
     pace = TimeEstimate(sum(_points(rig, model, settings) for model in models), settings.budget_s)
     for model in models:
-        try:
-            sweep = _Sweep(rig, model, settings, progress, pace)
-            found = await sweep.run()
-        except MeasureError as error:
-            yield MeasuredModel(model, sweep.guess(), str(error))
-        except Exception as error:  # of its sizes or types: the others are measured all the same
-            yield MeasuredModel(model, None, f"{model.name} cannot be measured: {error!r}")
-        else:
-            yield MeasuredModel(model, found)
+        shared = rig.carved
+        found = await _measured(_Sweep(rig, model, settings, progress, pace))
+        if found.profile is None and shared:
+            await rig.close()
+            found = await _measured(_Sweep(rig, model, settings, progress, pace))
+        yield found
+
+
+async def _measured(sweep: _Sweep) -> MeasuredModel:
+    model = sweep.model
+    try:
+        return MeasuredModel(model, await sweep.run())
+    except MeasureError as error:
+        return MeasuredModel(model, sweep.guess(), str(error))
+    except Exception as error:  # of its sizes or types: the others are measured all the same
+        return MeasuredModel(model, None, f"{model.name} cannot be measured: {error!r}")
 
 
 def _points(rig: Rig, model: Model, settings: SweepSettings) -> int:
@@ -180,7 +189,7 @@ class _Sweep:
     """One model's way through all shares and batches."""
 
     _rig: Rig
-    _model: Model
+    model: Model
     _settings: SweepSettings
     _progress: OnSweepStep
     _pace: TimeEstimate
@@ -188,9 +197,9 @@ class _Sweep:
     def __post_init__(self) -> None:
         self._measured: dict[tuple[int, int], LatencyPoint] = {}  #: by batch and share
         self._overheads_ms: list[float] = []
-        self._sizes = batch_sizes(self._model.signature.max_batch, self._settings.factor)
-        self._holdings = ModelResidence(self._rig, self._model, self._settings.timeout_s)
-        self._left = _points(self._rig, self._model, self._settings)
+        self._sizes = batch_sizes(self.model.signature.max_batch, self._settings.factor)
+        self._holdings = ModelResidence(self._rig, self.model, self._settings.timeout_s)
+        self._left = _points(self._rig, self.model, self._settings)
         self._choked = False  #: the model runs, but not on the sample values
 
     async def run(self) -> Profile:
@@ -198,7 +207,7 @@ class _Sweep:
         try:
             await self._shares(inputs)
         except MeasureError as error:
-            raise MeasureError(f"{self._model.name}: {error}") from None
+            raise MeasureError(f"{self.model.name}: {error}") from None
         finally:
             inputs.release()
             self._skip(self._left)
@@ -213,7 +222,7 @@ class _Sweep:
             return None
         for share_pct in self._rig.gpu.shares_pct:
             for batch, part in zip((1, self._sizes[-1]), _GUESSED, strict=True):
-                guessed_ms = part * self._model.terms.slo_ms
+                guessed_ms = part * self.model.terms.slo_ms
                 key = batch, share_pct
                 if key not in self._measured:
                     self._measured[key] = LatencyPoint(guessed_ms, guessed_ms, guessed_ms, 0)
@@ -251,13 +260,13 @@ class _Sweep:
 
     def _inputs(self) -> SampleInputs:
         try:
-            return SampleInputs(self._model, self._rig.arena)
+            return SampleInputs(self.model, self._rig.arena)
         except MemoryError as error:
             raise MeasureError(str(error)) from None
 
     async def _batches(self, partition: str, share_pct: int, inputs: SampleInputs) -> None:
         sizes = self._sizes
-        worst_ms = self._settings.slo_multiple * self._model.terms.slo_ms
+        worst_ms = self._settings.slo_multiple * self.model.terms.slo_ms
         for index, batch in enumerate(sizes):
             self._show(share_pct, batch)
             try:
@@ -331,15 +340,15 @@ class _Sweep:
     def _show(self, share_pct: int, batch: int) -> None:
         pace = self._pace
         self._progress(
-            SweepStep(self._model.name, share_pct, batch, pace.done, pace.total, pace.left_s)
+            SweepStep(self.model.name, share_pct, batch, pace.done, pace.total, pace.left_s)
         )
 
     def _profile(self) -> Profile:
         # Only the sum of both ways can be measured from here; they are alike, so each is half.
         half_ms = statistics.median(self._overheads_ms or (0.0,)) / 2.0
         return Profile(
-            model=self._model.key,
-            digest=self._model.digest,
+            model=self.model.key,
+            digest=self.model.digest,
             gpu_kind=self._rig.gpu.kind,
             weights_bytes=self._holdings.bare_bytes,
             activation_bytes=max(0, self._holdings.ready_bytes - self._holdings.bare_bytes),

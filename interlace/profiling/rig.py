@@ -86,6 +86,11 @@ class Rig:
         self._partitions[share_pct] = name
         return name
 
+    @property
+    def carved(self) -> bool:
+        """Whether any partition is."""
+        return bool(self._partitions)
+
     def has(self, partition: str) -> bool:
         """Whether a partition carved here is still there."""
         return partition in self._partitions.values()

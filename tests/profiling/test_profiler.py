@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.core.messages import CreatePartition, Failure, Load, ReleasePartition, Run, Work
+from interlace.core.messages import (
+    CreatePartition,
+    Failure,
+    Load,
+    ReleasePartition,
+    Run,
+    Unload,
+    Work,
+)
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature, TensorSpec
@@ -161,6 +169,23 @@ def test_a_model_that_fails_is_named_and_the_next_is_measured(stand: Stand, fata
     assert good.profile is not None
     assert len(good.profile.points) == 6
     assert not stand.arena.blocks
+
+
+def test_a_model_is_not_blamed_for_partitions_that_another_ended(stand: Stand) -> None:
+    """Threads that a model leaves may end its process at any time; nothing tells of it."""
+    dead: set[str] = set()
+
+    def judge(work: Work) -> Failure | None:
+        if isinstance(work, Unload) and work.model.startswith("bad"):
+            dead.update(stand.device.partitions)
+        if isinstance(work, Load) and work.partition in dead:
+            return Failure(f"no partition '{work.partition}' on cpu0")
+        return None
+
+    stand.device.fail = judge
+    bad, good = stand.profile_all(make_model("bad"), make_model("good"))
+    assert bad.profile is None and "no partition" in bad.error
+    assert good.profile is not None and len(good.profile.points) == 6
 
 
 def test_values_that_break_a_model_are_replaced_by_plain_ones(stand: Stand) -> None:

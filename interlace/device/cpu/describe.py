@@ -141,7 +141,10 @@ class Describer:
             answer = await self._opened(model, code, limit_s, place, free.pop())
             if isinstance(answer, Loaded):
                 return answer
-        return await self._opened(model, code, limit_s, place)
+        answer = await self._opened(model, code, limit_s, place)
+        if isinstance(answer, Failure) and answer.innocent:  # killed from outside: once is chance
+            answer = await self._opened(model, code, limit_s, place)
+        return answer
 
     async def _opened(
         self,

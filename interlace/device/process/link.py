@@ -338,4 +338,5 @@ def _exit_text(status: int | None) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = "unknown"
-    return f"the worker process was killed by signal {-status} ({name})"
+    hint = ", by the kernel for lack of memory or by hand" if status == -signal.SIGKILL else ""
+    return f"the worker process was killed by signal {-status} ({name}){hint}"

@@ -47,6 +47,11 @@ def test_why_it_does_not_load(rig: Rig) -> None:
     )
 
 
+def test_one_that_is_killed_from_outside_is_opened_once_more(rig: Rig) -> None:
+    assert describe(rig, model("killed-once")).signature.inputs
+    assert "killed by signal 9 (SIGKILL), by the kernel for lack" in error_of(rig, model("killed"))
+
+
 def test_a_model_that_takes_too_long(rig: Rig) -> None:
     assert "'load late/1#0' took longer than 0.5 s" in error_of(rig, model("late"), 0.5)
 

@@ -191,7 +191,10 @@ def test_who_is_killed_from_outside_is_innocent_until_it_happens_again(rig: Rig)
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("die", "was killed by signal 9 (SIGKILL)"), ("crash-load", "ended with exit code 3")],
+    [
+        ("die", "was killed by signal 9 (SIGKILL), by the kernel for lack of memory or by hand"),
+        ("crash-load", "ended with exit code 3"),
+    ],
 )
 def test_a_death_is_told_with_its_cause(rig: Rig, name: str, words: str) -> None:
     rig.carve()
