@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from interlace.device.cuda.green_contexts import atoms as green
 from interlace.device.cuda.green_contexts.atoms import AskAtoms, ask_atoms, common_atoms
 from interlace.device.cuda.settings import CudaSettings, with_peers
 from interlace.device.process.spawner import ForkServerSpawner
+from interlace.formats.weights_folder import temporary_folder
 from interlace.shm.arena import ArenaMap
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class WeightsFolder:
     """
 
     def __init__(self, wanted: str | None) -> None:
-        self._temporary: TemporaryDirectory[str] | None = None
+        self._ends = ExitStack()
         self.folder = wanted
         if wanted is None:
             return
@@ -61,15 +62,13 @@ class WeightsFolder:
 
     def close(self) -> None:
         """Give the folder back if it was made for this run."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._ends.close()
 
     def _instead(self) -> str | None:
         try:
-            self._temporary = TemporaryDirectory(prefix="interlace-weights-")
+            return self._ends.enter_context(temporary_folder("weights"))
         except OSError:
             return None
-        return self._temporary.name
 
 
 NAMES: Final = ("auto", "cpu", "green", "mps", "streams")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -11,6 +12,7 @@ from typing import Final
 from weakref import finalize
 
 from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.formats.weights_folder import temporary_folder
 from interlace.repository.folder import leads_out
 from interlace.server.limits import FILES_BYTES
 
@@ -23,8 +25,9 @@ class Uploads:
     """Files by the name of their model, in a folder that goes with this process."""
 
     def __init__(self) -> None:
-        self.folder = mkdtemp(prefix="interlace-files-")  #: where they all lie
-        finalize(self, rmtree, self.folder, ignore_errors=True)
+        ends = ExitStack()
+        self.folder = ends.enter_context(temporary_folder("files"))  #: where they all lie
+        finalize(self, ends.close)
         self._kept: dict[str, list[Path]] = {}
 
     async def write(self, name: str, files: Mapping[str, bytes]) -> Path:

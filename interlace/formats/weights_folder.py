@@ -24,6 +24,22 @@ _LOG = logging.getLogger(__name__)
 
 _PREFIX: Final = ".writing-"
 _ABANDONED_S: Final = 900.0
+#: How temporary folders begin that are locked while they are in use, from long before this age on.
+_LOCKED: Final = "interlace-locked-"
+_LOCKED_S: Final = 1.0
+
+
+@contextmanager
+def temporary_folder(name: str) -> Iterator[str]:
+    """A folder of this process; what killed processes of this user left is removed first.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    _sweep(Path(tempfile.gettempdir()), _LOCKED, _LOCKED_S)
+    made = tempfile.TemporaryDirectory(prefix=f"{_LOCKED}{name}-", ignore_cleanup_errors=True)
+    with made as folder, _locked(Path(folder)):
+        yield folder
 
 
 def publish(path: Path, write: Callable[[Path], None]) -> None:
@@ -36,7 +52,7 @@ def publish(path: Path, write: Callable[[Path], None]) -> None:
         OSError: no space or no permission; nothing is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent)
+    _sweep(path.parent, _PREFIX, _ABANDONED_S)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=path.parent) as aside:
         draft = Path(aside) / path.name
         with _locked(draft.parent):
@@ -106,10 +122,11 @@ def _place(draft: Path, path: Path) -> None:
         draft.rename(path)
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: Path, prefix: str, after_s: float) -> None:
     with suppress(OSError):
-        for entry in folder.glob(f"{_PREFIX}*"):
-            if time.time() - entry.stat().st_mtime > _ABANDONED_S:
+        for entry in folder.glob(f"{prefix}*"):
+            found = entry.lstat()
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > after_s:
                 with _locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
                     if free:  # nobody writes to it: its writer's lock ended with the process
                         shutil.rmtree(entry, ignore_errors=True)

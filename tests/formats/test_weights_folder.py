@@ -1,6 +1,7 @@
 """The weights folder: whole entries or none, the first one stays."""
 
 import os
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.formats.page_cache import LARGE_PAGE_BYTES, _pieces
-from interlace.formats.weights_folder import discard_broken, publish
+from interlace.formats.weights_folder import discard_broken, publish, temporary_folder
 
 
 def test_the_first_entry_stays(tmp_path: Path) -> None:
@@ -50,6 +51,23 @@ def test_what_killed_processes_left_goes_in_time(tmp_path: Path) -> None:
     publish(tmp_path / "entry", lambda draft: draft.write_text("x") and None)
     assert not old.exists()
     assert fresh.exists()
+
+
+def test_temporary_folders_of_killed_processes_go_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder("files") as used, temporary_folder("files") as other:
+        dead = tmp_path / "interlace-locked-workers-x"
+        dead.mkdir()
+        (tmp_path / "interlace-locked-link").symlink_to(tmp_path)
+        (dead / "file").write_text("of a process that was killed")
+        for folder in (used, dead):
+            os.utime(folder, (0, 0))
+        with temporary_folder("weights") as third:
+            left = {str(one) for one in tmp_path.iterdir() if not one.is_symlink()}
+            assert left == {used, other, third}
+    assert all(one.is_symlink() for one in tmp_path.iterdir())
 
 
 def test_what_is_being_written_stays_however_long_it_takes(tmp_path: Path) -> None:

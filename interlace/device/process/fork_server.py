@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import os
 import selectors
@@ -47,7 +48,8 @@ def main(descriptor: int, entry: str) -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     sock = socket.socket(fileno=descriptor)
     # Workers have a folder of their own: other users' and the operator's files lie in /tmp.
-    with tempfile.TemporaryDirectory(prefix="interlace-workers-") as folder:
+    with tempfile.TemporaryDirectory(prefix="interlace-locked-workers-") as folder:
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # unlocked ones are swept
         tempfile.tempdir = folder
         _ForkServer(sock, resolve_name(entry)).serve()
 
