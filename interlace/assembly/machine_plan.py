@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +10,8 @@ from typing import NamedTuple
 from interlace.apps.graph import read_ensemble
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles, drafts, find_models
+from interlace.control.ensembles import ensemble_slo_ms
+from interlace.control.model_preparer import with_assumed_slo
 from interlace.core.errors import RepositoryError
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
@@ -89,7 +91,10 @@ def _demand(
 
 
 def _apps(
-    models: Path, folders: Sequence[ModelFolder], known: Container[str], left_out: list[str]
+    models: Path,
+    folders: Sequence[ModelFolder],
+    known: Mapping[str, _ProfiledModel],
+    left_out: list[str],
 ) -> dict[str, AppLoad]:
     """The apps of a folder; ``left_out`` gets those that have an unknown member."""
     found = {}
@@ -103,7 +108,8 @@ def _apps(
         if missing:
             left_out.append(f"{draft.name}: '{missing[0]}' cannot be planned for as its stage")
         else:
-            found[draft.name] = AppLoad(app, draft.terms.rate_rps or 0.0, draft.terms.slo_ms)
+            slo_ms = ensemble_slo_ms(draft, [known[model].model for model in app.members])
+            found[draft.name] = AppLoad(app, draft.terms.rate_rps or 0.0, slo_ms)
     return found
 
 
@@ -140,7 +146,7 @@ def _profiled(
             left_out.append(f"{draft.settings.where('memory.max_mb')}: found {error}")
             continue
         batch = draft.asked_batch or stored.max_batch
-        known[draft.name] = _ProfiledModel(model, allowed, batch)
+        known[draft.name] = _ProfiledModel(with_assumed_slo(model, allowed), allowed, batch)
     if missing:
         names = ", ".join(dict.fromkeys(missing))
         left_out.append(

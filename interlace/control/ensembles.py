@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -40,8 +40,11 @@ class Ensembles:
         Raises:
             RepositoryError: its graph is wrong, or a member is not served or does not fit.
         """
-        model = replace(draft.provisional(), generation=generation)
-        self._apps.add(self._checked(draft), model)
+        app = self._checked(draft)
+        members = [self._find(step.model, step.version) for step in app.steps]
+        terms = replace(draft.terms, slo_ms=ensemble_slo_ms(draft, members))
+        model = replace(draft.provisional(), generation=generation, terms=terms)
+        self._apps.add(app, model)
         self._table.publish(ServedModel(model, config=config_json(model, draft.config)))
         self._served[model.key] = draft, model
         return model
@@ -144,6 +147,13 @@ def readable(drafts: Sequence[Draft]) -> Iterator[tuple[Draft, App]]:
             yield draft, read_ensemble(draft)
 
 
+def ensemble_slo_ms(draft: Draft, members: Iterable[Model]) -> float:
+    """The SLO of an ensemble; one that nobody set is at least as long as its members take."""
+    terms = draft.terms
+    limits_ms = [one.limit_ms for one in members] if terms.slo_assumed else []
+    return max(terms.slo_ms, *limits_ms, 0.0)
+
+
 def member_demands(
     drafts: Sequence[Draft], members: Mapping[str, PreparedModel]
 ) -> dict[str, Demand]:
@@ -163,7 +173,8 @@ def member_demands(
             for name, one in used.items()
         }
         rate_rps = draft.terms.rate_rps or 0.0
-        for stage in stage_budgets(app, latencies_ms, rate_rps, draft.terms.slo_ms):
+        slo_ms = ensemble_slo_ms(draft, [one.model for one in used.values()])
+        for stage in stage_budgets(app, latencies_ms, rate_rps, slo_ms):
             model = used[stage.model].model
             known = found.get(model.key, demand_of(model))
             found[model.key] = replace(

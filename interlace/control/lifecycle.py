@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from interlace.control.model_preparer import ModelPreparer, failure_text, prepar
 from interlace.control.registry import UNLOADED, VersionEntry, VersionRegistry, VersionState
 from interlace.control.uploads import Uploads
 from interlace.core.errors import Reason, RepositoryError, ServeError, bad_input
-from interlace.core.model import Format, Model
+from interlace.core.model import Format, Model, ServiceTerms
 from interlace.device.base import Registers
 from interlace.repository.draft import Draft
 from interlace.repository.folder import check_name, select_versions
@@ -250,7 +250,9 @@ class ModelLifecycle:
                 self._registry.put(VersionEntry(name, version, VersionState.LOADING))
             self._device.register(model)
             filled = await self._preparation.profile_quickly(model)
-            await self._deployments.bring_up(prepared_model(draft, model, filled))
+            prepared = prepared_model(draft, model, filled)
+            model = prepared.model
+            await self._deployments.bring_up(prepared)
         except Exception as error:
             if model is not None:
                 self._device.forget(model.key)
@@ -339,9 +341,15 @@ def _same(before: Model, after: Model) -> bool:
     return (
         before.digest == after.digest
         and before.signature == after.signature
-        and before.terms == after.terms
+        and _stated(before) == _stated(after)
         and before.labels == after.labels
     )
+
+
+def _stated(model: Model) -> ServiceTerms:
+    """Its terms without an SLO that was measured."""
+    terms = model.terms
+    return replace(terms, slo_ms=0.0) if terms.slo_assumed else terms
 
 
 async def drain(

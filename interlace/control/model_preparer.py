@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from interlace.core.model import Description, Format, Model, TrustedModels
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.perf.cold_start import as_allowed
-from interlace.perf.latency import doubts
+from interlace.perf.latency import doubts, surface
 from interlace.profiling.corun import NeighbourSlowdowns
 from interlace.profiling.profile_file import values_text
 from interlace.profiling.profiler import profile_all
@@ -56,6 +56,8 @@ _GUESSED: Final = (
 
 #: On cores, models that were measured within this time are served before the others are measured.
 _PART_S: Final = 5.0
+#: An SLO that nobody set is at least this many times what one row takes.
+_ROWS: Final = 10
 #: What so many models said of themselves is remembered.
 _SIGNATURES: Final = 256
 
@@ -352,4 +354,16 @@ def prepared_model(draft: Draft, model: Model, filled: FillResult) -> PreparedMo
     except ValueError as error:
         where = draft.settings.where("memory.max_mb")
         raise RepositoryError(where, str(error), "at least as much, or no max_mb") from error
+    model, before_ms = with_assumed_slo(model, allowed), model.terms.slo_ms
+    if model.terms.slo_ms > before_ms:
+        said = "%s: nobody set its SLO; %g ms are assumed, ten times what one row takes"
+        _log.info(said + "; slo_ms in interlace.toml sets another", model.name, model.terms.slo_ms)
     return PreparedModel(model, allowed, config_json(model, draft.config))
+
+
+def with_assumed_slo(model: Model, profile: Profile) -> Model:
+    """The model; one whose SLO nobody set has at least ten times what one row takes alone."""
+    if not model.terms.slo_assumed:
+        return model
+    slo_ms = float(ceil(_ROWS * surface(profile).latency_ms(1, 100)))
+    return replace(model, terms=replace(model.terms, slo_ms=max(model.terms.slo_ms, slo_ms)))

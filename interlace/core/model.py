@@ -15,6 +15,8 @@ from interlace.core.errors import RepositoryError
 from interlace.core.sequence import ControlInput, SequenceTerms
 from interlace.core.tensor import Signature
 
+#: The promise for a decoupled model whose operator states none: until the last of its responses.
+STREAM_SLO_MS: Final = 60_000.0
 #: Of files that are a model by themselves.
 MODEL_SUFFIXES: Final = (".onnx", ".pt2", ".pt")
 
@@ -60,6 +62,7 @@ class ServiceTerms:
     At most ``most_weights_bytes`` of them are ever loaded; the rest is read in place. ``stacked``
     hands a Python backend model one request for a whole batch. ``first_response_ms`` and ``gap_ms``
     are promised for the responses of a decoupled model, beside ``slo_ms`` for the last.
+    ``slo_assumed`` if nobody set ``slo_ms``.
     """
 
     slo_ms: float
@@ -75,6 +78,7 @@ class ServiceTerms:
     stacked: bool = False
     first_response_ms: float | None = None
     gap_ms: float | None = None
+    slo_assumed: bool = False
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -139,6 +143,15 @@ class Model:
         inputs = tuple(spec for spec in self.signature.inputs if spec.name not in hidden)
         outputs = tuple(spec for spec in self.signature.outputs if spec.name not in hidden)
         return replace(self, signature=replace(self.signature, inputs=inputs, outputs=outputs))
+
+    @property
+    def limit_ms(self) -> float:
+        """How long a request may take: its SLO, or longer in code for which nobody set one.
+
+        What it takes depends on the request there, and a trial does not show it.
+        """
+        patient = self.terms.slo_assumed and self.format is Format.PYTHON
+        return max(self.terms.slo_ms, STREAM_SLO_MS) if patient else self.terms.slo_ms
 
     @property
     def source(self) -> Path:

@@ -107,18 +107,18 @@ class ModelResidence:
 
     async def _load(self, partition: str, batches: tuple[int, ...]) -> TimedWork:
         try:
-            return await self._rig.load(partition, self.model, batches, self._timeout_s)
+            return await self._rig.load(partition, self._model, batches, self._timeout_s)
         except MeasureError as error:
             if self._held is None or isinstance(error, PartitionLostError):
                 raise
         # What was made at earlier shares may be what leaves no room: it goes with the last holder.
         await self._leave()
-        return await self._rig.load(partition, self.model, batches, self._timeout_s)
+        return await self._rig.load(partition, self._model, batches, self._timeout_s)
 
     async def _leave(self) -> None:
         held, self._held = self._held, None
         if held is not None and self._rig.has(held):
-            await self._rig.unload(held, self.model, self._timeout_s)
+            await self._rig.unload(held, self._model, self._timeout_s)
 
     def _note(self, resident_bytes: int, took_ms: float) -> None:
         """With graphs later loads count what earlier ones left on their partitions: two are enough.

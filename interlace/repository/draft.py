@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format, Model, Precision, SampleValue, ServiceTerms
+from interlace.core.model import STREAM_SLO_MS, Format, Model, Precision, SampleValue, ServiceTerms
 from interlace.core.sequence import ControlInput, SequenceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.config_json import config_json
@@ -30,7 +30,6 @@ from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
     MAX_BATCH_LIMIT,
-    STREAM_SLO_MS,
     ModelSettings,
     read_settings,
 )
@@ -389,6 +388,7 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
     memory = settings.memory
     return ServiceTerms(
         slo_ms=settings.slo_ms or (STREAM_SLO_MS if is_decoupled(config) else DEFAULT_SLO_MS),
+        slo_assumed=not settings.slo_ms,
         priority=level if settings.priority is None else settings.priority,
         memory_limit_bytes=None if limit_bytes is None else int(limit_bytes),  # plain, for msgspec
         rate_rps=settings.rate_rps,

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format, Model
+from interlace.core.model import STREAM_SLO_MS, Format, Model
 from interlace.core.tables import did_you_mean
 from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
-from interlace.repository.model_settings import DEFAULT_MAX_BATCH, STREAM_SLO_MS, ModelSettings
+from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
 from interlace.repository.sample_values import check_value
 from interlace.repository.sequences import join_tensors
 

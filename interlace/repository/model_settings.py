@@ -18,8 +18,6 @@ from interlace.repository.model_config import ModelConfig
 
 #: The promise for a model whose operator states none.
 DEFAULT_SLO_MS: Final = 100.0
-#: The same for a decoupled model: until the last of its responses.
-STREAM_SLO_MS: Final = 60_000.0
 #: The largest batch for a model that sets no bound and whose operator states none.
 DEFAULT_MAX_BATCH: Final = 32
 DEFAULT_QUEUE_LIMIT: Final = 4096

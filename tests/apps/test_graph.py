@@ -44,7 +44,7 @@ def draft(
     return SimpleNamespace(
         name="app",
         config=config,
-        terms=SimpleNamespace(slo_ms=slo_ms, rate_rps=rate_rps),
+        terms=ServiceTerms(slo_ms, rate_rps=rate_rps),
         provisional=lambda: SimpleNamespace(signature=signature),
     )
 

@@ -1,9 +1,12 @@
 """The time that ensembles leave to their members."""
 
+from dataclasses import replace
+
 import pytest
 
-from interlace.control.ensembles import member_demands
+from interlace.control.ensembles import ensemble_slo_ms, member_demands
 from interlace.control.model_preparer import PreparedModel
+from interlace.core.model import Format, ServiceTerms
 from interlace.testing.worlds import line_profile
 from tests.apps.test_graph import FIRST, SECOND, draft, model
 
@@ -34,6 +37,17 @@ def test_an_slo_that_no_split_keeps_is_divided_by_work() -> None:
     members = prepared({"first": 0.0, "second": 0.0}, {"first": 10.0, "second": 30.0})
     found = member_demands([draft(FIRST, SECOND, slo_ms=4.0)], members)
     assert [one.slo_ms for one in found.values()] == pytest.approx([1.0, 3.0])
+
+
+def test_an_slo_that_nobody_set_is_as_long_as_that_of_the_slowest_member() -> None:
+    members = prepared({"first": 5.0, "second": 5.0}, {"first": 1.0, "second": 1.0})
+    slow = replace(members["second"].model, terms=ServiceTerms(3_000.0, slo_assumed=True))
+    models = [members["first"].model, slow]
+    stated = draft(FIRST, SECOND, slo_ms=100.0)
+    assert ensemble_slo_ms(stated, models) == 100.0
+    stated.terms = replace(stated.terms, slo_assumed=True)
+    assert ensemble_slo_ms(stated, models) == 3_000.0
+    assert ensemble_slo_ms(stated, [models[0], replace(slow, format=Format.PYTHON)]) == 60_000.0
 
 
 def test_members_without_a_profile_are_planned_for_their_own_slo() -> None:

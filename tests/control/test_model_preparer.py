@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from interlace.control.model_preparer import ModelPreparer
-from interlace.core.model import TrustedModels
+from interlace.control.model_preparer import ModelPreparer, with_assumed_slo
+from interlace.core.model import ServiceTerms, TrustedModels
 from interlace.core.profile import LayerProfile
 from interlace.profiling.store import FillResult, ProfileStore
+from tests.apps.test_graph import model
 from tests.builders import line_profile
 
 
@@ -32,3 +33,15 @@ def test_a_profile_without_times_from_disk_is_told_of_once(
         preparer._warn_of_cached(models, FillResult(profiles, {}))
     (message,) = caplog.messages
     assert message.startswith("1 profiles (the first: known)")
+
+
+def test_an_slo_that_nobody_set_is_ten_times_what_one_row_takes() -> None:
+    stated = model("m", {"X": (5,)}, {"Y": (5,)})
+    assumed = replace(stated, terms=ServiceTerms(100.0, slo_assumed=True))
+    for known, row_ms, slo_ms in (
+        (stated, 299.0, 100.0),
+        (assumed, 299.0, 1_800.0),  # on the whole accelerator, where it is faster
+        (assumed, 1.0, 100.0),
+    ):
+        profile = line_profile("m", 1.0, row_ms)
+        assert with_assumed_slo(known, profile).terms.slo_ms == slo_ms

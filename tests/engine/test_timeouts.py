@@ -118,6 +118,15 @@ def test_the_limit_is_a_second_or_twenty_times_what_is_believed() -> None:
     assert _limit_ms(world, "slow") == pytest.approx(20.0 * run_ms, rel=0.1)
 
 
+def test_a_worker_is_waited_for_until_its_caller_expects_no_answer() -> None:
+    world = World(PROFILES, machine())
+    world.deploy(dict.fromkeys("ab", SLO_MS))
+    world.run(1_000.0)
+    world.send("a", 60_000.0)
+    world.run(100.0)
+    assert _limit_ms(world, "a") == pytest.approx(60_000.0, abs=10.0)
+
+
 def test_a_process_that_takes_long_to_start_is_waited_for_as_long_as_that_takes() -> None:
     world = _world(OVERLAP | {Trait.SLOW_START})
     _hang(world, 5_000.0)

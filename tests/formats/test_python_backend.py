@@ -16,6 +16,7 @@ import torch
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.metric_change import MetricChange
+from interlace.core.model import STREAM_SLO_MS
 from interlace.core.request import CallContext
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
@@ -25,7 +26,6 @@ from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import Answer, Array, ModelResponse, RequestInputs, TypedArray
 from interlace.repository.draft import read
 from interlace.repository.model import complete
-from interlace.repository.model_settings import STREAM_SLO_MS
 from tests.repository.folders import add
 
 HEAD = """

@@ -21,7 +21,12 @@ def _fixed(partitions: tuple[Partition, ...]) -> Planner:
     return lambda demand, fleet, profiles, current: Plan(partitions)
 
 
-def _world(dispatcher: str, partitions: tuple[Partition, ...] | None = None, **slots: int) -> World:
+def _world(
+    dispatcher: str,
+    partitions: tuple[Partition, ...] | None = None,
+    slo_ms: float = 1_000.0,
+    **slots: int,
+) -> World:
     """A world of one dispatcher; without partitions, one that is the whole machine."""
     shapes = {"quick": (2.0, 0.5), "long": (40.0, 1.0), "other": (2.0, 0.5)}
     profiles = {name: line_profile(name, *shapes[name], speedup=1.0) for name in slots}
@@ -40,7 +45,7 @@ def _world(dispatcher: str, partitions: tuple[Partition, ...] | None = None, **s
             scaler=system.scaler,
         ),
     )
-    world.deploy(dict.fromkeys(slots, 1_000.0))
+    world.deploy(dict.fromkeys(slots, slo_ms))
     world.run(500)
     assert len(world.statuses) == len(slots)
     return world
@@ -180,6 +185,20 @@ def test_a_replica_sustains_the_part_that_is_planned_for_it() -> None:
     world.run(2_500)
     alone, shared = (live.sustaining_rows for live in world.state.partitions.values())
     assert 0.0 < alone["quick"] < shared["quick"] / 3
+
+
+def test_a_request_with_more_time_than_its_model_promises_waits_no_longer_for_others() -> None:
+    alike = tuple(Partition(f"g0:{n}", "g0", 50, (Slot("quick", 8, 200.0),)) for n in range(2))
+    world = _world("interlace", alike, 200.0, quick=8)
+    for _ in range(200):
+        for _ in range(30):
+            world.send("quick", 60_000.0)
+        world.run(10)
+    world.run(300)
+    world.send("quick", 60_000.0)
+    world.run(2_000)
+    ends_ms = [at_ms - reply.request.arrived_ms for at_ms, reply in world.replies]
+    assert len(ends_ms) == 6_001 and max(ends_ms) < 250.0
 
 
 def test_a_model_of_which_nothing_is_planned_sustains_nothing_beside_an_overload() -> None:

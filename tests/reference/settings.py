@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import structs
 
+from interlace.core.model import STREAM_SLO_MS
 from interlace.core.tables import _expected
 from interlace.planning.scenario_file import (
     GpuTable,
@@ -19,7 +20,6 @@ from interlace.repository.model_settings import (
     DEFAULT_MAX_BATCH,
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
-    STREAM_SLO_MS,
     BatchingTable,
     MemoryTable,
     SettingsTable,
@@ -52,7 +52,8 @@ _WORKLOAD = """
 """
 #: Where no value is a value by itself: what applies then.
 _UNSET: Mapping[str, str] = {
-    "slo_ms": f"{DEFAULT_SLO_MS:g}; {STREAM_SLO_MS:g} for a decoupled model",
+    "slo_ms": f"{DEFAULT_SLO_MS:g} or [more](slo.md#without-an-slo); "
+    f"{STREAM_SLO_MS:g} for a decoupled model",
     "max_batch": f"the model's bound, else {DEFAULT_MAX_BATCH}",
     "queue_limit": str(DEFAULT_QUEUE_LIMIT),
     "priority": "0",

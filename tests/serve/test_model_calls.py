@@ -145,6 +145,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Se
         add(root, name, {"config.pbtxt": CONFIG, "1/model.py": CALLER})
     add(root, "spare", {"config.pbtxt": CONFIG, "1/model.py": CALLER})
     add(root, "manager", {"config.pbtxt": CONFIG, "1/model.py": MANAGER})
+    for name in ("unset", "unset_too"):
+        add(root, name, {"config.pbtxt": re.sub("parameters.*", "", CONFIG), "1/model.py": CALLER})
     add(root, "chain", {"config.pbtxt": ENSEMBLE})
     made = Server(root, cache)
     try:
@@ -203,6 +205,10 @@ def test_callers_never_keep_their_callees_from_running(server: Server) -> None:
     assert {status for status, _ in answers} == {200}
     wanted = ["<x>", "<x>", "<x>+<x>+<x>", "<x>+<x>", "<x>"]
     assert [text for _, text in answers] == wanted * 12
+
+
+def test_code_for_which_nobody_set_an_slo_may_take_its_time(server: Server) -> None:
+    assert ask(server, "unset leaf sleep1.3", "unset_too") == (200, "<sleep1.3>")
 
 
 def test_the_callers_deadline_holds_for_the_call(server: Server) -> None:

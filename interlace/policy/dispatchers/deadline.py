@@ -120,7 +120,10 @@ def _latest_ms(model: ModelView, head: Request, rows: int, least: int, share_pct
     if rows >= least:
         return -inf
     run_ms = model.latency_ms(rows + 1, share_pct, head.shape)
-    return head.deadline_ms - run_ms - model.admission_margin_ms
+    due_ms = head.deadline_ms
+    if head.part is None:  # it may have more time than its model promises
+        due_ms = min(due_ms, head.arrived_ms + model.demand.slo_ms)
+    return due_ms - run_ms - model.admission_margin_ms
 
 
 def _launch(

@@ -45,7 +45,7 @@ def check(served: ServedModel, call: InferenceCall) -> CheckedCall:
         rows=rows,
         shape=tuple((t.name, t.shape[first:]) for t in inputs),
         priority=_priority(call.decoded.parameters) or model.terms.priority,
-        slo_ms=min(model.terms.slo_ms, *_limits_ms(call.decoded.parameters)),
+        slo_ms=min(model.limit_ms, *_limits_ms(call.decoded.parameters)),
         outputs=_outputs(model, call),
         order=order,
         sequence=_sequence(model, call, rows) if model.sequences is not None else None,
