@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -287,6 +287,9 @@ class _AppRequest:
             value = self.values.get(step.inputs.get(spec.name, ""))
             if value is not None:
                 where = f"tensor '{value.tensor.name}' for input '{spec.name}' of '{step.model}'"
+                if value.tensor.datatype != spec.datatype:
+                    wrong = f"{where} is {value.tensor.datatype}, expected {spec.datatype}"
+                    raise ServeError(Reason.BACKEND, wrong)
                 shape = fitted_shape(value.tensor.shape, value.batched, spec, batched, where)
                 found.append(Tensor(spec.name, spec.datatype, shape, value.tensor.span))
         return tuple(found)
@@ -337,6 +340,8 @@ class _AppRequest:
         replies = self.replies.pop(place)
         sources = [held for held in self._sources(place) if held.users]
         if self.reason is None:
+            self._note_left_out(self.served.app.steps[place], model, replies)
+        if self.reason is None:
             self.timings += [reply.timing for reply in replies]
             step, now_ms = self.served.app.steps[place], self.owner.clock.now_ms()
             self.stages.append(stage_timing(step.name, replies, now_ms))
@@ -352,6 +357,20 @@ class _AppRequest:
         for held in sources:
             self._drop(held)
         self._go_on_later()
+
+    def _note_left_out(self, step: Step, model: Model, replies: Sequence[Reply]) -> None:
+        """Fail if a model left out an output that is read; one of an app was not to be had."""
+        read = self._read()
+        for reply in replies:
+            given = {tensor.name for tensor in reply.outputs}
+            for name, tensor in step.outputs.items():
+                if tensor not in read or name in given:
+                    continue
+                if model.key in self.owner.served:
+                    self.absent.add(tensor)
+                    continue
+                detail = f"model '{step.model}' gave no output '{name}'"
+                self.end(Outcome.FAILED, ServeError(Reason.BACKEND, detail))
 
     def _go_on_later(self) -> None:
         if self.waiting:

@@ -1,6 +1,7 @@
 """Requests of apps: order, deadlines, memory, failures; each is answered exactly once."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -105,8 +106,9 @@ class Scripted:
         share_input: bool = False,
         took_ms: float = 1.0,
         rows: int | None = None,
+        changed: Callable[[list[Tensor]], list[Tensor]] = lambda outputs: outputs,
     ) -> Request:
-        """Answer a model's first request that waits."""
+        """Answer a model's first request that waits; ``changed`` is what it gives."""
         request, caller = self.asked[name].pop(0)
         if not self.asked[name]:
             del self.asked[name]
@@ -120,7 +122,7 @@ class Scripted:
             at = request.inputs[0].span if share_input else Span(1, next(self._offsets), nbytes)
             outputs.append(Tensor(spec.name, spec.datatype, shape, at))
         ok = outcome in (Outcome.OK, Outcome.LATE)
-        found = tuple(outputs) if ok else ()
+        found = tuple(changed(outputs)) if ok else ()
         timing = Timing(0.0, 0.1, 0.8, 0.1)
         caller.on_reply(Reply(request, outcome, found, error, timing, 7 if ok else None))
         self.clock.run(self.clock.now_ms())
@@ -346,6 +348,33 @@ def test_a_failed_step_cancels_the_others_and_waits_for_them() -> None:
     assert stand.below.delivered_of[MEMBERS["right"].key] == 1
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda outputs: [], "model 'first' gave no output 'Y'"),
+        (
+            lambda outputs: [one._replace(datatype="INT32") for one in outputs],
+            "tensor 'features' for input 'X' of 'second' is INT32, expected FP32",
+        ),
+    ],
+)
+def test_a_model_that_gives_something_else_than_its_config_says_fails_the_app(
+    changed: Callable[[list[Tensor]], list[Tensor]], said: str
+) -> None:
+    stand = Stand(FIRST, SECOND)
+    stand.send()
+    stand.below.end("first", changed=changed)
+    (reply,) = stand.replies
+    assert reply.outcome is Outcome.FAILED and reply.error is not None
+    assert (reply.error.reason, reply.error.detail) == (
+        Reason.BACKEND,
+        f"in ensemble 'app', {said}",
+    )
+    assert not stand.below.asked
+    stand.settle()
+    assert sum(stand.below.delivered_of.values()) == 1
+
+
 def test_a_client_that_goes_away_cancels_what_runs() -> None:
     stand = Stand(FIRST, SECOND)
     request = stand.send()
@@ -504,6 +533,18 @@ def test_what_needs_an_input_that_is_left_out_is_left_out() -> None:
     stand.below.end("first")
     stand.below.end("second")
     assert [one.name for one in stand.replies[0].outputs] == ["CLASS"]
+    inner = step("inner", {"IMAGE": "IMAGE"}, {"CLASS": "CLASS", "BOX": "BOX"})
+    stand.members["inner"] = stand.model
+    whole = replace(stand.model, name="outer")
+    stand.runtime.add(graph(inner, head=head), whole)
+    image = Tensor("IMAGE", "FP32", (2, 8), Span(0, 0, 64))
+    request = Request(stand.runtime.next_id(), whole.key, 0.0, 100.0, 2, (), 0, (image,))
+    stand.runtime.submit(request, Callbacks(stand.replies.append))
+    stand.below.end("first")
+    stand.below.end("second")
+    outer = stand.replies.pop(1)
+    assert [one.name for one in outer.outputs] == ["CLASS"]
+    stand.runtime.delivered(outer)
     stand.send(("BOX",))
     reply = stand.replies[1]
     assert reply.error is not None and reply.error.reason is Reason.BAD_INPUT
