@@ -9,7 +9,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -33,6 +33,15 @@ def frame_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
+def _as_text(value: Any) -> Any:
+    """A frame in built-in types, in whose texts lone surrogates are escaped."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _as_text(one) for key, one in value.items()}
+    return [_as_text(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 class _Codec(Generic[Out, In]):
     """Frames to bytes and back, within one buffer that is used again for every frame."""
 
@@ -43,7 +52,10 @@ class _Codec(Generic[Out, In]):
         self._buffer = memoryview(bytearray(FRAME_BYTES_MAX))
 
     def bytes_of(self, frame: Out) -> bytes:
-        data = self._encode(frame)
+        try:
+            data = self._encode(frame)
+        except UnicodeEncodeError:  # a model's code may say what is no text
+            data = self._encode(_as_text(msgspec.to_builtins(frame, builtin_types=(bytes,))))
         if len(data) > FRAME_BYTES_MAX:
             raise ValueError(
                 f"a {type(frame).__name__} frame of {len(data)} bytes: limit {FRAME_BYTES_MAX}"

@@ -19,6 +19,7 @@ import pytest
 
 from interlace.device.cpu.execution import pack_strings
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
+from tests.processes import alive
 from tests.repository.folders import add
 from tests.serve.conftest import Start
 from tests.serve.server import Server, Traffic
@@ -80,7 +81,9 @@ input [ { name: "IMAGE" data_type: TYPE_UINT8 dims: [ -1, 4, 3 ] } ]
 output [ { name: "PIXELS" data_type: TYPE_FP32 dims: [ 3, -1, 4 ] } ]
 """
 WORDS = """
+import multiprocessing
 import os
+import subprocess
 import sys
 import time
 import numpy as np
@@ -103,6 +106,24 @@ class TritonPythonModel:
             sys.exit(3)
         if said == b"die":
             os._exit(4)
+        if said == b"interrupt":
+            raise KeyboardInterrupt("of nobody")
+        if said == b"surrogate":
+            raise OSError("no file \\udcff")
+        if said == b"processes":
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+            (child,) = multiprocessing.active_children()
+            time.sleep(0.2)
+            child.terminate()
+            child.join(10)
+            ended = subprocess.Popen(["sleep", "600"])
+            ended.terminate()
+            left = subprocess.Popen(["sleep", "600"])
+            said = f"{child.exitcode} {ended.wait(10)} {left.pid}"
+            text = pb_utils.Tensor("WORD", np.array([[said]], object))
+            return pb_utils.InferenceResponse([text])
+        if said == b"fork":
+            os.fork()  # both return
         code = getattr(pb_utils.TritonError, said.decode(errors="replace"), None)
         if code is not None:
             error = pb_utils.TritonError(f"{said.decode()} it is", code)
@@ -268,8 +289,9 @@ def test_errors_of_responses_have_tritons_statuses(
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("raise", "ValueError: cannot do this (model.py, line 20)"),
-        ("exit", "SystemExit: 3 (model.py, line 22)"),
+        ("raise", "ValueError: cannot do this (model.py, line 22)"),
+        ("exit", "SystemExit: 3 (model.py, line 24)"),
+        ("surrogate", r"OSError: no file \udcff (model.py, line 30)"),
         ("short list", "Number of InferenceResponse objects do not match"),
     ],
 )
@@ -286,6 +308,21 @@ def test_what_fails_beside_good_requests_fails_alone(shared: Shared, said: str, 
     if said != "short list":  # that fails whoever is in the batch
         assert [status for status, _ in others] == wanted
     assert shared.server.workers() == before
+
+
+def test_what_is_no_exception_of_python_fails_its_request_alone(shared: Shared) -> None:
+    before = shared.server.workers()
+    status, body = word(shared, "interrupt")
+    assert status == 500 and "KeyboardInterrupt: of nobody" in body["error"]
+    assert shared.server.workers() == before
+
+
+def test_a_process_that_a_model_forks_and_lets_go_on_answers_nothing(shared: Shared) -> None:
+    before = shared.server.workers()
+    for _ in range(4):
+        assert word(shared, "fork")[0] == 200
+        assert {word(shared, "good")[0] for _ in range(8)} == {200}
+    assert set(before) <= set(shared.server.workers())
 
 
 def _wait_again(shared: Shared) -> None:
@@ -308,6 +345,18 @@ def test_unload_lets_the_model_finalize(shared: Shared) -> None:
     assert server.call("POST", "/v2/repository/models/words/unload", {})[0] == 200
     wait_until(lambda: server.text.count("WORDS ENDS") > before)
     assert word(shared, "good")[0] == 404
+
+
+def test_processes_of_models_can_be_ended_and_end_with_the_server(root: Path, start: Start) -> None:
+    add(root, "words", {"config.pbtxt": WORDS_CONFIG, "1/model.py": WORDS})
+    server = start().wait_ready()
+    status, body = word(Shared(root, server, None), "processes")
+    (said,) = body["outputs"][0]["data"]
+    assert status == 200 and said.startswith("-15 -15 ")
+    left = int(said.split()[-1])
+    assert alive(left)
+    assert server.end() == 0
+    assert not alive(left)
 
 
 def test_the_end_of_the_server_lets_models_finalize(root: Path, start: Start) -> None:

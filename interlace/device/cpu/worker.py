@@ -214,7 +214,7 @@ class CpuWorker:
             resident = turns or ResidentModel.load(
                 frame, threads, self._setup.weights_dir, self._open, calls.begin
             )
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             text = error_text(f"model {model.name} does not load", error)
             return Failed(text, batch=frame.number)
         finally:
@@ -295,7 +295,7 @@ class CpuWorker:
             return self._run_in_turn(run, resident, resident.takes_requests)
         try:
             result = execute(run, resident, self._intake, self._blocks)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             return batch_failure(run, error, resident.model.format, resident.runs)
         resident.answered = True
         return result
@@ -344,7 +344,7 @@ class CpuWorker:
             for one in joining:
                 try:
                     running.append(self._begin(one, resident, runner))
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     self._end_iteration(one, resident, error)
             if running:
                 self._go_on(running, runner)
@@ -352,7 +352,7 @@ class CpuWorker:
                 running.remove(ended)
                 try:
                     self._end_iteration(ended.run, resident, ended.result())
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     self._end_iteration(ended.run, resident, error)
 
     def _begin(self, run: RunBatch, resident: ResidentModel, runner: RunsIterations) -> Iteration:
@@ -397,7 +397,7 @@ class CpuWorker:
             result = execute_requests(
                 run, runner, batched, self._intake, self._inbox, streams, calls
             )
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             failed = batch_failure(run, error, resident.model.format, resident.runs)
             return replace(failed, batch=run.batch)
         finally:

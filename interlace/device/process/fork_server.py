@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import Final, NoReturn
@@ -42,7 +43,9 @@ def main(descriptor: int, entry: str) -> None:
     ``entry`` is ``module:function``: what a worker runs, with its socket and its name.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the main process drains, then closes the socket
+        # The main process drains, then closes the socket. Programs that models start would ignore
+        # what is ignored here; what is handled ends them.
+        signal.signal(number, lambda *_: None)
     # Thread pools that libraries make on import are sized by the affinity: with one core there are
     # none, and forking stays safe. Each worker sets its own affinity.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -52,6 +55,15 @@ def main(descriptor: int, entry: str) -> None:
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # unlocked ones are swept
         tempfile.tempdir = folder
         _ForkServer(sock, resolve_name(entry)).serve()
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # processes that the code of models left
+
+
+def _let_go(sock: socket.socket) -> None:
+    """In a process that the code of a model forked: it does not answer, and can be ended."""
+    sock.close()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class _ForkServer:
@@ -108,7 +120,9 @@ class _ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for thing in (self._selector, self._wakeup, self._wake, self._sock):
                 thing.close()
-            self._entry(socket.socket(fileno=descriptor), fork.name)
+            sock = socket.socket(fileno=descriptor)
+            os.register_at_fork(after_in_child=partial(_let_go, sock))
+            self._entry(sock, fork.name)
             status = 0
         except BaseException:
             traceback.print_exc()
