@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from interlace.apps.graph import fitted_shape
+from interlace.apps.graph import Step, fitted_shape
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.request import Reply, Request, StageTiming, Timing
@@ -178,6 +178,26 @@ def added(timings: Sequence[Timing]) -> Timing:
         sum(one.infer_ms for one in timings),
         sum(one.output_ms for one in timings),
     )
+
+
+def fitted_input(value: Value, spec: TensorSpec, batched: bool, model: str) -> Tensor:
+    """A tensor of an app as an input of a model.
+
+    Raises:
+        ServeError: BACKEND, it has another datatype than its config says; BAD_INPUT, or shape.
+    """
+    name, datatype, shape, span = value.tensor
+    where = f"tensor '{name}' for input '{spec.name}' of '{model}'"
+    if datatype != spec.datatype:
+        raise ServeError(Reason.BACKEND, f"{where} is {datatype}, expected {spec.datatype}")
+    shape = fitted_shape(shape, value.batched, spec, batched, where)
+    return Tensor(spec.name, datatype, shape, span)
+
+
+def left_out(step: Step, reply: Reply, read: Container[str]) -> list[str]:
+    """A step's outputs that are read and that its reply does not have."""
+    given = {tensor.name for tensor in reply.outputs}
+    return [name for name, one in step.outputs.items() if one in read and name not in given]
 
 
 def own_outputs(

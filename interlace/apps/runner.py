@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from interlace.apps.graph import App, ServedApp, Step, fitted_shape
+from interlace.apps.graph import App, ServedApp, Step
 from interlace.apps.parts import (
     Held,
     TensorMemory,
     Value,
     added,
+    fitted_input,
     in_app,
+    left_out,
     overlap,
     own_outputs,
     row_count,
@@ -286,12 +288,7 @@ class _AppRequest:
         for spec in model.signature.inputs:
             value = self.values.get(step.inputs.get(spec.name, ""))
             if value is not None:
-                where = f"tensor '{value.tensor.name}' for input '{spec.name}' of '{step.model}'"
-                if value.tensor.datatype != spec.datatype:
-                    wrong = f"{where} is {value.tensor.datatype}, expected {spec.datatype}"
-                    raise ServeError(Reason.BACKEND, wrong)
-                shape = fitted_shape(value.tensor.shape, value.batched, spec, batched, where)
-                found.append(Tensor(spec.name, spec.datatype, shape, value.tensor.span))
+                found.append(fitted_input(value, spec, batched, step.model))
         return tuple(found)
 
     def _wanted(self, step: Step, model: Model) -> tuple[str, ...]:
@@ -318,10 +315,16 @@ class _AppRequest:
         self.owner.on_step(request.model, reply, now_ms)
         self.deaths = max(self.deaths, reply.deaths)
         if reply.outcome in _ANSWERED:
-            queue_ms = reply.timing.queue_ms
-            run_ms = max(0.0, now_ms - request.arrived_ms - queue_ms)
+            run_ms = max(0.0, now_ms - request.arrived_ms - reply.timing.queue_ms)
             self.served.ran(place, run_ms)
             self.replies[place].append(reply)
+            step = self.served.app.steps[place]
+            for name in left_out(step, reply, self._read()):
+                if model.key in self.owner.served:  # an app, in which it was not to be had
+                    self.absent.add(step.outputs[name])
+                else:
+                    detail = f"model '{step.model}' gave no output '{name}'"
+                    self.end(Outcome.FAILED, ServeError(Reason.BACKEND, detail))
         elif reply.outcome is Outcome.REFUSED and (self.timings or number):
             self.end(Outcome.EXPIRED, reply.error or _EXPIRED)
         else:
@@ -340,8 +343,6 @@ class _AppRequest:
         replies = self.replies.pop(place)
         sources = [held for held in self._sources(place) if held.users]
         if self.reason is None:
-            self._note_left_out(self.served.app.steps[place], model, replies)
-        if self.reason is None:
             self.timings += [reply.timing for reply in replies]
             step, now_ms = self.served.app.steps[place], self.owner.clock.now_ms()
             self.stages.append(stage_timing(step.name, replies, now_ms))
@@ -357,20 +358,6 @@ class _AppRequest:
         for held in sources:
             self._drop(held)
         self._go_on_later()
-
-    def _note_left_out(self, step: Step, model: Model, replies: Sequence[Reply]) -> None:
-        """Fail if a model left out an output that is read; one of an app was not to be had."""
-        read = self._read()
-        for reply in replies:
-            given = {tensor.name for tensor in reply.outputs}
-            for name, tensor in step.outputs.items():
-                if tensor not in read or name in given:
-                    continue
-                if model.key in self.owner.served:
-                    self.absent.add(tensor)
-                    continue
-                detail = f"model '{step.model}' gave no output '{name}'"
-                self.end(Outcome.FAILED, ServeError(Reason.BACKEND, detail))
 
     def _go_on_later(self) -> None:
         if self.waiting:

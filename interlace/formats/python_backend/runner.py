@@ -40,8 +40,6 @@ _NO_TENSORS: Final = (
     "input [ { name data_type dims } ] and output [ ... ] in config.pbtxt, or auto_complete_config"
 )
 _DETAIL_CHARS: Final = 2000
-#: What code raises; Ctrl-C is not its own.
-_RAISED: Final = (Exception, SystemExit, asyncio.CancelledError)
 
 
 class PythonRunner:
@@ -196,7 +194,7 @@ class PythonRunner:
         received = [one.received for one in batch]
         try:
             returned = self._execute(received)
-        except _RAISED as error:
+        except (Exception, SystemExit) as error:
             self._raised(error, batch)
             return
         if wrong := self._wrong_return(returned, received):
@@ -218,7 +216,7 @@ class PythonRunner:
             one.begun = True
             self._waiting.append(one)
 
-    def _raised(self, error: BaseException, batch: Sequence[WaitingRequest]) -> None:
+    def _raised(self, error: Exception | SystemExit, batch: Sequence[WaitingRequest]) -> None:
         """Fail the requests for which ``execute`` raised an error, or raise it for several.
 
         A model that is iterative receives those of several again that it had not begun, alone.
@@ -276,7 +274,7 @@ class PythonRunner:
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
-        except _RAISED as error:  # other models of this process go on
+        except (Exception, SystemExit) as error:  # other models of this process go on
             place = _place(error, self._own.folder)
             api.Logger.log_error(f"finalize failed: {type(error).__name__}: {error}{place}")
         self._model = None
