@@ -247,7 +247,9 @@ class NodeStates:
         outlooks = self._engine.outlooks(now_ms)
         newest = {served.model.name: served for served in self._table.all()}
         found = {
-            name: replace(outlooks[served.key], arrived=_arrived(served))
+            name: replace(
+                outlooks[served.key], arrived=_arrived(served), slo_ms=served.model.limit_ms
+            )
             for name, served in newest.items()
             if served.ready and served.key in outlooks
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from interlace.core.errors import ServeError, bad_input
-from interlace.core.model import Model
+from interlace.core.model import STREAM_SLO_MS, Model
 from interlace.core.sequence import SequenceStep
 from interlace.core.tensor import BYTES, ITEM_BYTES, Tensor, TensorSpec, element_count
 from interlace.server.dataplane.call import CheckedCall, InferenceCall
@@ -45,7 +45,7 @@ def check(served: ServedModel, call: InferenceCall) -> CheckedCall:
         rows=rows,
         shape=tuple((t.name, t.shape[first:]) for t in inputs),
         priority=_priority(call.decoded.parameters) or model.terms.priority,
-        slo_ms=min(model.limit_ms, *_limits_ms(call.decoded.parameters)),
+        slo_ms=min(_slo_ms(model, call), *_limits_ms(call.decoded.parameters)),
         outputs=_outputs(model, call),
         order=order,
         sequence=_sequence(model, call, rows) if model.sequences is not None else None,
@@ -213,6 +213,12 @@ def _sequence(model: Model, call: InferenceCall, rows: int) -> SequenceStep:
     if not (isinstance(start, bool) and isinstance(end, bool)):
         raise _bad("parameters 'sequence_start' and 'sequence_end' must be booleans", call)
     return SequenceStep(id, start, end)
+
+
+def _slo_ms(model: Model, call: InferenceCall) -> float:
+    """The model's own limit; models that call it know theirs, unless somebody set one."""
+    called = call.endpoint == "BLS" and model.terms.slo_assumed
+    return max(model.limit_ms, STREAM_SLO_MS) if called else model.limit_ms
 
 
 def _limits_ms(parameters: Mapping[str, Parameter]) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
-from interlace.core.model import ServiceTerms
+from interlace.core.model import Format, ServiceTerms
 from interlace.core.request import Batch, Callbacks, Outcome, PartialResponse, Reply, Timing
 from interlace.core.sequence import SequenceStep, SequenceTerms
 from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
@@ -142,6 +142,22 @@ async def test_the_tightest_deadline_holds(
 ) -> None:
     request = plane.infer(plane.call(parameters=parameters, budget_ms=budget_ms))
     assert request.deadline_ms - request.arrived_ms == pytest.approx(slo_ms)
+
+
+def test_code_and_calls_of_models_have_time_where_nobody_set_an_slo() -> None:
+    memory = Memory(1 << 20)
+    tensor = memory.put("INPUT0", "FP32", (1, 3), bytes(12))
+
+    def slo_ms(form: Format, assumed: bool, endpoint: str) -> float:
+        terms = ServiceTerms(100.0, slo_assumed=assumed)
+        known = dataclasses.replace(one_to_one("ident"), format=form, terms=terms)
+        call = InferenceCall("ident", "", "", (tensor,), asked(), endpoint=endpoint)
+        return check(ServedModel(known), call).slo_ms
+
+    assert [slo_ms(Format.ONNX, assumed, "") for assumed in (False, True)] == [100.0, 100.0]
+    assert [slo_ms(Format.PYTHON, assumed, "") for assumed in (False, True)] == [100.0, 60_000.0]
+    assert [slo_ms(Format.ONNX, assumed, "BLS") for assumed in (False, True)] == [100.0, 60_000.0]
+    memory.close()
 
 
 @pytest.mark.parametrize(
