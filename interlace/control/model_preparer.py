@@ -56,6 +56,10 @@ _GUESSED: Final = (
 
 #: On cores, models that were measured within this time are served before the others are measured.
 _PART_S: Final = 5.0
+_ASSUMED: Final = (
+    "%s: nobody set its SLO: planned for %g ms, a request may take %g ms; slo_ms in interlace.toml "
+    "sets both"
+)
 #: An SLO that nobody set is at least this many times what one row takes.
 _ROWS: Final = 10
 #: What so many models said of themselves is remembered.
@@ -355,9 +359,8 @@ def prepared_model(draft: Draft, model: Model, filled: FillResult) -> PreparedMo
         where = draft.settings.where("memory.max_mb")
         raise RepositoryError(where, str(error), "at least as much, or no max_mb") from error
     model, before_ms = with_assumed_slo(model, allowed), model.terms.slo_ms
-    if model.terms.slo_ms > before_ms:
-        said = "%s: nobody set its SLO; %g ms are assumed, ten times what one row takes"
-        _log.info(said + "; slo_ms in interlace.toml sets another", model.name, model.terms.slo_ms)
+    if model.limit_ms > before_ms:
+        _log.info(_ASSUMED, model.name, model.terms.slo_ms, model.limit_ms)
     return PreparedModel(model, allowed, config_json(model, draft.config))
 
 

@@ -1,5 +1,6 @@
-"""What a preparer says of kept profiles."""
+"""What a preparer says of kept profiles, and what it assumes."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from interlace.control.model_preparer import ModelPreparer, with_assumed_slo
-from interlace.core.model import ServiceTerms, TrustedModels
+from interlace.control.model_preparer import ModelPreparer, prepared_model, with_assumed_slo
+from interlace.core.model import Format, ServiceTerms, TrustedModels
 from interlace.core.profile import LayerProfile
 from interlace.profiling.store import FillResult, ProfileStore
-from tests.apps.test_graph import model
+from tests.apps.test_graph import ensemble, model
 from tests.builders import line_profile
 
 
@@ -45,3 +46,20 @@ def test_an_slo_that_nobody_set_is_ten_times_what_one_row_takes() -> None:
     ):
         profile = line_profile("m", 1.0, row_ms)
         assert with_assumed_slo(known, profile).terms.slo_ms == slo_ms
+
+
+def test_the_log_says_what_is_assumed_where_nobody_set_an_slo(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    known = model("m", {"X": (5,)}, {"Y": (5,)})
+    assumed = ServiceTerms(100.0, slo_assumed=True)
+    code = replace(known, format=Format.PYTHON, terms=assumed)
+    profile = line_profile("m", 1.0, 1.0)
+    draft = cast(Any, SimpleNamespace(config=ensemble()))
+    with caplog.at_level(logging.INFO):
+        for one in (known, replace(known, terms=assumed), code):
+            prepared_model(draft, one, FillResult({one.key: profile}, {}))
+    assert caplog.messages == [
+        "m: nobody set its SLO: planned for 100 ms, a request may take 60000 ms; slo_ms in "
+        "interlace.toml sets both"
+    ]
