@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.loading import LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import (
     CreatePartition,
+    Fetch,
     Load,
     PartitionLost,
     ReleasePartition,
@@ -22,9 +25,9 @@ from interlace.core.messages import (
     Work,
     WorkFinished,
 )
-from interlace.core.model import Model
+from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Batch, Request
-from interlace.core.tensor import BYTES, Span, Tensor
+from interlace.core.tensor import BYTES, Signature, Span, Tensor
 from interlace.device.cpu.device import CpuDevice
 from interlace.device.cpu.execution import pack_strings, unpack_strings
 from interlace.device.cpu.settings import CpuSettings
@@ -58,6 +61,32 @@ def refusal(finished: WorkFinished) -> str:
     failure = finished.failure
     assert failure is not None and not failure.fatal
     return failure.detail
+
+
+def python_model(folder: Path, code: str, signature: Signature, terms: ServiceTerms) -> Model:
+    """A model of the Python backend with this code, in a new folder whose name is its own."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(code)
+    inputs, outputs = (
+        [{"name": one.name, "data_type": f"TYPE_{one.datatype}", "dims": one.dims} for one in side]
+        for side in (signature.inputs, signature.outputs)
+    )
+    config = {
+        "max_batch_size": signature.max_batch if signature.batched else 0,
+        "input": inputs,
+        "output": outputs,
+        "model_transaction_policy": {"decoupled": signature.decoupled},
+    }
+    return Model(
+        folder.name,
+        1,
+        Format.PYTHON,
+        str(folder / "1"),
+        "d",
+        signature,
+        terms,
+        config_json=json.dumps(config),
+    )
 
 
 class Rig:
@@ -172,3 +201,36 @@ class Rig:
         self.arenas.close()
         self.arena.close()
         self.loop.close()
+
+
+class ColdRig(Rig):
+    """A device with ``budget_bytes`` for swapped weights; ``net`` has ``steps`` layers."""
+
+    net: Model
+    steps: int
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        defaults = CpuSettings((0,), 0)
+        real = {"opener": defaults.opener, "preload": defaults.preload}
+        super().__init__(settings(folder, **real, weights_bytes=budget_bytes))
+
+    def load_cold(self, name: str = "p", model: Model | None = None) -> WorkFinished:
+        return self.end_of(Load(self.gpu, name, (model or self.net).key, (), True))
+
+    def fetch_of(self, copied: set[int], name: str = "p", model: Model | None = None) -> Fetch:
+        ways = [WeightPath.COPY if n in copied else WeightPath.HOST for n in range(self.steps)]
+        steps = tuple(LoadStep(f"{n}", via) for n, via in enumerate(ways))
+        return Fetch(self.gpu, name, (model or self.net).key, LoadPlan(steps, True, 1.0, 1.0))
+
+    def ended(self, work: object) -> list[WorkFinished]:
+        return [one for one in self.finished if one.work is work]
+
+    @property
+    def weights(self) -> Any:
+        return self.device._weights
+
+    def poison(self) -> None:
+        """What no weights are (NaN) in all memory that is free."""
+        arena, free = self.weights.arena, self.weights._extents
+        for begin, length in zip(free._begins, free._lengths, strict=True):
+            arena.memory[begin : begin + length] = b"\xff" * length

@@ -1,8 +1,8 @@
 """Models described by a process of their own: what they say, why they do not load, in time."""
 
 import asyncio
+import os
 import re
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,30 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.model import Description, Model
+from interlace.core.model import Description, Format, Model
 from interlace.device.cpu.device import CoreAllocator, cpu_kind
+from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.spawner import ForkServerSpawner
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import Rig
 from tests.device.models import model
-from tests.processes import children
-
-
-def describe(rig: Rig, known: Model, limit_s: float = 30.0) -> Description:
-    return rig.loop.run_until_complete(rig.device.describe(known, limit_s))
+from tests.processes import children, memory_maps
 
 
 def error_of(rig: Rig, known: Model, limit_s: float = 30.0) -> str:
     with pytest.raises(ServeError) as caught:
-        describe(rig, known, limit_s)
+        rig.loop.run_until_complete(rig.device.describe(known, limit_s))
     assert caught.value.reason is Reason.BACKEND
     return caught.value.detail
-
-
-def test_a_model_describes_itself(rig: Rig) -> None:
-    known = model("shared")
-    described = describe(rig, known)
-    assert described.signature == known.signature
 
 
 def test_why_it_does_not_load(rig: Rig) -> None:
@@ -56,17 +47,17 @@ def test_a_model_that_takes_too_long(rig: Rig) -> None:
     assert "'load late/1#0' took longer than 0.5 s" in error_of(rig, model("late"), 0.5)
 
 
-def test_several_at_once(rig: Rig) -> None:
-    async def all_at_once() -> list[Description | BaseException]:
-        names = ("double", "broken", "identity")
-        waits: list[Coroutine[Any, Any, Description]] = [
-            rig.device.describe(model(name)) for name in names
-        ]
-        return list(await asyncio.gather(*waits, return_exceptions=True))
-
-    first, second, third = rig.loop.run_until_complete(all_at_once())
-    assert isinstance(first, Description) and isinstance(third, Description)
-    assert isinstance(second, ServeError)
+def test_the_fork_server_has_the_libraries_and_no_threads(make_rig: MakeRig) -> None:
+    defaults = CpuSettings((0,), 0)
+    rig = make_rig(opener=defaults.opener, preload=defaults.preload)
+    for kind in Format:
+        rig.device.register(replace(model("double"), name=kind.value, format=kind))
+    assert rig.carve().failure is None
+    pid = rig.device.fork_server_pid
+    assert pid is not None
+    maps = memory_maps(pid)
+    assert "libtorch_cpu" in maps and "onnxruntime" in maps
+    assert len(os.listdir(f"/proc/{pid}/task")) == 1
 
 
 @pytest.mark.parametrize("code", ["", "import other"])
@@ -85,7 +76,7 @@ def test_those_of_the_same_code_share_processes(
     (tmp_path / "model.py").write_text(code)
     if code:
         (tmp_path / "other.py").touch()
-    names = ["double", "identity", "shared"] * 8 + ["broken"]
+    names = ["double", "identity", "reverse"] * 8 + ["broken"]
     models = [
         replace(model(name), generation=number, path=str(tmp_path))
         for number, name in enumerate(names)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from interlace.core.hardware import Trait
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Work, WorkFinished
 from interlace.core.model import Model, ServiceTerms
 from interlace.core.tensor import Span, Tensor
@@ -27,15 +26,6 @@ from tests.server.fakes import wait_until
 
 DOUBLE = model("double")
 SLOW = model("slow")
-
-
-def test_the_device_describes_itself(rig: Rig) -> None:
-    gpu = rig.device.gpu
-    assert gpu.id == GPU
-    assert gpu.units >= 1
-    assert gpu.shares_pct[-1] == 100
-    assert gpu.kind.endswith(f"-{gpu.units}c")
-    assert {Trait.INPUT_POOL, Trait.GATHER_DMA} <= gpu.traits
 
 
 def test_a_worker_is_pinned_batch_scheduled_and_named(rig: Rig) -> None:
@@ -59,14 +49,6 @@ def test_threads_are_the_cores_granted(rig: Rig) -> None:
         rig.release("t")
 
 
-def test_cores_that_do_not_exist_fail_the_carve(make_rig: MakeRig) -> None:
-    rig = make_rig(cores=(4000,))
-    assert "the worker could not start: OSError" in refusal(rig.carve())
-    assert rig.lost == []
-    failure = rig.carve().failure  # the name is free again
-    assert failure is not None and "exists already" not in failure.detail
-
-
 def test_a_model_that_does_not_load_is_told_in_its_own_words(rig: Rig) -> None:
     rig.carve()
     failure = rig.load(model("broken")).failure
@@ -80,8 +62,20 @@ def test_a_model_that_does_not_load_is_told_in_its_own_words(rig: Rig) -> None:
     rig.release()
 
 
-def test_an_opener_that_does_not_exist_fails_the_carve(make_rig: MakeRig) -> None:
-    assert "AttributeError" in refusal(make_rig(opener="tests.device.models:nothing").carve())
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"cores": (4000,)}, "the worker could not start: OSError"),
+        ({"opener": "tests.device.models:nothing"}, "AttributeError"),
+    ],
+)
+def test_a_worker_that_cannot_start_fails_the_carve(
+    make_rig: MakeRig, wrong: dict[str, object], said: str
+) -> None:
+    rig = make_rig(**wrong)
+    for _ in range(2):  # the name is free again
+        assert said in refusal(rig.carve())
+    assert rig.lost == []
 
 
 def test_memory_limit_is_enforced_at_load(rig: Rig) -> None:

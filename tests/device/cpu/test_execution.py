@@ -218,16 +218,6 @@ def full(rig: Rig) -> list[WorkFinished]:
     return held
 
 
-def test_output_memory_is_used_again_once_freed(make_rig: MakeRig) -> None:
-    rig = make_rig(arena_bytes=1 << 24)
-    for finished in full(rig):
-        rig.free(finished)
-    for _ in range(20):
-        finished = rig.run(rig.floats(KNOWN["wide"], [1]))
-        assert finished.failure is None
-        rig.free(finished)
-
-
 def test_memory_freed_while_a_batch_waits_lets_it_go_on(make_rig: MakeRig) -> None:
     rig = make_rig(arena_bytes=1 << 24, patience_s=WAIT_S)
     held = full(rig)

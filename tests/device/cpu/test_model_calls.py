@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import signal
@@ -26,7 +25,7 @@ from interlace.core.request import (
     Request,
 )
 from interlace.core.tensor import Signature, TensorSpec
-from tests.device.cpu.rig import Rig, settings
+from tests.device.cpu.rig import Rig, python_model, settings
 
 #: Calls "double" so many times as its first value says, each with the output of the one before.
 CODE = """
@@ -125,33 +124,16 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
-def written(folder: Path, code: str, decoupled: bool) -> Model:
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(code)
-    tensor = {"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}
-    policy = {"decoupled": decoupled}
-    config = {"max_batch_size": 8, "input": [tensor], "output": [tensor]}
-    return Model(
-        folder.name,
-        1,
-        Format.PYTHON,
-        str(folder / "1"),
-        "d",
-        dataclasses.replace(SIGNATURE, decoupled=decoupled),
-        TERMS,
-        file="model.py",
-        config_json=json.dumps({**config, "model_transaction_policy": policy}),
-    )
-
-
 @pytest.fixture
 def caller(tmp_path: Path) -> Model:
-    return written(tmp_path / "m", CODE, False)
+    return python_model(tmp_path / "m", CODE, SIGNATURE, TERMS)
 
 
 @pytest.fixture
 def streams(rig: Rig, callees: Doubling, tmp_path: Path) -> Model:
-    made = written(tmp_path / "s", STREAMS, True)
+    made = python_model(
+        tmp_path / "s", STREAMS, dataclasses.replace(SIGNATURE, decoupled=True), TERMS
+    )
     assert rig.load(made).failure is None
     return made
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,59 @@ def _dropped(folder: Path) -> Path:
     return dropped
 
 
-async def _all_on_disk(watch: PageCacheWatch, files: dict[str, Path], told: list[Any]) -> None:
-    """One file after the other is watched, and ``told`` to be on disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_cache_watch, "_PERIOD_S", 0.01)
-        patch.setattr(page_cache_watch, "_PART", 0)
-        for count, (model, path) in enumerate(files.items(), 1):
-            watch.watch(model, path)
-            while len(told) < count:
-                await asyncio.sleep(0.01)
+class Watched:
+    """A watch, what it told, and whose files workers were to let go of: at once, or as told to."""
+
+    def __init__(self, most_bytes: int | None = None, holds: bool = False) -> None:
+        self.told: list[tuple[str, bool]] = []
+        self.let_go: list[str] = []
+        self.holding: list[Callable[[], None]] = []
+        self._holds = holds
+        self.watch = PageCacheWatch(
+            asyncio.get_running_loop(),
+            lambda *one: self.told.append(one),
+            most_bytes,
+            self._give_up,
+        )
+
+    def _give_up(self, model: str, then: Callable[[], None]) -> None:
+        self.let_go.append(model)
+        if self._holds:
+            self.holding.append(then)
+        else:
+            then()
+
+    async def all_on_disk(self, folder: Path) -> dict[str, Path]:
+        """Three files of which two may be cached, watched and told to be on disk by and by."""
+        files = {name: _dropped(folder).rename(folder / name) for name in ("a", "b", "c")}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(page_cache_watch, "_PERIOD_S", 0.01)
+            patch.setattr(page_cache_watch, "_PART", 0)
+            for count, (model, path) in enumerate(files.items(), 1):
+                self.watch.watch(model, path)
+                await until(lambda: len(self.told) >= count)  # noqa: B023
+        return files
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def play(body: Callable[[Watched], Awaitable[None]], *how: Any) -> None:
+    """Run a test on a loop of its own."""
+
+    async def whole() -> None:
+        watched = Watched(*how)
+        async with asyncio.timeout(60.0):
+            await body(watched)
+        watched.watch.close()
+
+    asyncio.run(whole())
+
+
+#: Room for two of three files.
+TWO = 9 << 20
 
 
 def test_each_change_of_tier_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,134 +89,105 @@ def test_each_change_of_tier_is_told_once(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_bytes(os.urandom(4 << 20))
     dropped = _dropped(tmp_path)
 
-    async def watched() -> list[tuple[str, bool]]:
-        heard: list[tuple[str, bool]] = []
-        watch = PageCacheWatch(asyncio.get_running_loop(), lambda *told: heard.append(told))
+    async def body(watched: Watched) -> None:
         for model, file in (("here", path), ("there", dropped), ("gone", tmp_path / "none")):
-            watch.watch(model, file)
-        while not heard:
-            await asyncio.sleep(0.01)
+            watched.watch.watch(model, file)
+        await until(lambda: bool(watched.told))
         dropped.read_bytes()
-        while len(heard) < 2:
-            await asyncio.sleep(0.01)
-        watch.close()
+        await until(lambda: len(watched.told) >= 2)
+        watched.watch.close()
         await asyncio.sleep(0.05)
-        return heard
+        assert watched.told == [("there", True), ("there", False)]
 
-    assert asyncio.run(asyncio.wait_for(watched(), 60.0)) == [("there", True), ("there", False)]
+    play(body)
 
 
 def test_what_is_read_ahead_comes_into_the_page_cache(tmp_path: Path) -> None:
     dropped = _dropped(tmp_path)
 
-    async def read() -> bool:
-        told, left = asyncio.Event(), asyncio.Event()
-        watch = PageCacheWatch(asyncio.get_running_loop(), lambda *_: told.set())
-        watch.watch("there", dropped)
-        await told.wait()
-        watch.read_ahead("there", left.set)
-        while cached_part(dropped) < 1.0:
-            await asyncio.sleep(0.01)
-        watch.close()
-        return left.is_set()
+    async def body(watched: Watched) -> None:
+        left = asyncio.Event()
+        watched.watch.watch("there", dropped)
+        await until(lambda: bool(watched.told))
+        watched.watch.read_ahead("there", left.set)
+        await until(lambda: cached_part(dropped) == 1.0)
+        assert left.is_set()
 
-    assert asyncio.run(asyncio.wait_for(read(), 60.0))
+    play(body)
 
 
 def test_files_of_those_that_ran_longest_ago_leave_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache_watch, "_PERIOD_S", 0.01)
-    _dropped(tmp_path)
-    files = {name: tmp_path / name for name in ("a", "b", "c")}
+    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
     for path in files.values():
-        path.write_bytes(os.urandom(4 << 20))
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        path.read_bytes()
 
-    async def watched() -> tuple[list[str], list[str]]:
-        let_go: list[str] = []
-        told: list[str] = []
-
-        def give_up(model: str, then: Callable[[], None]) -> None:
-            let_go.append(model)
-            then()
-
-        watch = PageCacheWatch(
-            asyncio.get_running_loop(), lambda model, _: told.append(model), 5 << 20, give_up
-        )
+    async def body(watched: Watched) -> None:
         for model, path in files.items():
-            watch.watch(model, path)
-        watch.used("a")
-        while {*told} != {"b", "c"}:
-            await asyncio.sleep(0.01)
-        watch.close()
-        return let_go, told
+            watched.watch.watch(model, path)
+        watched.watch.used("a")
+        await until(lambda: {model for model, _ in watched.told} == {"b", "c"})
+        assert {*watched.let_go} == {"b", "c"}
 
-    let_go, _ = asyncio.run(asyncio.wait_for(watched(), 60.0))
-    assert {*let_go} == {"b", "c"}
+    play(body, 5 << 20)
     assert cached_part(files["a"]) == 1.0 and cached_part(files["b"]) == 0.0
 
 
 def test_what_is_read_between_two_looks_has_others_leave(tmp_path: Path) -> None:
-    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
-
-    async def watched() -> tuple[list[str], list[str]]:
-        let_go: list[str] = []
-        told: list[str] = []
-
-        def give_up(model: str, then: Callable[[], None]) -> None:
-            let_go.append(model)
-            then()
-
-        watch = PageCacheWatch(
-            asyncio.get_running_loop(), lambda model, _: told.append(model), 9 << 20, give_up
-        )
-        await _all_on_disk(watch, files, told)
+    async def body(watched: Watched) -> None:
+        await watched.all_on_disk(tmp_path)
         seen = []
         for model in ("a", "b", "a", "c", "b"):
             let_in = asyncio.Event()
-            watch.read_ahead(model, let_in.set)
+            watched.watch.read_ahead(model, let_in.set)
             await let_in.wait()
-            seen.append(" ".join(let_go))
-        watch.close()
-        return seen, let_go
+            seen.append(" ".join(watched.let_go))
+        assert seen == ["", "", "", "b", "b a"], "two files are the most; the oldest leaves"
 
-    seen, let_go = asyncio.run(asyncio.wait_for(watched(), 60.0))
-    assert seen == ["", "", "", "b", "b a"], "two files are the most; who ran longest ago leaves"
-    assert let_go == ["b", "a"]
+    play(body, TWO)
 
 
 def test_what_is_let_in_waits_until_others_have_left(tmp_path: Path) -> None:
     """So that there is never more than the bound; and who left is told to be on disk at once."""
-    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
-    holding: list[Callable[[], None]] = []
 
-    async def watched() -> tuple[list[float], list[tuple[str, bool]]]:
-        told: list[tuple[str, bool]] = []
-        loop = asyncio.get_running_loop()
-        watch = PageCacheWatch(
-            loop, lambda *one: told.append(one), 9 << 20, lambda model, then: holding.append(then)
-        )
-        await _all_on_disk(watch, files, told)
+    async def body(watched: Watched) -> None:
+        files = await watched.all_on_disk(tmp_path)
         for model in ("a", "b"):
             files[model].read_bytes()
-            watch.read(model)
-        let_in = loop.create_future()
-        told.clear()
-        watch.read_ahead(
+            watched.watch.read(model)
+        let_in = asyncio.get_running_loop().create_future()
+        watched.told.clear()
+        watched.watch.read_ahead(
             "c", lambda: let_in.set_result([cached_part(one) for one in files.values()])
         )
         await asyncio.sleep(0.1)
-        assert len(holding) == 1 and not let_in.done(), "a worker still has the file of one"
-        holding[0]()
-        parts = await let_in
-        watch.close()
-        return parts, told
+        assert not let_in.done(), "a worker still has the file of one"
+        (left,) = watched.holding
+        left()
+        assert (await let_in)[:2] == [0.0, 1.0]
+        assert ("a", True) in watched.told
 
-    parts, told = asyncio.run(asyncio.wait_for(watched(), 60.0))
-    assert parts[:2] == [0.0, 1.0]
-    assert ("a", True) in told
+    play(body, TWO, True)
+
+
+def test_who_is_given_up_while_it_waits_is_not_let_in(tmp_path: Path) -> None:
+    async def body(watched: Watched) -> None:
+        await watched.all_on_disk(tmp_path)
+        watch, let_in = watched.watch, list[str]()
+        for model in "abc":
+            watch.read_ahead(model, partial(let_in.append, model))
+        await until(lambda: bool(watched.holding))
+        assert let_in == ["a", "b"], "c waits until one of them has left"
+        assert watch.gave_up("c") and not watch.gave_up("c")
+        watched.holding.pop()()
+        watch.read_ahead("a", partial(let_in.append, "a again"))
+        await until(lambda: "a again" in let_in)
+        await asyncio.sleep(0.1)
+        assert "c" not in let_in
+
+    play(body, TWO, True)
 
 
 def test_what_was_just_written_counts_before_it_is_looked_at(
@@ -181,26 +196,16 @@ def test_what_was_just_written_counts_before_it_is_looked_at(
     monkeypatch.setattr(page_cache_watch, "_look", lambda files: ({}, 0.0))
     files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
 
-    async def watched() -> list[str]:
-        let_go: list[str] = []
-
-        def give_up(model: str, then: Callable[[], None]) -> None:
-            let_go.append(model)
-            then()
-
-        watch = PageCacheWatch(asyncio.get_running_loop(), lambda *_: None, 9 << 20, give_up)
+    async def body(watched: Watched) -> None:
         for model, path in files.items():
-            watch.watch(model, path)
-        while not let_go:
-            await asyncio.sleep(0.01)
-        watch.watch("b", files["b"])
-        watch.read("a")  # a worker that is new has opened it, and run it for that
-        while len(let_go) < 2:
-            await asyncio.sleep(0.01)
-        watch.close()
-        return let_go
+            watched.watch.watch(model, path)
+        await until(lambda: bool(watched.let_go))
+        watched.watch.watch("b", files["b"])
+        watched.watch.read("a")  # a worker that is new has opened it, and run it for that
+        await until(lambda: len(watched.let_go) >= 2)
+        assert watched.let_go == ["a", "b"]
 
-    assert asyncio.run(asyncio.wait_for(watched(), 20.0)) == ["a", "b"]
+    play(body, TWO)
 
 
 class _FakeCache:
@@ -296,34 +301,3 @@ def test_the_bound_is_never_exceeded(
         patch.setattr(page_cache_watch, "_size", lambda path: fake.sizes[path.name])
         asyncio.run(asyncio.wait_for(serve(), 60.0))
     assert fake.worst_bytes <= fake.most_bytes
-
-
-def test_who_is_given_up_while_it_waits_is_not_let_in(tmp_path: Path) -> None:
-    files = {name: _dropped(tmp_path).rename(tmp_path / name) for name in ("a", "b", "c")}
-    holding: list[Callable[[], None]] = []
-
-    async def watched() -> list[str]:
-        told: list[str] = []
-        let_in: list[str] = []
-        watch = PageCacheWatch(
-            asyncio.get_running_loop(),
-            lambda model, _: told.append(model),
-            9 << 20,
-            lambda model, then: holding.append(then),
-        )
-        await _all_on_disk(watch, files, told)
-        for model in "abc":
-            watch.read_ahead(model, partial(let_in.append, model))
-        while not holding:
-            await asyncio.sleep(0.01)
-        assert let_in == ["a", "b"], "c waits until one of them has left"
-        assert watch.gave_up("c") and not watch.gave_up("c")
-        holding.pop()()
-        watch.read_ahead("a", partial(let_in.append, "a again"))
-        while "a again" not in let_in:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        watch.close()
-        return let_in
-
-    assert "c" not in asyncio.run(asyncio.wait_for(watched(), 60.0))

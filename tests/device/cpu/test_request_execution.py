@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,12 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import WorkFinished
-from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.model import Model, ServiceTerms
 from interlace.core.request import CallContext, Request
 from interlace.core.tensor import Signature, TensorSpec
-from tests.device.cpu.rig import Rig, settings
+from tests.device.cpu.rig import Rig, python_model, settings
 
 CODE = """
-import os
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -34,8 +32,6 @@ class TritonPythonModel:
                 continue
             if value == 99:
                 raise ValueError("not this one")
-            if value == 100:
-                os._exit(1)
             said = f"{len(requests)} {request.request_id()}".encode() + b"\\0"
             texts = np.array([[said]] * len(x), object)
             outputs = {"y": np.repeat(x, value, axis=1), "said": texts}
@@ -55,31 +51,20 @@ SIGNATURE = Signature(
 )
 
 
-def python_model(folder: Path, name: str, stacked: bool = False) -> Model:
-    folder = folder / name / "1"
-    folder.mkdir(parents=True)
-    (folder / "model.py").write_text(CODE)
-    tensors = [
-        [{"name": one.name, "data_type": f"TYPE_{one.datatype}", "dims": [-1]} for one in side]
-        for side in (SIGNATURE.inputs, SIGNATURE.outputs)
-    ]
-    config = {"max_batch_size": 32, "input": tensors[0], "output": tensors[1]}
-    terms = ServiceTerms(100.0, stacked=stacked)
-    return Model(
-        name, 1, Format.PYTHON, str(folder), "d", SIGNATURE, terms, config_json=json.dumps(config)
-    )
+def made(folder: Path, name: str, stacked: bool = False) -> Model:
+    return python_model(folder / name, CODE, SIGNATURE, ServiceTerms(100.0, stacked=stacked))
 
 
 @pytest.fixture(scope="module")
 def python_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(settings(tmp_path_factory.mktemp("weights"), opener="interlace.formats:open_model"))
-    yield made
-    made.close()
+    rig = Rig(settings(tmp_path_factory.mktemp("weights"), opener="interlace.formats:open_model"))
+    yield rig
+    rig.close()
 
 
 @pytest.fixture(scope="module")
 def plain(python_rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return python_rig.serve(python_model(tmp_path_factory.mktemp("models"), "plain"))
+    return python_rig.serve(made(tmp_path_factory.mktemp("models"), "plain"))
 
 
 def ask(rig: Rig, model: Model, *rows: float, outputs: tuple[str, ...] = ()) -> Request:
@@ -124,14 +109,14 @@ def test_an_exception_fails_the_batch_of_several_and_answers_one(
 ) -> None:
     several = python_rig.run(ask(python_rig, plain, 1), ask(python_rig, plain, 99))
     assert several.failure is not None and not several.failure.fatal
-    assert "ValueError: not this one (model.py, line 17)" in several.failure.detail
+    assert "ValueError: not this one (model.py, line 16)" in several.failure.detail
     alone = python_rig.run(ask(python_rig, plain, 99))
     assert alone.failure is None and alone.errors[0] is not None
     assert alone.errors[0].reason is Reason.BACKEND
 
 
 def test_a_stacked_model_gets_one_request_for_a_batch(python_rig: Rig, tmp_path: Path) -> None:
-    rig, model = python_rig, python_model(tmp_path, "stacked", stacked=True)
+    rig, model = python_rig, made(tmp_path, "stacked", stacked=True)
     assert rig.load(model).failure is None
     finished = rig.run(ask(rig, model, 1), ask(rig, model, 2, 2))
     assert read(rig, finished) == [
@@ -152,7 +137,7 @@ def test_finalize_is_called_on_unload_and_when_the_partition_is_released(
 ) -> None:
     python_rig.carve("end")
     for name in ("unloaded", "released"):
-        model = python_model(tmp_path, name)
+        model = made(tmp_path, name)
         ended = model.source.with_name("model.py.ended")
         assert python_rig.load(model, "end").failure is None and not ended.exists()
         if name == "unloaded":
@@ -160,15 +145,6 @@ def test_finalize_is_called_on_unload_and_when_the_partition_is_released(
         else:
             python_rig.release("end")
         assert ended.exists()
-
-
-def test_code_that_ends_its_process_is_a_death(python_rig: Rig, tmp_path: Path) -> None:
-    python_rig.carve("dies")
-    model = python_model(tmp_path, "dies")
-    assert python_rig.load(model, "dies").failure is None
-    finished = python_rig.run(ask(python_rig, model, 100), name="dies")
-    assert finished.failure is not None and finished.failure.fatal
-    assert "exit code 1" in finished.failure.detail
 
 
 def _faults(pid: int) -> int:

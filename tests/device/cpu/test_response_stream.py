@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,10 +10,10 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.messages import CancelRun, WorkFinished
-from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.model import ServiceTerms
 from interlace.core.request import CallContext, PartialResponse, Request
 from interlace.core.tensor import Signature, TensorSpec
-from tests.device.cpu.rig import Rig, settings
+from tests.device.cpu.rig import Rig, python_model, settings
 
 CODE = """
 import time
@@ -48,17 +47,7 @@ class Streams(Rig):
         super().__init__(settings(folder / "weights", opener=opener, patience_s=0.5))
         self.heard: list[PartialResponse] = []
         self.hear(self.heard.append)
-        (folder / "m" / "1").mkdir(parents=True)
-        (folder / "m" / "1" / "model.py").write_text(CODE)
-        config = {
-            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1, 2]}],
-            "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
-            "model_transaction_policy": {"decoupled": True},
-        }
-        self.model = Model(
-            "m", 1, Format.PYTHON, str(folder / "m" / "1"), "d", SIGNATURE, ServiceTerms(100.0),
-            config_json=json.dumps(config),
-        )  # fmt: skip
+        self.model = python_model(folder / "m", CODE, SIGNATURE, ServiceTerms(100.0))
         self.serve(self.model)
 
     def hear(self, respond: Callable[[PartialResponse], None]) -> None:

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from bench.cold.variants import variants, write_variant
-from interlace.core.loading import LoadPlan, LoadStep, WeightPath
-from interlace.core.messages import Evict, Fetch, Load, WorkFinished
+from interlace.core.messages import Evict
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Request, Tensor
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.cpu.settings import CpuSettings
 from interlace.formats import shared_architecture
-from tests.device.cpu.rig import Rig, settings
+from tests.device.cpu.rig import ColdRig
 
 _COUNT = 4
 #: What runs before any weights, and three layers.
@@ -27,33 +25,26 @@ SIGNATURE = Signature(
 X = np.random.default_rng(1).standard_normal((2, 64)).astype(np.float32)
 
 
-class Variants(Rig):
+class Variants(ColdRig):
     """Perceptrons that differ in their weights; ``p`` has opened each, ``q`` the first of them."""
 
+    steps = _STEPS
     _input: Tensor | None = None
 
     def __init__(self, folder: Path) -> None:
         self.weights_folder = folder / "weights"
-        defaults = CpuSettings((0,), 0)
-        super().__init__(
-            settings(
-                self.weights_folder,
-                opener=defaults.opener,
-                preload=defaults.preload,
-                weights_bytes=1 << 20,
-            )
-        )
+        super().__init__(self.weights_folder, 1 << 20)
         variants(folder, 2 * _COUNT, hidden=32)
         self.models = [self._model(folder, 2 * number) for number in range(_COUNT)]
         assert self.carve("p").failure is None
         for model in self.models:
-            assert self.end_of(self.cold(model, "p")).failure is None
+            assert self.load_cold("p", model).failure is None
         self.own = [self.answer(model, "p") for model in self.models]
         assert self.carve("q").failure is None
-        assert self.end_of(self.cold(self.models[0], "q")).failure is None
+        assert self.load_cold("q", self.models[0]).failure is None
         for model in self.models[1:]:  # nothing of them is opened
             Path(model.path, "model.py").unlink()
-            assert self.end_of(self.cold(model, "q")).failure is None
+            assert self.load_cold("q", model).failure is None
 
     def _model(self, folder: Path, number: int) -> Model:
         name = f"v{number:04d}"
@@ -62,9 +53,6 @@ class Variants(Rig):
         self.device.register(model)
         return model
 
-    def cold(self, model: Model, name: str) -> Load:
-        return Load(self.gpu, name, model.key, (), True)
-
     def answer(self, model: Model, name: str) -> list[list[object]]:
         return self.values(self.run(self.asks(model), name=name))
 
@@ -72,19 +60,6 @@ class Variants(Rig):
         if self._input is None:
             self._input = self.tensor("x", "FP32", X)
         return self.request(model, self._input)
-
-    def fetch(self, model: Model, layers: set[int], name: str) -> Fetch:
-        ways = [WeightPath.COPY if n in layers else WeightPath.HOST for n in range(_STEPS)]
-        steps = tuple(LoadStep(f"{n}", via) for n, via in enumerate(ways))
-        return Fetch(self.gpu, name, model.key, LoadPlan(steps, True, 1.0, 1.0))
-
-    def ended(self, work: object) -> list[WorkFinished]:
-        return [one for one in self.finished if one.work is work]
-
-    def poison(self) -> None:
-        weights = self.device._weights
-        for begin, size in zip(weights._extents._begins, weights._extents._lengths, strict=True):
-            weights.arena.memory[begin : begin + size] = b"\xff" * size
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +96,7 @@ def test_weights_come_and_go_for_each_by_itself(rig: Variants, seed: int) -> Non
             held[number] = set()
         elif chance.random() < 0.5:
             layers = {n for n in range(1, _STEPS) if chance.random() < 0.6} - held[number]
-            fetch, run = rig.fetch(model, layers, name), rig.batch(rig.asks(model), name=name)
+            fetch, run = rig.fetch_of(layers, name, model), rig.batch(rig.asks(model), name=name)
             rig.do(fetch)
             rig.do(run)
             rig.wait(lambda: bool(rig.ended(fetch) and rig.ended(run)))  # noqa: B023
@@ -138,7 +113,7 @@ def test_the_others_stay_when_one_is_unloaded(rig: Variants) -> None:
         assert rig.unload(model, "q").failure is None
         assert [rig.answer(one, "q") for one in rig.models[1:3]] == rig.own[1:3]
     for model in (rig.models[-1], rig.models[0]):
-        assert rig.end_of(rig.cold(model, "q")).failure is None
+        assert rig.load_cold("q", model).failure is None
     assert [rig.answer(model, "q") for model in rig.models] == rig.own
 
 
@@ -152,7 +127,7 @@ def test_damaged_weights_are_laid_out_anew_by_whoever_loads_them(rig: Variants) 
     whole = file.read_bytes()
     file.write_bytes(whole[:-2000] + bytes(100) + whole[-1900:])
     for name in "qp":
-        assert rig.end_of(rig.cold(model, name)).failure is None
+        assert rig.load_cold(name, model).failure is None
         assert rig.answer(model, name) == rig.own[2]
     assert file.read_bytes() == whole
     Path(model.path, "model.py").unlink()
@@ -161,7 +136,7 @@ def test_damaged_weights_are_laid_out_anew_by_whoever_loads_them(rig: Variants) 
 def test_a_weights_file_that_is_gone_fails_plainly(rig: Variants, tmp_path: Path) -> None:
     gone = replace(rig.models[1], name="gone", digest="gone")
     rig.device.register(gone)
-    failure = rig.end_of(rig.cold(gone, "q")).failure
+    failure = rig.load_cold("q", gone).failure
     assert failure is not None
     assert not failure.fatal
     assert "model.py" in failure.detail  # it is opened anew, and its code is not there

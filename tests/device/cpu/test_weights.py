@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interlace.core.loading import LoadPlan, LoadStep, WeightPath
-from interlace.core.messages import Evict, Fetch, Load, WorkFinished
+from interlace.core.messages import Evict
 from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.request import Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cpu.page_cache_watch import _Entrant
-from interlace.device.cpu.settings import CpuSettings
-from tests.device.cpu.rig import Rig, settings
+from tests.device.cpu.rig import ColdRig, Rig, settings
 from tests.formats.making import layers_onnx, write_factory
 
 WIDTH = 384
@@ -43,8 +42,10 @@ def create_model():
 X = np.random.default_rng(0).standard_normal((2, WIDTH)).astype(np.float32)
 
 
-class WeightsRig(Rig):
+class WeightsRig(ColdRig):
     """A device with a budget, and a model in partitions ``p`` and ``q``."""
+
+    steps = STEPS
 
     def __init__(self, folder: Path, budget_bytes: int, format: Format = Format.FACTORY) -> None:
         code = folder / "net" / "1"
@@ -53,16 +54,8 @@ class WeightsRig(Rig):
             layers_onnx(code, [WIDTH] * STEPS)  # as many steps: a weight between each two
         else:
             write_factory(code, CODE)
-        defaults = CpuSettings((0,), 0)
         self.folder = folder / "weights"
-        super().__init__(
-            settings(
-                self.folder,
-                opener=defaults.opener,
-                preload=defaults.preload,
-                weights_bytes=budget_bytes,
-            )
-        )
+        super().__init__(self.folder, budget_bytes)
         named = f"r{STEPS - 2}" if format is Format.ONNX else "OUTPUT__0"
         y = TensorSpec(named, "FP32", (WIDTH,))
         signature = Signature((TensorSpec("x", "FP32", (WIDTH,)),), (y,), True, 8)
@@ -73,36 +66,15 @@ class WeightsRig(Rig):
             assert self.load_cold(name).failure is None
         self.warm = self.answers("p")
 
-    def load_cold(self, name: str) -> WorkFinished:
-        return self.end_of(Load(self.gpu, name, self.net.key, (), True))
-
-    def poison(self) -> None:
-        """What no weights are (NaN) in all memory that is free."""
-        weights = self.weights
-        for begin, length in zip(weights._extents._begins, weights._extents._lengths, strict=True):
-            weights.arena.memory[begin : begin + length] = b"\xff" * length
-
-    @property
-    def weights(self):  # type: ignore[no-untyped-def]
-        return self.device._weights
-
     @property
     def free_bytes(self) -> int:
         free: int = self.weights._extents.free_bytes
         return free
 
-    def fetch_of(self, copied: set[int], name: str = "p", steps: int = STEPS) -> Fetch:
-        paths = [WeightPath.COPY if n in copied else WeightPath.HOST for n in range(steps)]
-        plan = LoadPlan(tuple(LoadStep(f"{n}", via) for n, via in enumerate(paths)), True, 1.0, 1.0)
-        return Fetch(self.gpu, name, self.net.key, plan)
-
-    def ended(self, work: object) -> list[WorkFinished]:
-        return [one for one in self.finished if one.work is work]
-
     def answers(self, name: str) -> list[list[object]]:
         return self.values(self.run(self.asked(), name=name))
 
-    def asked(self):  # type: ignore[no-untyped-def]
+    def asked(self) -> Request:
         return self.request(self.net, self.tensor("x", "FP32", X))
 
 
