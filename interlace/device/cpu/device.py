@@ -167,7 +167,7 @@ class CpuDevice:
         return not any(
             key in worker.unready
             for partition in self._partitions.values()
-            for worker in (partition, *partition.inner.values())
+            for worker in partition.workers
         )
 
     def register(self, model: Model) -> None:
@@ -182,7 +182,7 @@ class CpuDevice:
     def cancel_run(self, work: CancelRun) -> None:
         partition = self._partitions.get(work.partition)
         if partition is not None:
-            for worker in (partition, *partition.inner.values()):
+            for worker in partition.workers:
                 worker.cancel(work)
 
     def cancel_fetch(self, model: str) -> None:
@@ -242,7 +242,7 @@ class CpuDevice:
 
     def _forget_arena(self, number: int) -> None:
         for partition in self._partitions.values():
-            for worker in (partition, *partition.inner.values()):
+            for worker in partition.workers:
                 worker.forget_arena(number)
 
     def _do(self, work: Work, done: Done) -> None:

@@ -127,8 +127,15 @@ class CpuPartition:
         """
         number = next(self._numbers)
         self._loads[number] = work
-        answer = partial(self._loaded, number, partial(_loaded, work, done, spared, weighed))
-        question = PendingRequest(answer, self._limits.load_s, f"load {work.model}")
+
+        def loaded(answer: WorkerAnswer | Failure) -> None:
+            self._end_load(number)
+            if work.cold and isinstance(answer, Loaded):
+                weighed(answer)
+            finish(work, done, answer, spared)
+
+        what, limit_s = f"load {work.model}", self._limits.load_s
+        question = PendingRequest[WorkerAnswer](loaded, limit_s, what)
         self.link.ask(LoadModel(model, work.batches, work.cold, number), question)
 
     def unload(self, work: Unload, done: Done) -> None:
@@ -189,6 +196,11 @@ class CpuPartition:
         self.link.finish()
 
     @property
+    def workers(self) -> tuple[CpuPartition, ...]:
+        """This one, and those in environments of models."""
+        return self, *self.inner.values()
+
+    @property
     def releasing(self) -> bool:
         """Its end is asked for, not a loss."""
         return self._release is not None
@@ -232,18 +244,12 @@ class CpuPartition:
         if joins:  # it is about to be executed again
             self.link.questions.watch_apart(_batch_line(batch), True)
 
-    def _loaded(
-        self,
-        number: int,
-        finish: Callable[[WorkerAnswer | Failure], None],
-        answer: WorkerAnswer | Failure,
-    ) -> None:
+    def _end_load(self, number: int) -> None:
         del self._loads[number]
         self.calls.end(number)
         if number in self._waiting:
             self._waiting.discard(number)
             self.link.questions.forget(_batch_line(number))
-        finish(answer)
 
     def _ran(
         self,
@@ -329,18 +335,3 @@ def _batch_line(batch: int) -> str:
 def _copies(model: str) -> str:
     """The line of a model's copies: they wait for nothing else that the worker does."""
     return f"weights of {model}"
-
-
-def _loaded(
-    work: Load,
-    done: Done,
-    spared: bool,
-    weighed: Callable[[Loaded], None],
-    answer: WorkerAnswer | Failure,
-) -> None:
-    if isinstance(answer, Loaded):
-        if work.cold:
-            weighed(answer)
-        done(WorkFinished(work, resident_bytes=answer.resident_bytes))
-    else:
-        done(WorkFinished(work, failure=failure_of(answer, spared)))

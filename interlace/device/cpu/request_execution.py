@@ -53,7 +53,7 @@ def execute_requests(
         Exception: whatever the model raises; nothing stays allocated then.
     """
     started = perf_counter()
-    heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
+    heads = _heads(run)
     stacked = runner.stacked and len(run.rows) > 1
     together = run.staged or stacked
     sources = intake.sources(run, batched) if together else {}
@@ -69,18 +69,39 @@ def execute_requests(
             calls.end()
         if stacked:
             answers = _cut(run.rows, *answers)
-        if failed := streams.failed:
-            pairs = zip(heads, answers, strict=True)
-            answers = [failed.get(head.request, answer) for head, answer in pairs]
-        inferred = perf_counter()
-        results, block = place(answers, inbox.blocks, inbox.blocks.take)
+        return _result(run, batched, answers, inbox.blocks, streams, (started, gathered))
     finally:
         intake.release(sources)
+
+
+def _heads(run: RunBatch) -> Sequence[RequestHead]:
+    return run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
+
+
+def _result(
+    run: RunBatch,
+    batched: bool,
+    answers: Sequence[Answer],
+    blocks: OutputBlocks,
+    streams: ResponseStreams,
+    times_s: tuple[float, float],
+) -> BatchResult:
+    """The answer of a batch that began, and had its inputs, at these times.
+
+    Raises:
+        OutputTooLargeError, MemoryError: no room for its outputs.
+    """
+    if failed := streams.failed:
+        pairs = zip(_heads(run), answers, strict=True)
+        answers = [failed.get(head.request, answer) for head, answer in pairs]
+    began, gathered, inferred = *times_s, perf_counter()
+    results, block = place(answers, blocks, blocks.take)
+    held = block is not None
     if block is not None:
-        inbox.blocks.hold(run.batch, [block])
+        blocks.hold(run.batch, [block])
     ended = perf_counter()
-    took_ms = (gathered - started) * 1e3, (inferred - gathered) * 1e3, (ended - inferred) * 1e3
-    return BatchResult(run.batch, (), batched, block is not None, *took_ms, results=results)
+    took_ms = (gathered - began) * 1e3, (inferred - gathered) * 1e3, (ended - inferred) * 1e3
+    return BatchResult(run.batch, (), batched, held, *took_ms, results=results)
 
 
 def _request(
@@ -162,10 +183,9 @@ class Iteration:
         self.run, self.calls, self.executed = run, calls, False
         self._inbox, self._intake, self._streams = inbox, intake, streams
         self._batched, self._began_s = batched, perf_counter()
-        self._heads = run.heads or (RequestHead(CallContext(), run.wanted),) * len(run.rows)
         staged = intake.sources(run, batched) if run.staged else {}
         given = _cut_inputs(run, staged, batched) if staged else intake.by_request(run, batched)
-        requests = [_request(*one, streams) for one in zip(self._heads, given, strict=True)]
+        requests = [_request(*one, streams) for one in zip(_heads(run), given, strict=True)]
         self._staged, self._gathered_s = staged, perf_counter()
         self.look = requests[0].cancelled
         self.open = runner.begin(requests, calls.begin)
@@ -177,23 +197,13 @@ class Iteration:
             OutputTooLargeError, MemoryError: no room for its outputs.
         """
         self.calls.end()
-        inferred_s, blocks, failed = perf_counter(), self._inbox.blocks, self._streams.failed
-        pairs = zip(self._heads, self.open.answers, strict=True)
-        answers = [failed.get(head.request, answer) for head, answer in pairs]
+        times_s, blocks = (self._began_s, self._gathered_s), self._inbox.blocks
         try:
-            results, block = place(answers, blocks, blocks.take)
+            return _result(
+                self.run, self._batched, self.open.answers, blocks, self._streams, times_s
+            )
         finally:
             self._intake.release(self._staged)
-        if block is not None:
-            blocks.hold(self.run.batch, [block])
-        input_ms = (self._gathered_s - self._began_s) * 1e3
-        took_ms = (
-            input_ms,
-            (inferred_s - self._gathered_s) * 1e3,
-            (perf_counter() - inferred_s) * 1e3,
-        )
-        held = block is not None
-        return BatchResult(self.run.batch, (), self._batched, held, *took_ms, results=results)
 
 
 _ALIGN_BYTES = 64

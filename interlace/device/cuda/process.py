@@ -55,7 +55,6 @@ from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.wire import (
     Column,
     EvictWeights,
-    Loaded,
     LoadModel,
     RunBatch,
     Starved,
@@ -183,7 +182,7 @@ class GpuProcess:
 
     def load(self, work: Load, model: Model, done: Done) -> None:
         what = LoadModel(model, work.batches, work.cold)
-        self._change(work, what, partial(finish_load, work, done))
+        self._change(work, what, partial(finish, work, done))
 
     def unload(self, work: Unload, done: Done) -> None:
         self._change(work, UnloadModel(work.model), partial(finish, work, done))
@@ -355,13 +354,6 @@ def _start_words(ready: GpuReady) -> str:
     count, sms = ready.blocks
     cut = f", in {count} blocks of {sms} SMs" if count else ""
     return f"its process started in {sum(s for _, s in ready.took_s):.1f} s ({steps}){cut}"
-
-
-def finish_load(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
-    if isinstance(answer, Loaded):
-        done(WorkFinished(work, resident_bytes=answer.resident_bytes))
-    else:
-        done(WorkFinished(work, failure=failure_of(answer)))
 
 
 def staged_columns(batch: Batch) -> tuple[Column, ...] | None:

@@ -7,7 +7,6 @@ from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
-from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.settings import (
     AHEAD_MS,
@@ -46,14 +45,9 @@ def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
 
 
 class StreamLanes(Lanes):
-    """As many plain streams as there are partitions; a share limits nothing.
+    """As many plain streams as there are partitions; a share limits nothing."""
 
-    At most ``most`` partitions stand at a time (``None``: any number).
-    """
-
-    def __init__(self, driver: Driver, most: int | None = None) -> None:
-        super().__init__(driver)
-        self._most = most
+    _most: int | None = None  #: partitions at a time
 
     def aside(self) -> Lane:
         if self._aside is None:
@@ -83,8 +77,7 @@ class StreamLanes(Lanes):
 class OneLane(StreamLanes):
     """One lane on all SMs that the process sees: MPS or MIG keeps the others from it."""
 
-    def __init__(self, driver: Driver) -> None:
-        super().__init__(driver, most=1)
+    _most = 1
 
 
 #: No overlapped reorganisation: the one lane is given up before the next one is made.

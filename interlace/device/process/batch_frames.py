@@ -17,6 +17,7 @@ from interlace.device.process.wire import (
     BatchResult,
     Column,
     Failed,
+    Loaded,
     RequestHead,
     RequestResult,
     RunBatch,
@@ -104,8 +105,9 @@ def failure_of(answer: object, spared: bool = True) -> Failure | None:
 
 
 def finish(work: Work, done: Done, answer: object, spared: bool = True) -> None:
-    """End work whose answer says no more than whether it is done."""
-    done(WorkFinished(work, failure=failure_of(answer, spared)))
+    """End work whose answer says no more than whether it is done, and what a load holds."""
+    resident_bytes = answer.resident_bytes if isinstance(answer, Loaded) else 0
+    done(WorkFinished(work, failure=failure_of(answer, spared), resident_bytes=resident_bytes))
 
 
 def finish_run(

@@ -21,15 +21,10 @@ class RegisteredArenas:
 
     def __init__(self, driver: Driver, arenas: ArenaMap, owner_pid: int) -> None:
         self._driver = driver
-        self._arenas = arenas
+        self.arenas = arenas  #: as the host sees them
         self._owner_pid = owner_pid
         self._mapped: dict[int, MappedBlock] = {}
         self._adopted: dict[int, Arena] = {}
-
-    @property
-    def arenas(self) -> ArenaMap:
-        """The same arenas as the host sees them."""
-        return self._arenas
 
     def add(self, arena: Arena) -> None:
         """Register an arena that this process has mapped, to write into.
@@ -37,11 +32,11 @@ class RegisteredArenas:
         Raises:
             CudaError: it cannot be registered; it is not known then.
         """
-        self._arenas.add(arena)
+        self.arenas.add(arena)
         try:
             self.register(arena.number)
         except CudaError:
-            self._arenas.forget(arena.number)
+            self.arenas.forget(arena.number)
             raise
 
     def register(self, number: int) -> MappedBlock:
@@ -56,7 +51,7 @@ class RegisteredArenas:
         try:
             mapped = self._register(number)
         except CudaError as error:
-            if error.sticky or not self._arenas.memory(number).readonly:
+            if error.sticky or not self.arenas.memory(number).readonly:
                 raise
             mapped = self._register_writable(number)
         self._mapped[number] = mapped
@@ -85,7 +80,7 @@ class RegisteredArenas:
         mapped = self._mapped.pop(number, None)
         if mapped is not None:
             self._driver.unregister(mapped)
-        self._arenas.forget(number)
+        self.arenas.forget(number)
         adopted = self._adopted.pop(number, None)
         if adopted is not None:
             adopted.close()
@@ -97,18 +92,18 @@ class RegisteredArenas:
                 steps.callback(self.forget, number)
 
     def _register(self, number: int) -> MappedBlock:
-        memory = self._arenas.memory(number)
+        memory = self.arenas.memory(number)
         return self._driver.register(_host(memory), len(memory), memory.readonly)
 
     def _register_writable(self, number: int) -> MappedBlock:
         """Not every platform takes read-only pages: map the arena anew, but write nothing to it."""
-        self._arenas.forget(number)
+        self.arenas.forget(number)
         arena = Arena.adopt(self._owner_pid, number)
-        self._arenas.add(arena)
+        self.arenas.add(arena)
         try:
             mapped = self._register(number)
         except CudaError:
-            self._arenas.forget(number)
+            self.arenas.forget(number)
             arena.close()
             raise
         self._adopted[number] = arena
