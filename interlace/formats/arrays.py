@@ -171,10 +171,11 @@ def _read_file(path: str, spec: TensorSpec) -> Array:
     elements = unframe(data)
     if frame(elements) != data or not data:  # no lengths: an image, a text
         elements = [data]
-    return _objects(elements)
+    return objects(elements)
 
 
-def _objects(elements: Sequence[bytes]) -> Array:
+def objects(elements: Sequence[object]) -> Array:
+    """Elements as an array of one dim, whatever they are."""
     made = np.empty(len(elements), dtype=object)
     made[:] = elements
     return made
@@ -182,8 +183,21 @@ def _objects(elements: Sequence[bytes]) -> Array:
 
 def _as_bytes(array: Array) -> Array:
     if array.dtype == np.uint8:  # what a file holds, as np.fromfile reads it
-        return _objects([array.tobytes()])
-    return _objects([one if isinstance(one, bytes) else str(one).encode() for one in array.ravel()])
+        return objects([array.tobytes()])
+    return objects([one if isinstance(one, bytes) else str(one).encode() for one in array.ravel()])
+
+
+def text_of(name: str, array: Array, library: str) -> list[str]:
+    """The elements of an input of type ``BYTES`` as text.
+
+    Raises:
+        ServeError: BAD_INPUT, what the ``library`` does not take.
+    """
+    try:
+        return [element.decode() for element in array.ravel()]
+    except UnicodeDecodeError as error:
+        detail = f"input '{name}': {library} takes UTF-8 strings only ({error})"
+        raise bad_input(detail) from error
 
 
 def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:

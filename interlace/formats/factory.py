@@ -142,9 +142,8 @@ def open_call(model: Model) -> OpenedModel:
         None if inputs is None else _batched(code, model),
         hint=f"{_EXAMPLE} in it, or input [ ... ] in config.pbtxt",
     )
-    specs = inputs or model.signature.inputs
+    specs, batched = spoken.inputs_of(model)
     if specs and getattr(code, "OPTIMISE", True):
-        batched = model.signature.batched if spoken.batched is None else spoken.batched
         module = with_fast_convolutions(
             module, lambda part: _call(part, specs)(sample_values(specs, model, batched, 1))
         )

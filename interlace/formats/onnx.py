@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from interlace.core.errors import RepositoryError, bad_input
+from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
-from interlace.formats.arrays import client_outputs, model_inputs
+from interlace.formats.arrays import client_outputs, model_inputs, objects, text_of
 from interlace.formats.machine import release_free_memory
 from interlace.formats.onnx_sharing import (
     OptimisedModel,
@@ -160,19 +160,11 @@ def _read(value: Any) -> Array:
 
 
 def _to_text(name: str, array: Array) -> Array:
-    try:
-        decoded = [element.decode() for element in array.ravel()]
-    except UnicodeDecodeError as error:
-        raise bad_input(
-            f"input '{name}': onnxruntime takes UTF-8 strings only ({error})"
-        ) from error
-    return np.array(decoded, dtype=object).reshape(array.shape)
+    return objects(text_of(name, array, "onnxruntime")).reshape(array.shape)
 
 
 def _to_bytes(array: Array) -> Array:
-    encoded = np.empty(array.size, dtype=object)
-    encoded[:] = [element.encode() for element in array.ravel()]
-    return encoded.reshape(array.shape)
+    return objects([element.encode() for element in array.ravel()]).reshape(array.shape)
 
 
 def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:

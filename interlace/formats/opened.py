@@ -44,6 +44,11 @@ class DeclaredSignature:
     max_batch: int = 0
     hint: str = "inputs declared in config.pbtxt: input [ { name data_type dims } ]"
 
+    def inputs_of(self, model: Model) -> tuple[tuple[TensorSpec, ...], bool]:
+        """The inputs, and whether they have rows: by the file, else by the model's description."""
+        batched = model.signature.batched if self.batched is None else self.batched
+        return self.inputs or model.signature.inputs, batched
+
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
@@ -62,10 +67,9 @@ def try_out(run: ModelCall, model: Model, spoken: DeclaredSignature) -> TrialRes
         RepositoryError: the inputs are unknown; the model fails on them and no outputs are
             described; or its outputs differ from the described ones.
     """
-    inputs = spoken.inputs or model.signature.inputs
+    inputs, batched = spoken.inputs_of(model)
     if not inputs:
         raise RepositoryError(spoken.source, "no description of the inputs", spoken.hint)
-    batched = model.signature.batched if spoken.batched is None else spoken.batched
     try:
         first, wrote = _execute(run, sample_values(inputs, model, batched, 0))
         second = first

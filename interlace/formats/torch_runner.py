@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from interlace.core.model import Model
-from interlace.core.tensor import Signature
 from interlace.formats.arrays import client_outputs, model_inputs
 from interlace.formats.cold_weights import ColdWeights
 from interlace.formats.opened import ModelCall, OpenedModel, TrialResult, try_out
@@ -48,7 +47,8 @@ class TorchRunner:
         self._module: _OpenModule | None = module
         self._weights = weights
         self.signature = module.trial.signature
-        self._served = _complete(model.signature) or self.signature
+        stated = model.signature.inputs and model.signature.outputs
+        self._served = model.signature if stated else self.signature
         self._copies = module.trial.writes_inputs
         self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
 
@@ -130,11 +130,5 @@ def open_on_cpu(
 
 def sample_of(opened: OpenedModel, model: Model) -> dict[str, Any]:
     """The values that a model is first tried out on."""
-    spoken = opened.spoken
-    inputs = spoken.inputs or model.signature.inputs
-    batched = model.signature.batched if spoken.batched is None else spoken.batched
+    inputs, batched = opened.spoken.inputs_of(model)
     return sample_values(inputs, model, batched, 0)
-
-
-def _complete(signature: Signature) -> Signature | None:
-    return signature if signature.inputs and signature.outputs else None

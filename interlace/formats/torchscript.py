@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from interlace.core.errors import RepositoryError, bad_input
+from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
+from interlace.formats.arrays import objects, text_of
 from interlace.formats.opened import DeclaredSignature, ModelCall, OpenedModel, ordered_call
-from interlace.formats.runner import Array
 from interlace.formats.torch_sharing import module_tensors
 
 #: torch stores entries as they are; who compresses an archive gains less than this.
@@ -88,19 +87,12 @@ def _call(module: Any, inputs: tuple[TensorSpec, ...], source: str) -> ModelCall
     texts = [name for name, kind in zip(names, types, strict=False) if kind == "List[str]"]
 
     def text_call(values: Mapping[str, Any]) -> Any:
-        decoded = {name: _texts(name, values[name]) for name in texts if name in values}
+        decoded = {
+            name: text_of(name, values[name], "TorchScript") for name in texts if name in values
+        }
         return _result(call({**values, **decoded}))
 
     return text_call
-
-
-def _texts(name: str, array: Array) -> list[str]:
-    try:
-        return [element.decode() for element in array.ravel()]
-    except UnicodeDecodeError as error:
-        raise bad_input(
-            f"input '{name}': TorchScript takes UTF-8 strings only ({error})"
-        ) from error
 
 
 def _result(value: Any) -> Any:
@@ -110,9 +102,7 @@ def _result(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_result(one) for one in value)
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        array = np.empty(len(value), dtype=object)
-        array[:] = [one.encode() for one in value]
-        return array
+        return objects([one.encode() for one in value])
     return value
 
 

@@ -261,14 +261,12 @@ class WeightsFile(ExtentsFile):
         self, index: int, memory: memoryview | None = None, at: int = 0
     ) -> dict[str, torch.Tensor]:
         """One use's weights in the mapping, or where its extent lies ``at`` a place of memory."""
-        names = self.uses[index].weights
-        if memory is None:
-            return {name: view(self._mapped, self.layout.places[name]) for name in names}
-        shift = at - self.extents[index].begin
-        moved = {name: self.layout.places[name] for name in names}
+        shift = 0 if memory is None else at - self.extents[index].begin
+        source = self._mapped if memory is None else memory
+        places = {name: self.layout.places[name] for name in self.uses[index].weights}
         return {
-            name: view(memory, place._replace(begin=place.begin + shift))
-            for name, place in moved.items()
+            name: view(source, place._replace(begin=place.begin + shift))
+            for name, place in places.items()
         }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from operator import index
 from types import ModuleType
 from typing import ClassVar, Final, NamedTuple
@@ -89,6 +90,15 @@ class CallHook:
         self.call: CallModels | None = None
         self.control: CallModels | None = None
         self.resumed = resumed
+
+    @contextmanager
+    def during(self, call: CallModels | None, control: CallModels | None) -> Iterator[None]:
+        """Have these for the block, and none afterwards."""
+        self.call, self.control = call, control
+        try:
+            yield
+        finally:
+            self.call = self.control = None
 
 
 class CallableRequest(api.InferenceRequest):

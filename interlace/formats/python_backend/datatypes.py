@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from interlace.formats.arrays import NUMPY_TYPES, wire_bytes
+from interlace.core.tensor import frame, unframe
+from interlace.formats.arrays import NUMPY_TYPES, objects
 from interlace.formats.runner import Array
 
 #: Triton's data types in the order of their numbers, which begin at 1.
@@ -55,14 +56,9 @@ def serialize_byte_tensor(input_tensor: Array) -> bytes | tuple[()] | None:
     if input_tensor.dtype.kind not in "OS":
         return None
     texts = [one if isinstance(one, bytes) else str(one).encode() for one in input_tensor.flat]
-    return wire_bytes(np.array([*texts, None], object)[:-1])
+    return frame(texts)
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
     """The elements of the v2 binary form, as one dim of ``bytes`` objects."""
-    found, at = [], 0
-    while at < len(encoded_tensor):
-        start = at + 4
-        at = start + int.from_bytes(encoded_tensor[at:start], "little")
-        found.append(bytes(encoded_tensor[start:at]))
-    return np.array([*found, None], object)[:-1]
+    return objects(unframe(encoded_tensor))

@@ -86,11 +86,8 @@ class PythonRunner:
             sys.modules["torch"].set_num_threads(threads)
         self._model: Any = kind()
         if hasattr(self._model, "initialize"):
-            self._calls.control = call
-            try:
+            with self._calls.during(None, call):
                 self._model.initialize(_arguments(model, config))
-            finally:
-                self._calls.control = None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Try the model: each row is a request of its own. The outputs are the first one's."""
@@ -132,11 +129,8 @@ class PythonRunner:
         answers = self.begin(requests, call)
         while not answers.over and self.left:
             self.iterate()
-        self._calls.call = self._calls.control = call
-        try:
+        with self._calls.during(call, call):
             return answers.wait(requests[0].cancelled)
-        finally:
-            self._calls.call = self._calls.control = None
 
     @property
     def joins(self) -> int:
@@ -168,11 +162,8 @@ class PythonRunner:
         """
         self._activate()
         batch = self._next_batch()
-        self._calls.call = self._calls.control = batch[0].call
-        try:
+        with self._calls.during(batch[0].call, batch[0].call):
             self._execute_once(batch)
-        finally:
-            self._calls.call = self._calls.control = None
 
     def _next_batch(self) -> list[WaitingRequest]:
         """Take the requests that are executed next; all, unless the model is iterative."""
