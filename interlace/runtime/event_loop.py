@@ -78,7 +78,7 @@ def _call(future: Future[T], work: Callable[[], T]) -> None:
 
 #: Reads at once, those included that storage never answers.
 _READS_AT_ONCE: Final = 8
-_READ_LIMIT_S: Final = 30.0
+READ_LIMIT_S: Final = 30.0
 
 
 class StorageReader:
@@ -88,8 +88,7 @@ class StorageReader:
     so that there are never more than a few.
     """
 
-    def __init__(self, limit_s: float = _READ_LIMIT_S) -> None:
-        self._limit_s = limit_s
+    def __init__(self) -> None:
         self._places = asyncio.Semaphore(_READS_AT_ONCE)
         self._steps = 0  #: times that a read was seen to go on
         self._threads = DaemonThreads(_READS_AT_ONCE)
@@ -115,22 +114,22 @@ class StorageReader:
         while True:
             before = self._steps
             try:
-                async with asyncio.timeout(2.0 * self._limit_s):
+                async with asyncio.timeout(2.0 * READ_LIMIT_S):
                     await self._places.acquire()
                 return
             except TimeoutError:
                 if self._steps == before:  # storage hangs; else others are large
-                    raise _stalled(what, 2.0 * self._limit_s) from None
+                    raise _stalled(what, 2.0 * READ_LIMIT_S) from None
 
     async def _watched(self, what: str, done: asyncio.Future[T], steps: Callable[[], int]) -> T:
         before = -1
         while not done.done() and before != (now := steps()):
             before = now
             self._steps += 1
-            await asyncio.wait([done], timeout=self._limit_s)
+            await asyncio.wait([done], timeout=READ_LIMIT_S)
         if not done.done():
             done.cancel()
-            raise _stalled(what, self._limit_s)
+            raise _stalled(what, READ_LIMIT_S)
         return done.result()
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 FRAME_BYTES_MAX: Final = 1 << 18
 _SEND_BUFFER_BYTES: Final = 1 << 20
+_QUEUE_BYTES_MAX: Final = 4 << 20  #: what waits for a process that does not read
 _DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 _log = logging.getLogger(__name__)
@@ -116,8 +117,7 @@ class AsyncFrameSocket(Generic[Out, In]):
     """The end of a process with an event loop: nothing blocks, callbacks run on the loop.
 
     ``on_frame`` gets each frame; ``on_closed`` is called once, when the other end is gone or sends
-    what is no frame, and not after ``close``. What the socket does not take waits in a queue of at
-    most ``limit_bytes``.
+    what is no frame, and not after ``close``. What the socket does not take waits, to a limit.
     """
 
     def __init__(
@@ -127,7 +127,6 @@ class AsyncFrameSocket(Generic[Out, In]):
         decode: Decode[In],
         on_frame: Callable[[In], None],
         on_closed: Callable[[], None],
-        limit_bytes: int = 4 << 20,
     ) -> None:
         sock.setblocking(False)
         self._loop = loop
@@ -135,7 +134,6 @@ class AsyncFrameSocket(Generic[Out, In]):
         self._codec: _Codec[Out, In] = _Codec(sock, decode)
         self._on_frame = on_frame
         self._on_closed = on_closed
-        self._limit_bytes = limit_bytes
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._queued_bytes = 0
         self._open = True
@@ -205,7 +203,7 @@ class AsyncFrameSocket(Generic[Out, In]):
         return True
 
     def _wait(self, data: bytes, descriptor: int | None) -> None:
-        if self._queued_bytes + len(data) > self._limit_bytes:
+        if self._queued_bytes + len(data) > _QUEUE_BYTES_MAX:
             raise BufferError(f"{self._queued_bytes} bytes wait for a process that does not read")
         if not self._queue:
             self._loop.add_writer(self._sock.fileno(), self._writable)

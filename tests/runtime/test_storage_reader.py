@@ -33,9 +33,13 @@ def test_results_and_errors_come_back_and_the_loop_goes_on() -> None:
     asyncio.run(play())
 
 
-def test_what_gets_on_is_waited_for_and_what_hangs_is_not() -> None:
+def test_what_gets_on_is_waited_for_and_what_hangs_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "READ_LIMIT_S", 0.2)
+
     async def play() -> None:
-        reads = StorageReader(limit_s=0.2)
+        reads = StorageReader()
         steps = count()
         slow = await reads.read("slow", lambda: time.sleep(0.5) or "all", lambda: next(steps))
         assert slow == "all"
@@ -47,9 +51,13 @@ def test_what_gets_on_is_waited_for_and_what_hangs_is_not() -> None:
     asyncio.run(play())
 
 
-def test_storage_that_hangs_holds_a_few_threads_and_no_more() -> None:
+def test_storage_that_hangs_holds_a_few_threads_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "READ_LIMIT_S", 0.1)
+
     async def play() -> None:
-        reads = StorageReader(limit_s=0.1)
+        reads = StorageReader()
         hangs = threading.Event()
         before = threading.active_count()
         ends = await asyncio.gather(
@@ -63,9 +71,13 @@ def test_storage_that_hangs_holds_a_few_threads_and_no_more() -> None:
     asyncio.run(play())
 
 
-def test_reads_that_get_on_keep_no_others_from_their_turn() -> None:
+def test_reads_that_get_on_keep_no_others_from_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "READ_LIMIT_S", 0.1)
+
     async def play() -> None:
-        reads = StorageReader(limit_s=0.1)
+        reads = StorageReader()
         steps = count()
         large = [
             asyncio.ensure_future(reads.read("large", lambda: time.sleep(0.3), lambda: next(steps)))

@@ -32,14 +32,14 @@ decode = msgspec.msgpack.Decoder[Frame](Frame).decode
 class Ends:
     """A loop's end that remembers, and a blocking end."""
 
-    def __init__(self, limit_bytes: int = 4 << 20) -> None:
+    def __init__(self) -> None:
         ours, theirs = frame_pair()
         self.heard: list[Frame] = []
         self.closed = 0
         self.news = asyncio.Event()
         loop = asyncio.get_running_loop()
         self.loop_end: AsyncFrameSocket[Frame, Frame] = AsyncFrameSocket(
-            loop, ours, decode, self._frame, self._closed, limit_bytes
+            loop, ours, decode, self._frame, self._closed
         )
         self.blocking_end: BlockingFrameSocket[Frame, Frame] = BlockingFrameSocket(theirs, decode)
 
@@ -62,9 +62,9 @@ class Ends:
         self.blocking_end.close()
 
 
-def run(body: Callable[[Ends], Awaitable[None]], limit_bytes: int = 4 << 20) -> None:
+def run(body: Callable[[Ends], Awaitable[None]]) -> None:
     async def whole() -> None:
-        ends = Ends(limit_bytes)
+        ends = Ends()
         try:
             await body(ends)
         finally:
@@ -115,7 +115,7 @@ def test_what_does_not_fit_waits_in_a_bounded_queue() -> None:
         ends.loop_end.send(Stop())
         assert ends.blocking_end.receive() == Stop()
 
-    run(body, limit_bytes=1 << 20)
+    run(body)
 
 
 def test_finish_comes_after_what_is_queued() -> None:

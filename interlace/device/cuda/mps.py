@@ -43,10 +43,9 @@ class MpsControl:
     when the first client comes.
     """
 
-    def __init__(self, uuid: str, program: str = PROGRAM) -> None:
+    def __init__(self, uuid: str) -> None:
         """For one GPU; nothing is started."""
         self._uuid = uuid
-        self._program = program
         self._folder: Path | None = None
 
     def start(self) -> None:
@@ -57,12 +56,12 @@ class MpsControl:
         """
         if self._folder is not None:
             return
-        quit_abandoned(self._program)
+        quit_abandoned()
         self._folder = Path(mkdtemp(prefix=f"{_ours()}{os.getpid()}-"))
         for name in ("pipe", "log"):
             (self._folder / name).mkdir()
         try:
-            _run_control(self._program, self._settings(), "-d")
+            _run_control(self._settings(), "-d")
             self._wait()
         except MpsError:
             self.stop()
@@ -77,7 +76,7 @@ class MpsControl:
         """End the daemon and its server; all clients are gone. It never raises."""
         if self._folder is None:
             return
-        _quit(self._program, self._folder, self._settings())
+        _quit(self._folder, self._settings())
         self._folder = None
 
     def _settings(self) -> Mapping[str, str]:
@@ -88,7 +87,7 @@ class MpsControl:
         until_s = time.monotonic() + _ANSWER_S
         while True:
             try:
-                _run_control(self._program, self._settings(), said="get_server_list\n")
+                _run_control(self._settings(), said="get_server_list\n")
                 return
             except MpsError:
                 if time.monotonic() > until_s:
@@ -96,7 +95,7 @@ class MpsControl:
             time.sleep(_LOOK_S)
 
 
-def quit_abandoned(program: str = PROGRAM) -> list[Path]:
+def quit_abandoned() -> list[Path]:
     """End daemons whose process is gone without having ended them; their folders, now removed.
 
     Killed with their part, servers leave a daemon behind: it lives in a session of its own.
@@ -107,7 +106,7 @@ def quit_abandoned(program: str = PROGRAM) -> list[Path]:
         with contextlib.suppress(OSError):  # somebody else was quicker
             mine = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
             if mine and owner.isdigit() and not Path("/proc", owner).exists():
-                _quit(program, folder, _pipes(folder))
+                _quit(folder, _pipes(folder))
                 found.append(folder)
     return found
 
@@ -125,21 +124,19 @@ def _pipes(folder: Path) -> Mapping[str, str]:
     }
 
 
-def _quit(program: str, folder: Path, settings: Mapping[str, str]) -> None:
+def _quit(folder: Path, settings: Mapping[str, str]) -> None:
     with contextlib.suppress(MpsError):  # dead already, or nothing can be done about it here
-        _run_control(program, settings, said="quit -t 5\n")
+        _run_control(settings, said="quit -t 5\n")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_control(
-    program: str, settings: Mapping[str, str], *arguments: str, said: str = ""
-) -> None:
+def _run_control(settings: Mapping[str, str], *arguments: str, said: str = "") -> None:
     """Run the control program, which may leave a daemon behind.
 
     Raises:
         MpsError: it is not installed, fails, or does not end.
     """
-    command = ["env", *(f"{key}={value}" for key, value in settings.items()), program, *arguments]
+    command = ["env", *(f"{key}={value}" for key, value in settings.items()), PROGRAM, *arguments]
     # Into a file: a daemon keeps what it inherits, and the end of a pipe would never come.
     with TemporaryFile() as out:
         try:
@@ -147,13 +144,13 @@ def _run_control(
                 command, input=said.encode(), stdout=out, stderr=out, timeout=_ANSWER_S, check=False
             ).returncode
         except subprocess.TimeoutExpired as error:
-            raise MpsError(f"{program} did not answer within {_ANSWER_S:g} s") from error
+            raise MpsError(f"{PROGRAM} did not answer within {_ANSWER_S:g} s") from error
         out.seek(0)
         words = out.read().decode(errors="replace").strip()
     if code == 127:
-        raise MpsError(f"{program} is not installed: it comes with the GPU's driver")
+        raise MpsError(f"{PROGRAM} is not installed: it comes with the GPU's driver")
     if code != 0:
-        raise MpsError(f"{program} failed with code {code}: {words[:_WORDS_CHARS]}")
+        raise MpsError(f"{PROGRAM} failed with code {code}: {words[:_WORDS_CHARS]}")
 
 
 def lacking(found: DiscoveredGpu) -> str:

@@ -13,6 +13,7 @@ from interlace.assembly.accelerators import Accelerators
 from interlace.cli import main, profile
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.mps import PROGRAM
 
 
 @dataclass
@@ -135,16 +136,16 @@ sys.exit({code})
 """
 
 
-def control_program(folder: Path, code: int = 0, stays_s: float = 0.0) -> tuple[str, Path]:
-    """The program, which ends with ``code``, and the file it writes to.
+def control_program(folder: Path, code: int = 0, stays_s: float = 0.0) -> Path:
+    """Put the program, which ends with ``code``, in a folder; the file it writes to.
 
     It leaves a process behind for ``stays_s``, as the real one does, with its number in ``daemon``.
     """
-    program, log = folder / "nvidia-cuda-mps-control", folder / "told"
+    program, log = folder / PROGRAM, folder / "told"
     told = {"log": str(log), "code": code, "stays_s": stays_s, "daemon": str(folder / "daemon")}
     program.write_text(_CODE.format(python=sys.executable, **told))
     program.chmod(0o755)
-    return str(program), log
+    return log
 
 
 SMS = 16

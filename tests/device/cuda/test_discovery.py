@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from interlace.assembly import accelerators
 from interlace.core.user_errors import UserError
 from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cuda import mps
 from interlace.device.cuda.discovery import NoGpuError, discover, kind_of, visible
 from interlace.device.cuda.green_contexts.atoms import Atoms, ask_atoms
 from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
@@ -188,12 +189,16 @@ def test_a_driver_that_is_not_there_says_nothing() -> None:
     assert ask_atoms(["GPU-of-no-machine"]) == ()
 
 
-def test_a_daemon_of_our_own_is_started_and_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts the daemon's program on the path, with its folders in the test's own."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program, log = control_program(tmp_path)
-    control = MpsControl("GPU-0", program)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return partial(control_program, tmp_path)
+
+
+def test_a_daemon_of_our_own_is_started_and_stopped(program: Callable[..., Path]) -> None:
+    log, control = program(), MpsControl("GPU-0")
     control.start()
     control.start()
     folder = Path(control.environment()["CUDA_MPS_PIPE_DIRECTORY"])
@@ -204,21 +209,22 @@ def test_a_daemon_of_our_own_is_started_and_stopped(
     assert not folder.parent.exists()
 
 
-def test_a_daemon_that_is_missing_or_fails_is_told(tmp_path: Path) -> None:
-    with pytest.raises(MpsError, match="not-there is not installed"):
-        MpsControl("GPU-0", "not-there").start()
-    program, _ = control_program(tmp_path, code=1)
+def test_a_daemon_that_is_missing_or_fails_is_told(
+    program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(code=1)
     with pytest.raises(MpsError, match="failed with code 1"):
-        MpsControl("GPU-0", program).start()
+        MpsControl("GPU-0").start()
+    monkeypatch.setattr(mps, "PROGRAM", "not-there")
+    with pytest.raises(MpsError, match="not-there is not installed"):
+        MpsControl("GPU-0").start()
 
 
 def test_a_daemon_keeps_no_pipe_of_the_one_that_starts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: Callable[..., Path]
 ) -> None:
     """The real one lives on; who waits for the end of what it inherited waits for ever."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program, log = control_program(tmp_path, stays_s=30.0)
-    control = MpsControl("GPU-0", program)
+    log, control = program(stays_s=30.0), MpsControl("GPU-0")
     control.start()
     pid = int((tmp_path / "daemon").read_text())
     try:
@@ -231,18 +237,16 @@ def test_a_daemon_keeps_no_pipe_of_the_one_that_starts_it(
 
 
 def test_a_daemon_whose_server_was_killed_is_ended_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: Callable[..., Path]
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program, log = control_program(tmp_path)
-    code = "import sys, interlace.device.cuda.mps as m; m.MpsControl('GPU-0', sys.argv[1]).start()"
+    log, code = program(), "import interlace.device.cuda.mps as m; m.MpsControl('GPU-0').start()"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code, program], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     (left,) = tmp_path.glob("interlace-mps-*")
     living = tmp_path / left.name.replace(left.name.split("-")[3], str(os.getpid()))
     living.mkdir()
     log.unlink()
-    assert quit_abandoned(program) == [left]
+    assert quit_abandoned() == [left]
     assert log.read_text() == "quit -t 5 -\n"
     assert not left.exists() and living.exists()
 

@@ -83,7 +83,7 @@ def test_two_models_are_served(green: GpuServer) -> None:
 
 
 def test_two_models_are_served_under_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, told = control_program(tmp_path)
+    told = control_program(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     server = GpuServer(models(tmp_path), tmp_path, "--device", "mps")
     try:

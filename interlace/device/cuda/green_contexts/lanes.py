@@ -164,7 +164,7 @@ class GreenContexts:
 
 
 #: Lanes that plans may ask for, one by one.
-_LANES_MAX: Final = 96
+LANES_MAX: Final = 96
 #: Lanes that share no hardware queue: there are 32 (CUDA_DEVICE_MAX_CONNECTIONS), a lane has two
 #: streams, one that serves and one that captures, and the lane aside one.
 _LANES_APART: Final = 15
@@ -178,9 +178,8 @@ class GreenLanes(Lanes):
     lane's stream when the lane is first carved.
     """
 
-    def __init__(self, driver: Driver, lanes_max: int = _LANES_MAX) -> None:
+    def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
-        self._lanes_max = lanes_max
         split = best_split(driver)
         self.atoms = Atoms.of(split)
         self.contexts = GreenContexts(
@@ -191,14 +190,14 @@ class GreenLanes(Lanes):
     def blocks(self) -> tuple[int, int]:
         return self.atoms.count, self.atoms.atom_sms
 
-    def prepare(self, rungs: Iterable[Rung] | None = None) -> int:
-        """Make contexts for rungs (the whole ladder by default), as many as the driver grants.
+    def prepare(self) -> int:
+        """Make contexts for the ladder, as many as the driver grants.
 
         How many fit is not documented, so a refusal only ends it; ``carve`` makes what is missing.
         Returns how many contexts there are.
         """
-        wanted = ladder(self.atoms) if rungs is None else rungs
-        self.contexts.prepare(rung.mask for rung in wanted if rung.mask != self.atoms.whole)
+        masks = (rung.mask for rung in ladder(self.atoms))
+        self.contexts.prepare(mask for mask in masks if mask != self.atoms.whole)
         return len(self.contexts.masks)
 
     def aside(self) -> Lane:
@@ -254,7 +253,7 @@ class GreenLanes(Lanes):
     def _grow(self, share_pct: int, mask: int) -> Lane:
         """A new lane; the newest idle one makes room for it if nothing was captured there."""
         spare = [lane for lane in self._idle() if lane.capture_stream is None]
-        if len(self.lanes) >= min(_LANES_APART, self._lanes_max) and spare:
+        if len(self.lanes) >= min(_LANES_APART, LANES_MAX) and spare:
             self.retire(spare.pop())
         try:
             return self._create(share_pct, mask)
@@ -265,8 +264,8 @@ class GreenLanes(Lanes):
         return self._create(share_pct, mask)
 
     def _create(self, share_pct: int, mask: int) -> Lane:
-        if len(self.lanes) >= self._lanes_max:
-            name, detail = "CUDA_ERROR_NOT_PERMITTED", f"there are {self._lanes_max} lanes already"
+        if len(self.lanes) >= LANES_MAX:
+            name, detail = "CUDA_ERROR_NOT_PERMITTED", f"there are {LANES_MAX} lanes already"
             raise CudaError("cuGreenCtxStreamCreate", name, detail)
         return self._add(self._lane(self._index(), share_pct, mask))
 

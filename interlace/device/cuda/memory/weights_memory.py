@@ -40,11 +40,8 @@ def available_bytes() -> int | None:
 class TouchedPages:
     """Anonymous memory that the GPU reads in place and copies from; a ``PinnedSource``."""
 
-    def __init__(
-        self, driver: Driver, available: Callable[[], int | None] = available_bytes
-    ) -> None:
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._available = available
         self._maps: dict[MappedBlock, mmap.mmap] = {}
 
     def allocate_mapped(self, nbytes: int) -> MappedBlock:
@@ -80,7 +77,7 @@ class TouchedPages:
 
     def _wait_for(self, size: int, nbytes: int) -> None:
         until_s = time.monotonic() + _GROWS_S
-        while (left := self._available()) is not None and left < size + _SPARE_BYTES:
+        while (left := available_bytes()) is not None and left < size + _SPARE_BYTES:
             if time.monotonic() >= until_s:
                 raise OSError(
                     f"{nbytes >> 20} MiB of page-locked memory do not fit: {left >> 20} MiB are "

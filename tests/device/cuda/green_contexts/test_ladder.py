@@ -133,29 +133,6 @@ def test_partitions_of_at_most_100_percent_are_disjoint_on_an_h100(shares: list[
     assert all(not one & other for one, other in combinations(masks, 2))
 
 
-@given(
-    st.lists(st.sampled_from(H100.shares_pct[:-1]), max_size=8),
-    st.lists(st.sampled_from(H100.shares_pct[:-1]), max_size=8),
-    st.data(),
-)
-def test_after_make_before_break_what_stands_is_disjoint(
-    old: list[int], new: list[int], data: st.DataObject
-) -> None:
-    before: list[int] = []
-    for share in old:
-        before.append(choose(H100, share, Occupancy(before)))
-    if not all(not one & other for one, other in combinations(before, 2)):
-        return
-    kept = [mask for mask in before if data.draw(st.booleans())]
-    leaving = [mask for mask in before if mask not in kept]
-    standing = list(kept)
-    for share in new:
-        if sum(mask.bit_count() for mask in standing) + H100.size(share) > H100.count:
-            continue
-        standing.append(choose(H100, share, Occupancy(standing, leaving, before)))
-    assert all(not one & other for one, other in combinations(standing, 2))
-
-
 @given(st.integers(1, 15))
 def test_the_second_of_a_pair_takes_the_ready_rung_at_the_other_end(size: int) -> None:
     ready = [rung.mask for rung in ladder(H100)]

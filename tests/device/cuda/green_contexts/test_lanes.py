@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from interlace.device.cuda.driver.api import CudaError
+from interlace.device.cuda.green_contexts import lanes
 from interlace.device.cuda.green_contexts.lanes import GreenLanes, ladder
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.streams import OneLane, StreamLanes
@@ -113,8 +114,11 @@ def test_no_more_streams_than_queues_while_idle_lanes_can_go(
     assert len(green.lanes) == 16
 
 
-def test_no_more_lanes_than_allowed_are_made(driver: FakeDriver) -> None:
-    green = GreenLanes(driver, lanes_max=3)
+def test_no_more_lanes_than_allowed_are_made(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LANES_MAX", 3)
+    green = GreenLanes(driver)
     kept = [green.carve(name, 6) for name in "abc"]
     for lane in kept:
         lane.capture_stream = object()

@@ -80,17 +80,23 @@ def test_all_of_it_is_zero_and_given_back(driver: FakeDriver) -> None:
     pages.free_mapped(mapped)
 
 
-def test_memory_that_comes_while_it_is_used_is_waited_for(driver: FakeDriver) -> None:
+def test_memory_that_comes_while_it_is_used_is_waited_for(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A virtual machine's grows: at first there is none for the second part."""
     enough = 1024 * _MIB
     said: Iterator[int] = iter([enough, 0, 0, enough, enough])
-    pages = TouchedPages(driver, lambda: next(said))
+    monkeypatch.setattr(weights_memory, "available_bytes", lambda: next(said))
+    pages = TouchedPages(driver)
     pages.free_mapped(pages.allocate_mapped(3 * _MIB))
     assert next(said, None) is None
 
 
-def test_memory_that_does_not_come_is_an_error_and_takes_nothing(driver: FakeDriver) -> None:
-    pages = TouchedPages(driver, lambda: 100 * _MIB)
+def test_memory_that_does_not_come_is_an_error_and_takes_nothing(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_memory, "available_bytes", lambda: 100 * _MIB)
+    pages = TouchedPages(driver)
     with pytest.raises(OSError, match="3 MiB of page-locked memory do not fit: 100 MiB are"):
         pages.allocate_mapped(3 * _MIB)
 
