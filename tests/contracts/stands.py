@@ -86,15 +86,15 @@ class RigStand(_Apart):
     def pause(self) -> None:
         self._rig.pause(0.05)
 
+    def kill(self, partition: str) -> None:
+        os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
+
 
 class CpuStand(RigStand):
     """Worker processes and real time."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Rig(settings(folder)))
-
-    def kill(self, partition: str) -> None:
-        os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
 
 
 class _Simulated(_Apart):

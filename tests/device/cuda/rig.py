@@ -1,21 +1,18 @@
 """CUDA devices of each mechanism on the fake driver, in real processes."""
 
-import os
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from interlace.core.messages import PartitionLost, Work, WorkFinished
 from interlace.core.model import Model
 from interlace.core.request import Request
-from interlace.device.base import Device
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
 from interlace.device.cuda.green_contexts.atoms import green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import mig_settings, streams_settings
+from tests.contracts.stands import RigStand
 from tests.device.cpu.rig import Rig
 from tests.device.cuda import torch_models
 from tests.device.cuda.backends import clients_sms
@@ -70,26 +67,15 @@ def device_on(
     return CudaDevice(rig.loop, rig.arenas, chosen, launcher)
 
 
-class CudaStand:
+class CudaStand(RigStand):
     """Processes on the fake driver, and real time; ``changes`` are those of the settings."""
 
     def __init__(self, mechanism: str, **changes: object) -> None:
         self._mechanism = mechanism
-        self._rig = cuda_rig(mechanism, **changes)  # type: ignore[arg-type]
-        self.device: Device = self._rig.device
-        self.finished: list[WorkFinished] = self._rig.finished
-        self.lost: list[PartitionLost] = self._rig.lost
-        self.do: Callable[[Work], None] = self._rig.do
-        self.wait, self.close = self._rig.wait, self._rig.close
+        super().__init__(cuda_rig(mechanism, **changes))  # type: ignore[arg-type]
 
     def request(self, known: Model, rows: int) -> Request:
         return self._rig.floats(known, *[[1.0, 2.0, 3.0, torch_models.REAL]] * rows)
-
-    def pause(self) -> None:
-        self._rig.pause(0.05)
-
-    def kill(self, partition: str) -> None:
-        os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
 
     def units(self, share_pct: int) -> int:
         """Whole atoms of 8 SMs; of the SMs that MPS leaves, all; all of them on streams."""

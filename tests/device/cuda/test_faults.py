@@ -3,7 +3,6 @@
 import os
 import signal
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -92,24 +91,6 @@ def test_of_two_batches_of_one_partition_nobody_is_blamed_either(make_rig: MakeR
     assert len(ends) == 3
     assert ends[0].failure is None or ends[0].failure.innocent
     assert innocence(ends[1:])[1]  # it was not on the GPU, or behind the cause
-
-
-def test_a_refused_batch_is_answered_after_the_one_before_it(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    serving(rig, ("p", SLOW), ("p", DOUBLE))
-    works = [
-        run_of(rig, SLOW, "p"),
-        rig.batch(rig.request(DOUBLE, rig.tensor("z", "FP32", np.ones((1, 4), np.float32)))),
-        run_of(rig, DOUBLE, "p"),
-    ]
-    for work in works:
-        rig.do(work)
-    rig.wait(lambda: len(ends_of(rig, *works)) == 3)
-    assert [one.work for one in rig.finished if one.work in works] == works
-    first, refused, last = ends_of(rig, *works)
-    assert first.failure is None and last.failure is None
-    assert refused.failure is not None and not refused.failure.fatal
-    assert "KeyError" in refused.failure.detail
 
 
 def test_batches_that_run_alone_hold_up_nobody_for_long(make_rig: MakeRig) -> None:

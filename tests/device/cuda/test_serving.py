@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interlace.core.messages import CopyInputs, CreatePartition, Run, WorkFinished
+from interlace.core.messages import CopyInputs, Run, WorkFinished
 from interlace.core.request import Batch
 from interlace.core.tensor import Span, Tensor
 from interlace.device.cuda.worker.wire import GpuRequest, StageInputs
@@ -99,19 +99,6 @@ def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at
     assert sum(" loaded" in line for line in caplog.messages) == 1
     (unloaded,) = [line for line in caplog.messages if "unloaded" in line]
     assert "81920.0 MiB free after" in unloaded  # all that there is
-
-
-def test_the_same_model_gives_the_same_bytes_in_partitions_of_any_size(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    outputs = set()
-    for place, share in enumerate(rig.device.gpu.shares_pct[::5]):
-        name = f"p{place}"
-        assert rig.end_of(CreatePartition(rig.gpu, name, share)).failure is None
-        assert rig.load(DOUBLE, name).failure is None
-        finished = rig.run(rig.floats(DOUBLE, [0.1, 0.2, 0.3, 0.4]), name=name)
-        outputs.add(rig.read(finished.outputs[0][0]).tobytes())
-        rig.free(finished)
-    assert len(outputs) == 1
 
 
 def test_arenas_that_the_server_forgot_are_unlocked_and_unmapped(make_rig: MakeRig) -> None:

@@ -92,16 +92,6 @@ def test_workers_of_one_model_together_take_what_one_batch_of_all_rows_takes() -
     assert taken_ms == [pytest.approx(whole_ms)] * 2
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 8)), min_size=1, max_size=6))
-def test_contention_never_makes_anyone_faster(batches: list[tuple[str, int]]) -> None:
-    surfaces = {name: surface(profile, "median_ms") for name, profile in PROFILES.items()}
-    running = [RunningBatch(model, rows, 100, surfaces[model]) for model, rows in batches]
-    speeds = equal_rows(running)
-    assert len(speeds) == len(running)
-    assert all(0.0 < speed <= 1.0 for speed in speeds)
-    assert len(running) > 1 or speeds[0] == 1.0
-
-
 def test_copies_go_before_and_after_unless_the_inputs_lie_in_the_pool() -> None:
     link = HostLink(bytes_per_ms=1_000.0, start_ms=0.0)
     physics = Physics(link=link, transfers={"a": Transfer(1_000, 500)})

@@ -6,19 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tests.device.cuda.fake.faults import Misuse
 
-
-class Gpu(Protocol):
-    """What a library asks of the fake driver."""
-
-    @property
-    def current(self) -> int | None: ...
-    @property
-    def replaying(self) -> bool: ...
-    def context_of(self, stream: int) -> int | None: ...
+if TYPE_CHECKING:
+    from tests.device.cuda.fake.core import Core
 
 
 @dataclass(eq=False)
@@ -57,7 +50,7 @@ class Libraries:
     ``lenient``: a handle takes any stream. ``refuse_green``: none takes a green context's.
     """
 
-    gpu: Gpu
+    gpu: Core
     lenient: bool = False
     refuse_green: bool = False
     pool: list[Handle] = field(default_factory=list)

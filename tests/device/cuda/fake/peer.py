@@ -2,23 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from interlace.device.cuda.driver.api import CopyGroup, CudaError
+from interlace.device.cuda.driver.api import CopyGroup, CudaError, Driver
 from tests.device.cuda.fake.faults import Misuse
-
-
-class Owner(Protocol):
-    """What a peer borrows of the fake driver that it stands beside."""
-
-    def allocate(self, nbytes: int) -> int: ...
-    def free(self, address: int) -> None: ...
-    def stream(self) -> int: ...
-    def destroy_stream(self, stream: int) -> None: ...
-    def event(self) -> int: ...
-    def destroy_event(self, event: int) -> None: ...
-    def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None: ...
-    def synchronize(self, stream: int) -> None: ...
 
 
 class PeerGpus:
@@ -71,7 +57,7 @@ class PeerGpus:
 class FakePeer:
     """``PeerGpu``."""
 
-    def __init__(self, owner: Owner, gpus: PeerGpus, place: int) -> None:
+    def __init__(self, owner: Driver, gpus: PeerGpus, place: int) -> None:
         if place > gpus.count:
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE")
         self._owner = owner
@@ -81,6 +67,7 @@ class FakePeer:
         self.destroy_stream: Callable[[int], None] = owner.destroy_stream
         self.destroy_event: Callable[[int], None] = owner.destroy_event
         self.synchronize: Callable[[int], None] = owner.synchronize
+        self.copy_groups: Callable[[Sequence[CopyGroup], int], None] = owner.copy_groups
 
     def allocate(self, nbytes: int) -> int:
         return self._gpus.hold(self._owner.allocate(nbytes), nbytes, self._place)
@@ -90,9 +77,6 @@ class FakePeer:
 
     def event(self) -> int:
         return self._gpus.own(self._owner.event(), self._place)
-
-    def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
-        self._owner.copy_groups(groups, stream)
 
     def close(self) -> None:
         return

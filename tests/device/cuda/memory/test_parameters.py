@@ -14,7 +14,7 @@ from interlace.device.cuda.driver.api import CudaError, MappedBlock
 from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.memory import mapped
 from interlace.device.cuda.memory.mapped import MappedMemory, Slabs
-from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels, row_addresses
+from interlace.device.cuda.memory.parameters import BatchParameters, TransferKernels
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
@@ -143,21 +143,6 @@ class Block:
         self.made.close()
         self.driver.unload_kernels(self.kernels.module)
         self.driver.destroy_stream(self.stream)
-
-
-def test_the_gpu_finds_each_number_where_it_was_told(
-    driver: FakeDriver, mapped: MappedMemory
-) -> None:
-    block = Block(driver, mapped, 2, 2, 4)
-    block.made.write(7, 3, [[10, 20, 30], range(100, 103)], [1000, 2000])
-    block.begin()
-    assert block.found == (3, [[10, 20, 30, 0], [100, 101, 102, 0]], [1000, 2000])
-    block.made.write((1 << 64) - 1, 0, [[], []], [1, 2])
-    assert block.found[2] == [1000, 2000]  # the first has not ended
-    block.begin()
-    assert block.found == (0, [[0] * 4, [0] * 4], [1, 2])
-    block.close()
-    assert mapped.used_bytes == 0
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 9), st.data())
@@ -293,22 +278,6 @@ def test_scattered_rows_arrive_in_order_and_padding_is_not_published(
     assert ctypes.string_at(bench.replies.host, nbytes) == wanted.ljust(nbytes, b"\xaa")
     assert ctypes.c_uint64.from_address(bench.flag.host).value == 5
     bench.close()
-
-
-def test_a_graph_reads_the_block_when_it_runs(bench: Bench) -> None:
-    captured = FakeCapturer(bench.driver, torch_too=False).capture(bench.stream, None, bench.body)
-    assert bench.driver.trace == []
-    for sequence, text in enumerate((b"first!second", b"third!"), start=1):
-        ctypes.memmove(bench.received.host, text, len(text))
-        sources = row_addresses(bench.received.device, len(text) // 6, 6)
-        bench.write(sequence, sources)
-        bench.driver.launch_graph(captured.executable, bench.stream)
-        turn = bench.block.launched()
-        assert ctypes.string_at(bench.replies.host, len(text)) == text
-        assert ctypes.c_uint64.from_address(bench.flag.host).value == sequence
-        began_ns, ended_ns = bench.block.times_ns(turn)
-        assert 0 < began_ns <= ended_ns
-    captured.close()
 
 
 def test_a_batch_is_launched_behind_another_and_reads_its_own_parameters(bench: Bench) -> None:
