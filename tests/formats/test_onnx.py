@@ -165,36 +165,11 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     assert caught.value.expected == "a working onnx model"
 
 
-def test_shared_weights_give_the_same_numbers(tmp_path: Path) -> None:
-    folder = layers_onnx(tmp_path / "net", (120, 360, 120, 37, 120))
-    weights = str(tmp_path / "weights")
-    private = open_model(a_model(Format.ONNX, folder), 1, None)
-    first = open_model(a_model(Format.ONNX, folder), 1, weights)
-    second = open_model(a_model(Format.ONNX, folder), 1, weights)
-    assert private.shared_bytes == 0
-    assert first.shared_bytes == second.shared_bytes == first.resident_bytes > 0
-    x = np.random.default_rng(1).standard_normal((5, 120), np.float32)
-    wanted = private.run({"x": x})["r3"]
-    assert np.allclose(first.run({"x": x})["r3"], wanted, atol=1e-5)
-    assert np.allclose(second.run({"x": x})["r3"], wanted, atol=1e-5)
-    (entry,) = (tmp_path / "weights").iterdir()
-    assert entry.name.startswith("net-")
-
-
 def test_a_graph_without_weights_has_nothing_to_share(tmp_path: Path) -> None:
     folder = identity_onnx(tmp_path / "id", F32, "N", 2)
     runner = open_model(a_model(Format.ONNX, folder), 1, str(tmp_path / "weights"))
     assert runner.shared_bytes == 0
     assert runner.warnings == ()
-
-
-def test_an_unusable_weights_folder_leaves_weights_private(tmp_path: Path) -> None:
-    folder = layers_onnx(tmp_path / "net", (64, 64))
-    (tmp_path / "file").write_text("in the way")
-    runner = open_model(a_model(Format.ONNX, folder), 1, str(tmp_path / "file"))
-    assert runner.shared_bytes == 0
-    assert "weights of m are private, not shared" in runner.warnings[0]
-    assert runner.run({"x": np.ones((1, 64), np.float32)})["r0"].shape == (1, 64)
 
 
 def test_threads_are_those_asked_for(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_model_without_weights_to_share_is_laid_out_once_at_most(
 
 
 @pytest.mark.parametrize("kind", ["factory", "onnx"])
-def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
+def test_a_full_disk_or_no_folder_leaves_weights_private(tmp_path: Path, kind: str) -> None:
     folder = make(kind, tmp_path / "net", 512)
     weights = tmp_path / "weights"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -183,6 +183,10 @@ def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
     assert "weights of m are private, not shared" in runner.warnings[0]
     assert output.shape == (2, 512)
     assert list(weights.iterdir()) == []
+    (tmp_path / "file").write_text("in the way")
+    runner, _ = opened(kind, str(folder), 512, str(tmp_path / "file"))
+    assert runner.shared_bytes == 0
+    assert "weights of m are private, not shared" in runner.warnings[0]
 
 
 def test_what_an_execution_writes_to_stays_each_process_own(tmp_path: Path) -> None:

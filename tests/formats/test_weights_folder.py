@@ -15,22 +15,19 @@ from interlace.formats.page_cache import LARGE_PAGE_BYTES, _pieces
 from interlace.formats.weights_folder import discard_broken, publish, temporary_folder
 
 
-def test_the_first_entry_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["", "file"], ids=["file", "folder"])
+def test_the_first_entry_stays(tmp_path: Path, inside: str) -> None:
     target = tmp_path / "new" / "entry"
-    publish(target, lambda draft: draft.write_text("first") and None)
-    publish(target, lambda draft: draft.write_text("second") and None)
-    assert target.read_text() == "first"
+    for text in ("first", "second"):
+
+        def write(draft: Path, text: str = text) -> None:
+            if inside:
+                draft.mkdir()
+            (draft / inside).write_text(text)
+
+        publish(target, write)
+    assert (target / inside).read_text() == "first"
     assert [entry.name for entry in target.parent.iterdir()] == ["entry"]
-
-
-def test_folders_are_entries_too(tmp_path: Path) -> None:
-    def write(text: str, draft: Path) -> None:
-        draft.mkdir()
-        (draft / "file").write_text(text)
-
-    publish(tmp_path / "entry", lambda draft: write("first", draft))
-    publish(tmp_path / "entry", lambda draft: write("second", draft))
-    assert (tmp_path / "entry" / "file").read_text() == "first"
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:

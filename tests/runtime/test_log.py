@@ -154,14 +154,12 @@ def test_what_is_no_log_is_told(tmp_path: Path) -> None:
         open_log(path)
 
 
-def test_a_damaged_entry_is_told_with_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", [b"\xc1" * 9, b"\x91" * 100_000])
+def test_a_damaged_entry_is_told_with_its_place(
+    entry: bytes, path_of_a_run: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "run.log"
-    logged(path, "interlace")
-    log = open_log(path)
-    first = next(log.entries())
-    broken = bytearray(path.read_bytes())
-    broken[log.begins + LENGTH : log.begins + LENGTH + len(first)] = b"\xc1" * len(first)
-    path.write_bytes(broken)
+    path.write_bytes(path_of_a_run.read_bytes()[: open_log(path_of_a_run).begins] + frame(entry))
     with pytest.raises(LogError, match="event 0"):
         list(Replay(open_log(path), resolve("interlace")).steps())
 
@@ -177,22 +175,13 @@ def test_a_damaged_entry_is_told_with_its_place(tmp_path: Path) -> None:
         b"\x80\x05\x96" + (20 << 30).to_bytes(8, "little"),
     ],
 )
-def test_a_damaged_checkpoint_is_told(tmp_path: Path, checkpoint: bytes) -> None:
+def test_a_damaged_checkpoint_is_told(
+    tmp_path: Path, path_of_a_run: Path, checkpoint: bytes
+) -> None:
     path = tmp_path / "run.log"
-    logged(path, "interlace")
-    log = open_log(path)
-    header = msgspec.structs.replace(log.header, checkpoint=checkpoint)
+    header = msgspec.structs.replace(open_log(path_of_a_run).header, checkpoint=checkpoint)
     path.write_bytes(MAGIC + frame(msgspec.msgpack.encode(header)))
     with pytest.raises(LogError, match="cannot take over"):
-        list(Replay(open_log(path), resolve("interlace")).steps())
-
-
-def test_an_event_nested_without_end_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    logged(path, "interlace")
-    log = open_log(path)
-    path.write_bytes(path.read_bytes()[: log.begins] + frame(b"\x91" * 100_000))
-    with pytest.raises(LogError, match="event 0"):
         list(Replay(open_log(path), resolve("interlace")).steps())
 
 

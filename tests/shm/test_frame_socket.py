@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -170,17 +169,5 @@ def test_closing_this_end_is_no_news() -> None:
             ends.blocking_end.send(Stop())
         await asyncio.sleep(0.01)
         assert ends.closed == 0
-
-    run(body)
-
-
-def test_a_blocking_end_sleeps_until_a_frame_comes() -> None:
-    async def body(ends: Ends) -> None:
-        received: list[Frame | None] = []
-        reader = threading.Thread(target=lambda: received.append(ends.blocking_end.receive()))
-        reader.start()
-        ends.loop_end.send(Ask(7))
-        reader.join(10)
-        assert received == [Ask(7)]
 
     run(body)

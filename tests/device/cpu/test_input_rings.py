@@ -38,12 +38,11 @@ def ring(rig: Rig, known: Model) -> tuple[int, int]:
 
 
 @pytest.fixture
-def here(make_rig: MakeRig) -> Rig:
+def rig(make_rig: MakeRig) -> Rig:
     return make_rig()
 
 
-def test_a_batch_is_a_window_of_the_ring_without_a_copy(here: Rig) -> None:
-    rig = here
+def test_a_batch_is_a_window_of_the_ring_without_a_copy(rig: Rig) -> None:
     rig.serve(WHERE)
     requests = [rig.floats(WHERE, [float(i)] * 4) for i in range(4)]
     for slot, one in enumerate(requests):
@@ -55,8 +54,7 @@ def test_a_batch_is_a_window_of_the_ring_without_a_copy(here: Rig) -> None:
     assert rig.values(gathered)[0][0][0] != inode, "without a window rows are gathered elsewhere"
 
 
-def test_an_output_that_is_its_input_leaves_the_ring(here: Rig) -> None:
-    rig = here
+def test_an_output_that_is_its_input_leaves_the_ring(rig: Rig) -> None:
     known = rig.serve(model("identity"))
     first, second = rig.floats(known, [1.0, 2.0]), rig.floats(known, [8.0, 9.0])
     staged(rig, first, 0)
@@ -65,8 +63,7 @@ def test_an_output_that_is_its_input_leaves_the_ring(here: Rig) -> None:
     assert rig.values(finished) == [[[1.0, 2.0]]]
 
 
-def test_large_inputs_are_copied_beside_the_loop_and_in_order(here: Rig) -> None:
-    rig = here
+def test_large_inputs_are_copied_beside_the_loop_and_in_order(rig: Rig) -> None:
     rig.serve(DOUBLE)
     row = np.ones((1, 1 << 18), np.float32)
     requests = [
@@ -87,8 +84,7 @@ def test_large_inputs_are_copied_beside_the_loop_and_in_order(here: Rig) -> None
     assert tops == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
 
 
-def test_workers_run_windows_of_one_ring_at_the_same_time(here: Rig) -> None:
-    rig = here
+def test_workers_run_windows_of_one_ring_at_the_same_time(rig: Rig) -> None:
     for name in ("one", "two", "four"):
         assert rig.carve(name, 100).failure is None
         assert rig.load(PIDS, name).failure is None
@@ -114,8 +110,7 @@ def test_workers_run_windows_of_one_ring_at_the_same_time(here: Rig) -> None:
         assert max(one[0], other[0]) < min(one[1], other[1]), "side by side"
 
 
-def test_padding_is_executed_and_nobody_gets_it(here: Rig) -> None:
-    rig = here
+def test_padding_is_executed_and_nobody_gets_it(rig: Rig) -> None:
     rig.serve(DOUBLE)
     requests = (rig.floats(DOUBLE, [1.0, 2.0]), rig.floats(DOUBLE, [3.0, 4.0]))
     batch = Batch(907, DOUBLE.key, requests, 2, padded_rows=8)
@@ -128,8 +123,7 @@ def test_padding_is_executed_and_nobody_gets_it(here: Rig) -> None:
     assert rig.values(finished) == [[[8]]]
 
 
-def test_impossible_stages_fail_and_harm_nobody(here: Rig) -> None:
-    rig = here
+def test_impossible_stages_fail_and_harm_nobody(rig: Rig) -> None:
     rig.serve(DOUBLE)
     request = rig.floats(DOUBLE, [1.0, 2.0], [3.0, 4.0])
     late = rig.end_of(CopyInputs(GPU, request, SLOTS - 1, SLOTS))
@@ -139,8 +133,7 @@ def test_impossible_stages_fail_and_harm_nobody(here: Rig) -> None:
     assert rig.values(rig.end_of(window((request,), 0, 909))) == [[[2.0, 4.0], [6.0, 8.0]]]
 
 
-def test_a_ring_takes_another_shape_and_goes_with_its_model(here: Rig) -> None:
-    rig = here
+def test_a_ring_takes_another_shape_and_goes_with_its_model(rig: Rig) -> None:
     rig.serve(WHERE)
     small = rig.floats(WHERE, [1.0])
     staged(rig, small, 0)

@@ -21,10 +21,15 @@ def clients_sms(share_pct: int) -> int:
     return -(-H100.sms * share_pct // 100)
 
 
+def driver_of(uuid: str, **board: int) -> FakeDriver:
+    """Streams beside each other on another board."""
+    return FakeDriver(H100._replace(uuid=uuid, **board), pace="threads")
+
+
 def whole(uuid: str) -> CudaBackend:
-    """All SMs, streams beside each other."""
+    """All SMs."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == uuid
-    return lenient(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+    return lenient(driver_of(uuid))
 
 
 PEER: Final = "GPU-fake-1"
@@ -33,7 +38,7 @@ PEER: Final = "GPU-fake-1"
 def paired(uuid: str) -> CudaBackend:
     """A GPU whose process sees another one behind it."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == f"{uuid},{PEER}"
-    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver = driver_of(uuid)
     driver.peers.count = 1
     return lenient(driver)
 
@@ -48,7 +53,7 @@ def proportional(uuid: str) -> CudaBackend:
 
     Captures are noted in the file that ``NOTES`` names, as is every model that is opened.
     """
-    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver = driver_of(uuid)
 
     def cost_s(name: str, arguments: Sequence[int], sms: int) -> float:
         return arguments[4] * ROW_S * H100.sms / sms if name == "gather_rows" else 0.0
@@ -86,11 +91,11 @@ def note(what: str) -> None:
 
 def few_sms(uuid: str) -> CudaBackend:
     """A GPU of two atoms."""
-    return lenient(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+    return lenient(driver_of(uuid, sms=16))
 
 
 def _in_parts(uuid: str, clusters: tuple[int, ...]) -> CudaBackend:
-    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver = driver_of(uuid)
     driver.clusters, driver.mixes = clusters, False
     return lenient(driver)
 
@@ -107,19 +112,19 @@ def fourteen(uuid: str) -> CudaBackend:
 
 def own_handles(uuid: str) -> CudaBackend:
     """Libraries take streams of the context that their handles are of."""
-    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+    return on(driver_of(uuid))
 
 
 def no_convolutions(uuid: str) -> CudaBackend:
     """Libraries take no stream of a green context, whatever their handles are of."""
-    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver = driver_of(uuid)
     driver.libraries.refuse_green = True
     return on(driver)
 
 
 def small(uuid: str) -> CudaBackend:
     """A GPU of 16 MiB."""
-    return lenient(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+    return lenient(driver_of(uuid, memory_bytes=16 << 20))
 
 
 class _Void(FakeCapturer):
@@ -147,5 +152,4 @@ def absent(uuid: str) -> CudaBackend:
 def client(uuid: str) -> CudaBackend:
     """The SMs that MPS leaves."""
     share_pct = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
-    board = H100._replace(uuid=uuid, sms=clients_sms(share_pct))
-    return lenient(FakeDriver(board, pace="threads"))
+    return lenient(driver_of(uuid, sms=clients_sms(share_pct)))

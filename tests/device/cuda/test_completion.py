@@ -83,19 +83,6 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-def test_nothing_before_its_end(bench: Bench) -> None:
-    bench.submit(0, 1)
-    bench.submit(1, 1)
-    time.sleep(0.01)
-    assert bench.completions.drain() == []
-    bench.step(1)
-    assert bench.drained(1) == [(1, 1)]
-    time.sleep(0.01)
-    assert bench.completions.drain() == []
-    bench.step(0)
-    assert bench.drained(1) == [(0, 1)]
-
-
 def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench) -> None:
     assert not bench.completions.look(0.0)
     bench.submit(1, 4)

@@ -2,8 +2,6 @@
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -151,29 +149,21 @@ def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others
     assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
 
 
-@contextmanager
-def gpu() -> Iterator[Bench]:
-    made = Bench("threads")
-    made.driver.libraries.lenient = True
-    yield made
-    made.close()
-
-
 def test_a_driver_that_has_graphs_wait_is_taken_at_its_word() -> None:
-    with gpu() as one:
+    with bench("threads") as one:
         one.driver.cost_s = lambda name, arguments, sms: arguments[0] / 1e9 * (name == "spin")
         assert wait_refusal(one.backend, one.memory) == ""
 
 
 def test_a_graph_that_does_not_wait_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gpu() as one:
+    with bench("threads") as one:
         one.driver.cost_s = lambda name, arguments, sms: arguments[0] / 1e8 * (name == "spin")
         monkeypatch.setattr(one.driver, "wait", lambda *_, external: None)
         assert "before" in wait_refusal(one.backend, one.memory)
 
 
 def test_a_gpu_that_failed_is_no_refusal() -> None:
-    with pytest.raises(CudaError), gpu() as one:
+    with pytest.raises(CudaError), bench("threads") as one:
         one.driver.fail("wait", "CUDA_ERROR_ILLEGAL_ADDRESS")
         wait_refusal(one.backend, one.memory)
 

@@ -1,6 +1,5 @@
 """Torch models for tests of the CUDA device, by name, as ``open_torch`` would open them."""
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,8 +30,6 @@ def open_fake(model: Model) -> OpenedModel:
         raise RepositoryError("model.bin", "nonsense", "a model")
     if name == "late":
         time.sleep(0.7)
-    if name == "crash-load":
-        os._exit(3)
     if name.startswith("layered"):
         return _layered()
     weight = torch.full((WEIGHT_FLOATS if name == "heavy" else 1,), 2.0)
@@ -75,11 +72,6 @@ def _slow(x: torch.Tensor) -> None:
         time.sleep(SLOW_S)
 
 
-def _die(x: torch.Tensor) -> None:
-    if _real(x):
-        os.kill(os.getpid(), 9)
-
-
 def _sticky(x: torch.Tensor) -> None:
     if _real(x):
         raise CudaError("kernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "poisoned")
@@ -92,6 +84,5 @@ def _convolve(x: torch.Tensor) -> None:
 _BEHAVIOURS: dict[str, Callable[[torch.Tensor], None]] = {
     "convolution": _convolve,
     "slow": _slow,
-    "die": _die,
     "sticky": _sticky,
 }
