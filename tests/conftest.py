@@ -1,13 +1,13 @@
 """Tests run on the Python sources; with --compiled, on the machine code of the hot modules."""
 
-import asyncio
+import inspect
 import os
 import sys
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -175,11 +175,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine function runs on a loop of its own."""
-    if not iscoroutinefunction(pyfuncitem.obj):
+    """Run an ``async`` test on a loop as the server's."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    uvloop.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 

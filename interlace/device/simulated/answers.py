@@ -277,14 +277,11 @@ class WallTimer:
         except BlockingIOError:
             return  # set anew since it ran out
         # What a call asks for in turn waits for the next look, so that the loop gets on.
-        now_ms = self.now_ms()
-        due: list[Callable[[], None]] = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            due.append(heapq.heappop(self._heap)[2])
+        look = self.now_ms(), next(self._sequence)
         try:
-            for call in due:
-                call()
-        finally:
+            while self._heap and self._heap[0][0] <= look[0] and self._heap[0][1] < look[1]:
+                heapq.heappop(self._heap)[2]()
+        finally:  # what is left of these where one raised has its turn at once
             if self._heap:
                 self._set(self._heap[0][0])
 

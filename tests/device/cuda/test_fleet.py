@@ -127,7 +127,7 @@ async def _traffic(
     return sent
 
 
-def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often(
+async def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     from interlace.core.messages import Failure
@@ -135,27 +135,23 @@ def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often(
 
     told: list[str] = []
     tries: list[float] = []
+    loop = asyncio.get_running_loop()
 
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
+    def start(started: OnStarted) -> None:
+        tries.append(loop.time())
+        started(Failure("no device") if len(tries) < 3 else None)
 
-        def start(started: OnStarted) -> None:
-            tries.append(loop.time())
-            started(Failure("no device") if len(tries) < 3 else None)
-
-        absence = Restarter(
-            loop, start, lambda: told.append("away"), lambda: told.append("back"), "gpu0"
-        )
-        absence._pause_s = 0.02
-        absence.begin()
-        absence._pause_s = 0.02
-        absence.begin()  # it is away already
-        async with asyncio.timeout(30.0):
-            while "back" not in told:
-                await asyncio.sleep(0.01)
-        absence.close()
-
-    asyncio.run(play())
+    absence = Restarter(
+        loop, start, lambda: told.append("away"), lambda: told.append("back"), "gpu0"
+    )
+    absence._pause_s = 0.02
+    absence.begin()
+    absence._pause_s = 0.02
+    absence.begin()  # it is away already
+    async with asyncio.timeout(30.0):
+        while "back" not in told:
+            await asyncio.sleep(0.01)
+    absence.close()
     assert told == ["away", "back"]
     logged = [text for text in caplog.messages if text.startswith("gpu0 does not come back: ")]
     ends = [text.partition("; ")[2] for text in logged]

@@ -149,15 +149,10 @@ def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others
     assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
 
 
-def test_a_driver_that_has_graphs_wait_is_taken_at_its_word() -> None:
-    with bench("threads") as one:
-        one.driver.cost_s = lambda name, arguments, sms: arguments[0] / 1e9 * (name == "spin")
-        assert wait_refusal(one.backend, one.memory) == ""
-
-
 def test_a_graph_that_does_not_wait_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench("threads") as one:
         one.driver.cost_s = lambda name, arguments, sms: arguments[0] / 1e8 * (name == "spin")
+        assert wait_refusal(one.backend, one.memory) == ""
         monkeypatch.setattr(one.driver, "wait", lambda *_, external: None)
         assert "before" in wait_refusal(one.backend, one.memory)
 

@@ -7,7 +7,6 @@ import time
 from functools import partial
 from random import Random
 
-import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,67 +49,55 @@ def _note(numbers: list[int], number: int, said: object) -> None:
     numbers.append(number)
 
 
-def test_the_first_question_that_takes_too_long_is_told_whatever_its_line() -> None:
+async def test_the_first_question_that_takes_too_long_is_told_whatever_its_line() -> None:
     late: list[str] = []
     heard: list[object] = []
-
-    async def ask() -> None:
-        questions: PendingRequests[int] = PendingRequests(asyncio.get_running_loop(), late.append)
-        questions.add("p", question(heard, 60.0))
-        questions.add("q", question(heard, 0.05, "slow work"))
-        questions.add("q", question(heard, 0.01, "behind it"))
-        async with asyncio.timeout(30.0):
-            while not late:  # what waits behind another has not begun
-                await asyncio.sleep(0.01)
-        questions.close()
-
-    asyncio.run(ask())
+    questions: PendingRequests[int] = PendingRequests(asyncio.get_running_loop(), late.append)
+    questions.add("p", question(heard, 60.0))
+    questions.add("q", question(heard, 0.05, "slow work"))
+    questions.add("q", question(heard, 0.01, "behind it"))
+    async with asyncio.timeout(30.0):
+        while not late:  # what waits behind another has not begun
+            await asyncio.sleep(0.01)
+    questions.close()
     assert late == ["'slow work' took longer than 0.05 s"]
 
 
-def test_an_answer_that_a_loop_did_not_come_to_read_is_not_late() -> None:
+async def test_an_answer_that_a_loop_did_not_come_to_read_is_not_late() -> None:
     late: list[str] = []
     pairs = [socket.socketpair() for _ in range(2)]
     (wake, woken), (answer, answered) = pairs
+    loop = asyncio.get_running_loop()
+    questions: PendingRequests[int] = PendingRequests(loop, late.append)
 
-    async def ask() -> None:
-        loop = asyncio.get_running_loop()
-        questions: PendingRequests[int] = PendingRequests(loop, late.append)
+    def stand_still() -> None:
+        woken.recv(1)
+        answer.send(b"!")
+        time.sleep(0.2)
 
-        def stand_still() -> None:
-            woken.recv(1)
-            answer.send(b"!")
-            time.sleep(0.2)
+    def read() -> None:
+        answered.recv(1)
+        questions.answered("p")
 
-        def read() -> None:
-            answered.recv(1)
-            questions.answered("p")
-
-        loop.add_reader(woken, stand_still)
-        loop.add_reader(answered, read)
-        questions.add("p", question([], 0.05))
-        wake.send(b"!")
-        await asyncio.sleep(0.4)
-        assert questions.close() == []
-
-    uvloop.run(ask())
+    loop.add_reader(woken, stand_still)
+    loop.add_reader(answered, read)
+    questions.add("p", question([], 0.05))
+    wake.send(b"!")
+    await asyncio.sleep(0.4)
+    assert questions.close() == []
     for end in itertools.chain(*pairs):
         end.close()
     assert late == []
 
 
-def test_answers_in_time_leave_nothing_to_be_told() -> None:
+async def test_answers_in_time_leave_nothing_to_be_told() -> None:
     late: list[str] = []
-
-    async def ask() -> None:
-        questions: PendingRequests[int] = PendingRequests(asyncio.get_running_loop(), late.append)
-        for _ in range(5):
-            questions.add("p", question([], 1.0))
-            await asyncio.sleep(0.25)
-            questions.answered("p")
-        questions.forget("p")
-        await asyncio.sleep(1.1)
-        assert questions.close() == []
-
-    asyncio.run(ask())
+    questions: PendingRequests[int] = PendingRequests(asyncio.get_running_loop(), late.append)
+    for _ in range(5):
+        questions.add("p", question([], 1.0))
+        await asyncio.sleep(0.25)
+        questions.answered("p")
+    questions.forget("p")
+    await asyncio.sleep(1.1)
+    assert questions.close() == []
     assert late == []

@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
-import uvloop
 
 from interlace.core.messages import Run
+from interlace.core.model import Model
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import ITEM_BYTES, Span, Tensor, TensorSpec
 from interlace.device.simulated.answers import (
@@ -46,6 +46,13 @@ class Desk:
     def request(self, *sent: Tensor, rows: int = 1) -> Request:
         return Request(next(self.ids), "m", 0.0, 1e9, rows, inputs=sent)
 
+    def answers(self, known: Model, *asked: Request) -> Sequence[Sequence[Tensor]]:
+        """To requests of one batch."""
+        batch = Batch(7, "m", asked, sum(one.rows for one in asked))
+        found = self.writer.write(Run("gpu0", "p", batch), known)
+        assert found is not None
+        return found
+
     def content(self, tensor: Tensor) -> bytes:
         return bytes(self.arenas.view(tensor.span))
 
@@ -58,16 +65,10 @@ def desk() -> Iterator[Desk]:
     made.inputs.close()
 
 
-def batch(*requests: Request) -> Run:
-    rows = sum(one.rows for one in requests)
-    return Run("gpu0", "p", Batch(7, "m", requests, rows))
-
-
 def test_every_request_of_a_batch_gets_the_digest_of_its_own_input(desk: Desk) -> None:
     known = model("m", outputs=(TensorSpec("y", "FP32", (40,)), TensorSpec("z", "INT64", ())))
     asked = [desk.request(desk.tensor("x", (2, 1), b"%04d" % n), rows=2) for n in range(30)]
-    answers = desk.writer.write(batch(*asked), known)
-    assert answers is not None
+    answers = desk.answers(known, *asked)
     seen = set()
     for request, (y, z) in zip(asked, answers, strict=True):
         digest = request_digest("m", [("x", desk.content(request.inputs[0]))])
@@ -115,22 +116,17 @@ def test_free_dims_are_the_inputs(desk: Desk) -> None:
         outputs=(TensorSpec("y", "UINT8", (3, -1, -1)), TensorSpec("z", "UINT8", (-1, -1, -1))),
     )
     sent = desk.request(desk.tensor("x", (1, 2, 5, 3), bytes(30)))
-    answers = desk.writer.write(batch(sent), known)
-    assert answers is not None
-    assert [one.shape for one in answers[0]] == [(1, 3, 2, 5), (1, 2, 5, 1)]
+    assert [one.shape for one in desk.answers(known, sent)[0]] == [(1, 3, 2, 5), (1, 2, 5, 1)]
     whole = replace(known, signature=replace(known.signature, batched=False, max_batch=1))
     sent = desk.request(desk.tensor("x", (2, 5, 3), bytes(30)))
-    answers = desk.writer.write(batch(sent), whole)
-    assert answers is not None
-    assert [one.shape for one in answers[0]] == [(3, 2, 5), (2, 5, 1)]
+    assert [one.shape for one in desk.answers(whole, sent)[0]] == [(3, 2, 5), (2, 5, 1)]
 
 
 def test_only_wanted_outputs_are_written(desk: Desk) -> None:
     known = model("m", outputs=(TensorSpec("y", "FP32", (4,)), TensorSpec("z", "FP32", (4,))))
     sent = desk.request(desk.tensor("x", (1, 1), b"1"))
     wanted = Request(1, "m", 0.0, 1e9, 1, inputs=sent.inputs, outputs=("z",))
-    answers = desk.writer.write(batch(wanted), known)
-    assert answers is not None and [one.name for one in answers[0]] == ["z"]
+    assert [one.name for one in desk.answers(known, wanted)[0]] == ["z"]
 
 
 def test_a_full_arena_is_told_and_delivered_answers_make_room(desk: Desk) -> None:
@@ -147,80 +143,61 @@ def test_a_full_arena_is_told_and_delivered_answers_make_room(desk: Desk) -> Non
     assert desk.writer.write(third, known) is not None
 
 
-def play(script: Callable[[WallTimer], None], done: Callable[[], bool]) -> None:
-    async def run() -> None:
-        timer = WallTimer(asyncio.get_running_loop())
-        script(timer)
-        async with asyncio.timeout(30.0):
-            while not done():
-                await asyncio.sleep(0.01)
-        timer.close()
-        timer.close()
-
-    uvloop.run(run())
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30.0):
+        while not done():
+            await asyncio.sleep(0.01)
 
 
-def test_no_call_is_early_and_all_come_in_order() -> None:
+async def test_no_call_is_early_and_all_come_in_order() -> None:
     seen: list[tuple[float, float]] = []
-
-    def script(timer: WallTimer) -> None:
-        start_ms = timer.now_ms()
-        for step in (31, 7, 30.25, 7.5, 0, -5, 7.25):
-            at_ms = start_ms + step
-            timer.call_at(at_ms, lambda at_ms=at_ms: seen.append((at_ms, timer.now_ms())))
-        assert not seen
-
-    play(script, lambda: len(seen) == 7)
+    timer = WallTimer(asyncio.get_running_loop())
+    start_ms = timer.now_ms()
+    for step in (31, 7, 30.25, 7.5, 0, -5, 7.25):
+        at_ms = start_ms + step
+        timer.call_at(at_ms, lambda at_ms=at_ms: seen.append((at_ms, timer.now_ms())))
+    assert not seen
+    await until(lambda: len(seen) == 7)
     assert [at_ms for at_ms, _ in seen] == sorted(at_ms for at_ms, _ in seen)
     assert all(now_ms >= at_ms for at_ms, now_ms in seen)
+    timer.close()
+    timer.close()
 
 
-def test_equal_times_go_by_order_of_asking_and_calls_may_ask_for_more() -> None:
+async def test_equal_times_go_by_order_of_asking_and_calls_may_ask_for_more() -> None:
     seen: list[str] = []
-
-    def script(timer: WallTimer) -> None:
-        at_ms = timer.now_ms() + 2.0
-        for name in "abc":
-            timer.call_at(at_ms, lambda name=name: seen.append(name))
-        timer.call_at(at_ms, lambda: timer.call_at(timer.now_ms(), lambda: seen.append("d")))
-
-    play(script, lambda: "d" in seen)
+    timer = WallTimer(asyncio.get_running_loop())
+    at_ms = timer.now_ms() + 2.0
+    for name in "abc":
+        timer.call_at(at_ms, lambda name=name: seen.append(name))
+    timer.call_at(at_ms, lambda: timer.call_at(timer.now_ms(), lambda: seen.append("d")))
+    await until(lambda: "d" in seen)
     assert seen == ["a", "b", "c", "d"]
+    timer.close()
 
 
-def test_a_call_that_raises_keeps_no_other_from_coming() -> None:
+async def test_a_call_that_raises_keeps_no_other_from_coming() -> None:
     seen: list[str] = []
     told: list[object] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-        timer = WallTimer(loop)
-        timer.call_at(timer.now_ms() + 1.0, lambda: 1 // 0)
-        called = asyncio.Event()
-
-        def later() -> None:
-            seen.append("later")
-            called.set()
-
-        timer.call_at(timer.now_ms() + 5.0, later)
-        async with asyncio.timeout(30.0):
-            await called.wait()
-        timer.close()
-
-    uvloop.run(run())
-    assert seen == ["later"] and isinstance(told[0], ZeroDivisionError)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    timer = WallTimer(loop)
+    at_ms = timer.now_ms() + 1.0
+    timer.call_at(at_ms, lambda: 1 // 0)
+    timer.call_at(at_ms, lambda: seen.append("beside"))
+    timer.call_at(at_ms + 5.0, lambda: seen.append("later"))
+    await until(lambda: "later" in seen)
+    assert seen == ["beside", "later"] and isinstance(told[0], ZeroDivisionError)
+    timer.close()
 
 
-def test_after_its_end_nothing_is_called() -> None:
+async def test_after_its_end_nothing_is_called() -> None:
     seen: list[str] = []
-
-    def script(timer: WallTimer) -> None:
-        timer.call_at(timer.now_ms() + 5.0, lambda: seen.append("x"))
-        timer.close()
-        timer.call_at(timer.now_ms(), lambda: seen.append("y"))
-        other = WallTimer(asyncio.get_running_loop())
-        other.call_at(timer.now_ms() + 10.0, lambda: seen.append("other"))
-
-    play(script, lambda: bool(seen))
+    timer, other = (WallTimer(asyncio.get_running_loop()) for _ in range(2))
+    timer.call_at(timer.now_ms() + 5.0, lambda: seen.append("x"))
+    timer.close()
+    timer.call_at(timer.now_ms(), lambda: seen.append("y"))
+    other.call_at(other.now_ms() + 10.0, lambda: seen.append("other"))
+    await until(lambda: bool(seen))
     assert seen == ["other"]
+    other.close()

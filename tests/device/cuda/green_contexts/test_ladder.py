@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.gpu_kinds import GPU_KINDS
-from interlace.core.hardware import Gpu
 from interlace.device.cuda.driver.api import Atom, CudaError, SmSplit
 from interlace.device.cuda.green_contexts.atoms import Atoms, best_split, green_gpu, indices, span
 from interlace.device.cuda.green_contexts.lanes import GreenLanes, Occupancy, choose, ladder, reuse
@@ -238,17 +237,13 @@ def test_planners_are_given_what_the_lanes_can_do() -> None:
     assert layouts(uneven, (100,)) == ((100,),)
 
 
-def _gpu(atoms: Atoms) -> Gpu:
-    return green_gpu(FOUND, "gpu0", atoms)
-
-
 @pytest.mark.parametrize(
     ("backend", "atoms"), [("fifteen", Atoms(15, 8, 12)), ("fourteen", Atoms(14, 8, 20))]
 )
 def test_a_device_with_an_uneven_gpu_serves_at_every_share(
     make_rig: MakeRig, backend: str, atoms: Atoms, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu = _gpu(atoms)
+    gpu = green_gpu(FOUND, "gpu0", atoms)
     backend = f"tests.device.cuda.backends:{backend}"
     rig = make_rig(gpu=gpu, backend=backend)
     double = model("double")
