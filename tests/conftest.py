@@ -42,6 +42,7 @@ MARKS = {
     "contracts/test_device.py": "process",
     "device/cpu": "process",
     "device/cuda": "process",
+    "device/test_workers.py": "process",
     "examples": "process",
     "formats": "process",
     "assembly": "process",

@@ -8,20 +8,17 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Work, WorkFinished
 from interlace.core.model import Model, ServiceTerms
-from interlace.core.tensor import Span, Tensor
 from interlace.device.process.link import WorkTimeouts
-from interlace.shm.arena import Arena
 from tests.device.cpu.conftest import MakeRig
 from tests.device.cpu.rig import GPU, Rig, refusal
 from tests.device.models import SLOW_S, WEIGHTS_BYTES, model, tensor
 from tests.process_memory import process_memory
-from tests.processes import alive, children, open_files
+from tests.processes import alive, children
 from tests.server.fakes import wait_until
 
 DOUBLE = model("double")
@@ -215,26 +212,6 @@ def test_outputs_of_a_dead_partition_stay_readable_until_freed(make_rig: MakeRig
     assert not Path(f"/proc/self/fd/{number & 0xFFFF}").exists()
     with pytest.raises(ValueError, match="is gone"):
         rig.values(finished)
-
-
-def test_workers_forget_arenas_that_the_server_forgot(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    rig.serve(DOUBLE)
-    pid = rig.device.workers()["p"]
-    counts = []
-    for value in range(20):
-        arena = Arena.create(1 << 16)
-        rig.arenas.add(arena)
-        arena.view(0, 8)[:] = np.array([value, 1], np.float32).tobytes()
-        given = Tensor("x", "FP32", (1, 2), Span(arena.number, 0, 8))
-        finished = rig.run(rig.request(DOUBLE, given))
-        assert rig.values(finished) == [[[2 * value, 2]]]
-        rig.free(finished)
-        rig.arenas.forget(arena.number)
-        arena.close()
-        rig.free(rig.run(rig.floats(DOUBLE, [1])))  # answered after what the worker was told
-        counts.append(sum("interlace-arena" in link for link in open_files(pid)))
-    assert counts == counts[:1] * 20
 
 
 def test_serving_goes_on_when_the_fork_server_dies(make_rig: MakeRig) -> None:

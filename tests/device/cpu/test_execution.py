@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from interlace.core.errors import ServeError
-from interlace.core.messages import Run, WorkFinished
+from interlace.core.messages import Run
 from interlace.core.model import Format
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import Signature, Span, TensorSpec
@@ -208,40 +207,6 @@ def test_empty_tensors_pass(ready: Rig, rows: int) -> None:
     finished = ready.run(*requests)
     assert [outputs[0].shape for outputs in finished.outputs] == [(1, 0)] * rows
     ready.free(finished)
-
-
-def full(rig: Rig) -> list[WorkFinished]:
-    """Batches whose outputs of 4 MiB fill an arena of 16 MiB."""
-    rig.serve(KNOWN["wide"])
-    held = [rig.run(rig.floats(KNOWN["wide"], [1])) for _ in range(4)]
-    assert all(finished.failure is None for finished in held)
-    return held
-
-
-def test_memory_freed_while_a_batch_waits_lets_it_go_on(make_rig: MakeRig) -> None:
-    """And the time that it waits is not the worker's."""
-    rig = make_rig(arena_bytes=1 << 24, patience_s=WAIT_S)
-    held = full(rig)
-    waiting = replace(rig.batch(rig.floats(KNOWN["wide"], [1])), limit_ms=200.0)
-    behind = rig.batch(rig.floats(KNOWN["wide"], [1]))
-    rig.do(waiting)
-    rig.do(behind)
-    rig.pause(0.6)
-    assert not {waiting, behind} & {finished.work for finished in rig.finished} and not rig.lost
-    for finished in held:
-        rig.free(finished)
-    rig.wait(lambda: rig.finished[-1].work is behind)
-    assert [finished.failure for finished in rig.finished[-2:]] == [None, None]
-
-
-def test_a_batch_that_finds_no_memory_in_time_fails(make_rig: MakeRig) -> None:
-    rig = make_rig(arena_bytes=1 << 24, patience_s=0.1)
-    held = full(rig)
-    assert "16777216 of 16777216 bytes hold replies that are not delivered" in refusal(
-        rig.run(rig.floats(KNOWN["wide"], [1]))
-    )
-    rig.free(held[0])
-    assert rig.run(rig.floats(KNOWN["wide"], [1])).failure is None
 
 
 def test_a_batch_that_can_never_fit_fails_at_once(make_rig: MakeRig) -> None:

@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import CudaError
-from interlace.device.cuda.graphs.capture import CapturedGraph, GraphCapturer
 from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer, lenient, on
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
@@ -59,28 +58,15 @@ def proportional(uuid: str) -> CudaBackend:
         return arguments[4] * ROW_S * H100.sms / sms if name == "gather_rows" else 0.0
 
     driver.cost_s = cost_s
-    made = on(driver)
-    return made._replace(capturer=_Noting(made.capturer))
+    return on(driver)._replace(capturer=_Noting(driver))
 
 
-class _Noting(NamedTuple):
+class _Noting(FakeCapturer):
     """A capturer that counts."""
 
-    inner: GraphCapturer
-
-    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> CapturedGraph:
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> FakeCaptured:
         note("capture")
-        return self.inner.capture(stream, pool, body)
-
-    @property
-    def worn(self) -> bool:
-        return self.inner.worn
-
-    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
-        self.inner.rehearse(stream, body)
-
-    def trim(self) -> None:
-        self.inner.trim()
+        return super().capture(stream, pool, body)
 
 
 def note(what: str) -> None:

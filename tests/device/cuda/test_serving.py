@@ -3,40 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from interlace.core.messages import CopyInputs, Run, WorkFinished
+from interlace.core.messages import CopyInputs, Run
 from interlace.core.request import Batch
-from interlace.core.tensor import Span, Tensor
 from interlace.device.cuda.worker.wire import GpuRequest, StageInputs
-from interlace.shm.arena import Arena
-from tests.device.cpu.rig import WAIT_S, Rig, refusal
+from tests.device.cpu.rig import Rig
 from tests.device.cuda.conftest import MakeRig
 from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
-from tests.processes import open_files
 
 DOUBLE, SLOW = model("double"), model("slow")
 ROW = [1.0, 2.0, 3.0, REAL]
 TWICE = [2.0, 4.0, 6.0, 2 * REAL]
-#: Outputs of 32 rows of 4 floats take a block of 512 bytes; a page holds eight.
-FULL_ROWS, PAGE = 32, 4096
 
 
 def ended(rig: Rig, work: object) -> bool:
     return any(one.work is work for one in rig.finished)
-
-
-def full_batch(rig: Rig, name: str = "p") -> Run:
-    return rig.batch(rig.floats(DOUBLE, *[ROW] * FULL_ROWS), name=name)
-
-
-def filled(rig: Rig) -> list[WorkFinished]:
-    """Batches whose outputs fill the arena of one page."""
-    held = [rig.end_of(full_batch(rig)) for _ in range(PAGE // 512)]
-    assert all(one.failure is None for one in held)
-    return held
 
 
 def two(rig: Rig) -> None:
@@ -56,33 +39,6 @@ def test_shapes_without_a_graph_run_behind_each_other_too(make_rig: MakeRig) -> 
     assert [rig.values(one) for one in done] == wanted
 
 
-def test_a_batch_waits_for_output_memory_and_then_goes_on(make_rig: MakeRig) -> None:
-    rig = make_rig(arena_bytes=PAGE, patience_s=WAIT_S)
-    two(rig)
-    held = filled(rig)
-    waiting, behind = full_batch(rig), full_batch(rig, "q")
-    rig.do(waiting)
-    rig.do(behind)
-    rig.pause()
-    assert not ended(rig, waiting) and not ended(rig, behind)
-    rig.free(held[0])
-    rig.wait(lambda: ended(rig, waiting) != ended(rig, behind))
-    rig.free(held[1])
-    rig.wait(lambda: ended(rig, waiting) and ended(rig, behind))
-    assert [one.failure for one in rig.finished[-2:]] == [None, None]
-
-
-def test_a_batch_that_finds_no_memory_in_time_fails_alone(make_rig: MakeRig) -> None:
-    rig = make_rig(arena_bytes=PAGE, patience_s=0.1)
-    two(rig)
-    held = filled(rig)
-    assert "4096 of 4096 bytes hold replies that are not delivered" in refusal(
-        rig.end_of(full_batch(rig))
-    )
-    rig.free(held[0])
-    assert rig.end_of(full_batch(rig)).failure is None
-
-
 def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at_once(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,28 +55,6 @@ def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at
     assert sum(" loaded" in line for line in caplog.messages) == 1
     (unloaded,) = [line for line in caplog.messages if "unloaded" in line]
     assert "81920.0 MiB free after" in unloaded  # all that there is
-
-
-def test_arenas_that_the_server_forgot_are_unlocked_and_unmapped(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    rig.carve("p")
-    rig.load(DOUBLE, "p")
-    pid = rig.device.workers()["p"]
-    counts = []
-    for value in range(8):
-        arena = Arena.create(1 << 16)
-        rig.arenas.add(arena)
-        row = [float(value), 2.0, 3.0, REAL]
-        arena.view(0, 16)[:] = np.array(row, np.float32).tobytes()
-        given = Tensor("x", "FP32", (1, 4), Span(arena.number, 0, 16))
-        finished = rig.run(rig.request(DOUBLE, given), name="p")
-        assert rig.values(finished) == [[[2 * x for x in row]]]
-        rig.free(finished)
-        rig.arenas.forget(arena.number)
-        arena.close()
-        rig.free(rig.run(rig.floats(DOUBLE, ROW), name="p"))  # answered after what it was told
-        counts.append(sum("interlace-arena" in link for link in open_files(pid)))
-    assert counts == counts[:1] * 8
 
 
 def test_what_is_staged_in_one_turn_of_the_loop_goes_in_one_frame(make_rig: MakeRig) -> None:

@@ -176,6 +176,8 @@ class BatchRunner:
         while partition.flights and isinstance(refused := partition.flights[0], RefusedBatch):
             partition.flights.popleft()
             self._answer(refused.asked.line, refused.answer)
+        if partition.patient_until_s is not None:  # an answer in its line has ended its starving
+            self._starved(partition.batches[0].asked.line)
         held_back = self._lonely > 0
         self._lonely -= asked.alone
         self.advance(partition)
