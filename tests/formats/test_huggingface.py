@@ -13,6 +13,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model
+from interlace.formats.runner import ModelRunner
 from tests.formats.making import a_model
 
 SMALL = {
@@ -40,10 +41,21 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("hf") / "bert", "BertModel", BertConfig(**SMALL))
 
 
-def with_pooling(bert: Path, folder: Path, mode: str, *more: str) -> Path:
+def opened(folder: Path) -> ModelRunner:
+    return open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+
+
+def configured(bert: Path, folder: Path, **changes: object) -> Path:
+    """The same model with other settings."""
     folder.mkdir()
-    for file in bert.iterdir():
-        (folder / file.name).symlink_to(file)
+    (folder / "model.safetensors").symlink_to(bert / "model.safetensors")
+    config = json.loads((bert / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def with_pooling(bert: Path, folder: Path, mode: str, *more: str) -> Path:
+    configured(bert, folder)
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
     kinds = ("Transformer", "Pooling", *more)
@@ -75,7 +87,7 @@ def test_text_models_describe_themselves(bert: Path, tmp_path: Path) -> None:
 
 def test_embeddings_do_not_depend_on_padding(bert: Path, tmp_path: Path) -> None:
     folder = with_pooling(bert, tmp_path / "st", "mean_tokens", "Normalize")
-    runner = open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+    runner = opened(folder)
     assert runner.signature.outputs == (TensorSpec("sentence_embedding", "FP32", (16,)),)
     padded = runner.run(TOKENS | MASK)["sentence_embedding"]
     short = {name: array[1:, :2] for name, array in (TOKENS | MASK).items()}
@@ -92,7 +104,7 @@ def test_unknown_pooling_is_an_error(
 ) -> None:
     folder = with_pooling(bert, tmp_path / "st", mode, *more)
     with pytest.raises(RepositoryError, match=found):
-        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+        opened(folder)
 
 
 def test_heads_come_with_the_architecture(tmp_path: Path) -> None:
@@ -100,7 +112,7 @@ def test_heads_come_with_the_architecture(tmp_path: Path) -> None:
 
     config = BertConfig(**SMALL, num_labels=3)
     folder = saved(tmp_path / "head", "BertForSequenceClassification", config)
-    signature = open_model(a_model(Format.HUGGINGFACE, folder), 1, None).signature
+    signature = opened(folder).signature
     assert signature.outputs == (TensorSpec("logits", "FP32", (3,)),)
 
 
@@ -109,32 +121,24 @@ def test_image_models_take_pixels(tmp_path: Path) -> None:
 
     small = {key: size for key, size in SMALL.items() if key != "vocab_size"}
     folder = saved(tmp_path / "vit", "ViTModel", ViTConfig(**small, image_size=32, patch_size=16))
-    signature = open_model(a_model(Format.HUGGINGFACE, folder), 1, None).signature
+    signature = opened(folder).signature
     assert signature.inputs == (TensorSpec("pixel_values", "FP32", (3, 32, 32)),)
 
 
 def test_code_beside_a_model_is_not_run(bert: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "remote"
-    folder.mkdir()
-    (folder / "model.safetensors").symlink_to(bert / "model.safetensors")
-    config = json.loads((bert / "config.json").read_text())
-    config |= {"model_type": "mine", "architectures": ["Mine"], "auto_map": {"AutoModel": "evil.M"}}
-    (folder / "config.json").write_text(json.dumps(config))
+    mine = {"model_type": "mine", "architectures": ["Mine"], "auto_map": {"AutoModel": "evil.M"}}
+    folder = configured(bert, tmp_path / "remote", **mine)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
     with pytest.raises(RepositoryError, match="a model that does not load"):
-        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+        opened(folder)
     assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
 def test_kernels_of_a_hub_are_not_named(bert: Path, tmp_path: Path, key: str) -> None:
-    folder = tmp_path / "kernels"
-    folder.mkdir()
-    (folder / "model.safetensors").symlink_to(bert / "model.safetensors")
-    config = json.loads((bert / "config.json").read_text()) | {key: "evil/evil"}
-    (folder / "config.json").write_text(json.dumps(config))
+    folder = configured(bert, tmp_path / "kernels", **{key: "evil/evil"})
     with pytest.raises(RepositoryError, match="evil/evil'; expected one of transformers' own"):
-        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+        opened(folder)
 
 
 def test_weights_and_pooling_are_not_taken_from_outside_the_folder(
@@ -152,14 +156,14 @@ def test_weights_and_pooling_are_not_taken_from_outside_the_folder(
     for place in ("../secret.safetensors", str(shard)):
         index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, place)}))
         with pytest.raises(RepositoryError, match=rf"index.json: found the path '{place}'"):
-            open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+            opened(folder)
     index.unlink()
     (folder / "model.safetensors").symlink_to(weights)
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = "../../1_Pooling"
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(RepositoryError, match=r"modules\.json: found the path"):
-        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+        opened(folder)
 
 
 def test_an_adapter_is_refused_where_it_would_name_another_model(
@@ -168,13 +172,12 @@ def test_an_adapter_is_refused_where_it_would_name_another_model(
     folder = with_pooling(bert, tmp_path / "adapted", "mean")
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/x"}))
     with pytest.raises(RepositoryError, match=r"adapter_config\.json: found an adapter"):
-        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+        opened(folder)
 
 
 def test_pickled_weights_are_not_read(bert: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "pickle"
-    folder.mkdir()
-    (folder / "config.json").symlink_to(bert / "config.json")
+    folder = configured(bert, tmp_path / "pickle")
+    (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(RepositoryError, match=r"safetensors|no file named"):
-        open_model(a_model(Format.HUGGINGFACE, folder), 1, None)
+        opened(folder)

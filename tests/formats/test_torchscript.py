@@ -12,10 +12,15 @@ from interlace.core.model import Format, SampleValue
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.models.opening import open_portable
 from interlace.formats import open_model
+from interlace.formats.runner import ModelRunner
 from tests.formats.making import UNKNOWN, Net, a_model, served, write_torchscript
 
 X, MASK = TensorSpec("x", "FP32", (8,)), TensorSpec("mask", "FP32", (8,))
 DESCRIBED = Signature((X, MASK), (), True, 8)
+
+
+def opened(folder: Path, signature: Signature) -> ModelRunner:
+    return open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -47,7 +52,7 @@ def test_mistakes_are_named(tmp_path: Path, inputs: tuple[TensorSpec, ...], said
     folder = write_torchscript(tmp_path / "net", Net())
     signature = Signature(inputs, (), True, 8) if inputs else UNKNOWN
     with pytest.raises(RepositoryError, match=said):
-        open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)
+        opened(folder, signature)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_mistakes_are_named(tmp_path: Path, inputs: tuple[TensorSpec, ...], said
 def test_inputs_go_to_their_arguments(tmp_path: Path, names: tuple[str, str]) -> None:
     folder = write_torchscript(tmp_path / "net", Net())
     signature = Signature(tuple(TensorSpec(n, "FP32", (8,)) for n in names), (), True, 8)
-    runner = open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)
+    runner = opened(folder, signature)
     inputs = arrays()
     by_argument = names if set(names) != {"x", "mask"} else ("x", "mask")
     given = dict(zip(by_argument, inputs.values(), strict=True))
@@ -67,8 +72,7 @@ def test_clients_have_other_dims_than_the_module(tmp_path: Path) -> None:
     """Triton's ``reshape``, with outputs learnt and described, on cores and as on a GPU."""
     folder = write_torchscript(tmp_path / "net", Net())
     shaped = tuple(TensorSpec(n, "FP32", (2, 4), False, (8,)) for n in ("x", "mask"))
-    partial = a_model(Format.TORCHSCRIPT, folder, Signature(shaped, (), True, 8))
-    learnt = open_model(partial, 1, None).signature
+    learnt = opened(folder, Signature(shaped, (), True, 8)).signature
     assert learnt.inputs == (X, MASK)
     assert learnt.outputs[0].dims == (8,)
     outputs = (TensorSpec("y", "FP32", (4, 2), False, (8,)),)
@@ -88,7 +92,7 @@ def test_a_file_of_torch_save_is_named(tmp_path: Path, whole: bool) -> None:
     module = torch.nn.Linear(2, 2)
     torch.save(module if whole else module.state_dict(), tmp_path / "model.pt")
     with pytest.raises(RepositoryError, match=r"found a file of torch.save: .*torch.jit.script"):
-        open_model(a_model(Format.TORCHSCRIPT, tmp_path, DESCRIBED), 1, None)
+        opened(tmp_path, DESCRIBED)
 
 
 class Sums(torch.nn.Module):
@@ -106,7 +110,7 @@ class Shouts(torch.nn.Module):
 
 def test_a_dict_takes_all_inputs_by_name(tmp_path: Path) -> None:
     folder = write_torchscript(tmp_path / "sums", Sums())
-    runner = open_model(a_model(Format.TORCHSCRIPT, folder, DESCRIBED), 1, None)
+    runner = opened(folder, DESCRIBED)
     inputs = arrays()
     assert np.array_equal(runner.run(inputs)["sum"], inputs["x"] + inputs["mask"])
 
@@ -115,10 +119,9 @@ def test_a_dict_takes_all_inputs_by_name(tmp_path: Path) -> None:
 def test_lists_of_strings_are_bytes(tmp_path: Path, words: list[str]) -> None:
     folder = write_torchscript(tmp_path / "shouts", Shouts())
     described = Signature((TensorSpec("texts", "BYTES", (-1,)),), (), False, 1)
-    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, described), 1, None).signature
+    learnt = opened(folder, described).signature
     assert learnt.outputs == (TensorSpec("OUTPUT__0", "BYTES", (-1,)),)
-    model = a_model(Format.TORCHSCRIPT, folder, learnt)
-    runner = open_model(model, 1, None)
+    runner = opened(folder, learnt)
     sent = np.array([word.encode() for word in words], dtype=object)
     found = runner.run({"texts": sent})["OUTPUT__0"]
     assert found.tolist() == [f"{word}!".encode() for word in words]
@@ -128,10 +131,10 @@ def test_lists_of_strings_are_bytes(tmp_path: Path, words: list[str]) -> None:
 
 def test_outputs_are_learnt_and_may_be_renamed(tmp_path: Path) -> None:
     folder = write_torchscript(tmp_path / "net", Net())
-    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, DESCRIBED), 1, None).signature
+    learnt = opened(folder, DESCRIBED).signature
     assert learnt.outputs == (TensorSpec("y", "FP32", (8,)), TensorSpec("sum", "FP32", ()))
     renamed = [TensorSpec("a", "FP32", (8,)), TensorSpec("b", "FP32", ())]
-    runner = open_model(a_model(Format.TORCHSCRIPT, folder, served([X, MASK], renamed)), 1, None)
+    runner = opened(folder, served([X, MASK], renamed))
     assert runner.signature.outputs == tuple(renamed)
     assert list(runner.run(arrays())) == ["a", "b"]
 
@@ -162,9 +165,9 @@ def test_values_decide_how_large_an_output_is(
     """A dim declared free stays free; of others two trial runs show one size, and it may change."""
     folder = write_torchscript(tmp_path / "found", Found())
     described = Signature((TensorSpec("x", "FP32", (8,)),), declared, False, 1)
-    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, described), 1, None).signature
+    learnt = opened(folder, described).signature
     assert learnt.outputs == declared or not declared
-    runner = open_model(a_model(Format.TORCHSCRIPT, folder, learnt), 1, None)
+    runner = opened(folder, learnt)
     for high in range(3):
         x = np.array([0.9] * high + [0.1] * (8 - high), np.float32)
         (boxes,) = runner.run({"x": x}).values()

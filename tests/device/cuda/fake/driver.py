@@ -2,8 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from interlace.device.cuda.driver.api import (
     Atom,
@@ -11,7 +11,6 @@ from interlace.device.cuda.driver.api import (
     CudaError,
     DeviceProperties,
     GreenContext,
-    MappedBlock,
     SmSplit,
 )
 from interlace.device.cuda.driver.api import DeviceMemory as MemoryInfo
@@ -35,8 +34,24 @@ class Resource(NamedTuple):
     sms: frozenset[int]
 
 
+def _by_memory(call: str) -> Callable[..., Any]:
+    """A call that the memory carries out."""
+
+    def carry_out(self: Core, *arguments: Any, **named: Any) -> Any:
+        self._enter(call)
+        return getattr(self._memory, call)(*arguments, **named)
+
+    return carry_out
+
+
 class FakeDriver(Core):
     """``Driver`` without a GPU; ``Core`` says what tests can do with it."""
+
+    allocate, free = _by_memory("allocate"), _by_memory("free")
+    allocate_mapped, free_mapped = _by_memory("allocate_mapped"), _by_memory("free_mapped")
+    register, unregister = _by_memory("register"), _by_memory("unregister")
+    ipc_handle, ipc_open = _by_memory("ipc_handle"), _by_memory("ipc_open")
+    ipc_close = _by_memory("ipc_close")
 
     @property
     def board(self) -> DeviceProperties:
@@ -57,45 +72,9 @@ class FakeDriver(Core):
         if wrong:
             raise Misuse("; ".join(wrong))
 
-    def allocate(self, nbytes: int) -> int:
-        self._enter("allocate")
-        return self._memory.allocate(nbytes)
-
-    def free(self, address: int) -> None:
-        self._enter("free")
-        self._memory.free(address)
-
-    def allocate_mapped(self, nbytes: int) -> MappedBlock:
-        self._enter("allocate_mapped")
-        return self._memory.allocate_mapped(nbytes)
-
-    def free_mapped(self, mapped: MappedBlock) -> None:
-        self._enter("free_mapped")
-        self._memory.free_mapped(mapped)
-
-    def register(self, host: int, nbytes: int, read_only: bool = False) -> MappedBlock:
-        self._enter("register")
-        return self._memory.register(host, nbytes, read_only)
-
-    def unregister(self, mapped: MappedBlock) -> None:
-        self._enter("unregister")
-        self._memory.unregister(mapped)
-
     def peer(self, place: int) -> FakePeer:
         self._enter("peer")
         return FakePeer(self, self.peers, place)
-
-    def ipc_handle(self, address: int) -> bytes:
-        self._enter("ipc_handle")
-        return self._memory.ipc_handle(address)
-
-    def ipc_open(self, handle: bytes) -> int:
-        self._enter("ipc_open")
-        return self._memory.ipc_open(handle)
-
-    def ipc_close(self, address: int) -> None:
-        self._enter("ipc_close")
-        self._memory.ipc_close(address)
 
     def split(self, atom_sms: int, clusters: bool = True) -> SmSplit:
         self._enter("split")

@@ -94,7 +94,7 @@ class Memory:
         self._forget(mapped, "cuMemFreeHost", "CUDA_ERROR_INVALID_VALUE")
         mapping.fence_off(mapped.host, -(-mapped.nbytes // _PAGE) * _PAGE)
 
-    def register(self, host: int, nbytes: int, read_only: bool) -> MappedBlock:
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> MappedBlock:
         area = mapping.area(host)
         fits = area is not None and host + nbytes <= area.end and nbytes > 0
         if area is None or not fits or host % _PAGE or not (area.writable or read_only):
