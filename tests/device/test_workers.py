@@ -1,5 +1,7 @@
-"""What workers of every device keep to: output memory that is short, and arenas that go."""
+"""What workers of every device keep to: short output memory, arenas that go, limits, deaths."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -12,16 +14,18 @@ from interlace.core.tensor import Span, Tensor
 from interlace.shm.arena import Arena
 from tests.device.cpu.rig import WAIT_S, Rig, refusal, settings
 from tests.device.cuda.rig import cuda_rig
+from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
-from tests.processes import open_files
+from tests.processes import alive, open_files
 
-DOUBLE = model("double")
+DOUBLE, SLOW = model("double"), model("slow")
+ROW = [1.0, 2.0, 3.0, REAL]
 #: Outputs of 32 rows of 4 floats take a block of 512 bytes; a page holds eight.
 FULL_ROWS, PAGE = 32, 4096
 MakeRig = Callable[..., Rig]
 
 
-@pytest.fixture(params=["cpu", "green"])
+@pytest.fixture(params=["cpu", "green", "mps"])
 def make_rig(request: pytest.FixtureRequest) -> Iterator[MakeRig]:
     with ExitStack() as stack:
 
@@ -35,7 +39,7 @@ def make_rig(request: pytest.FixtureRequest) -> Iterator[MakeRig]:
 
 
 def full_batch(rig: Rig) -> Run:
-    return rig.batch(rig.floats(DOUBLE, *[[1.0, 2.0, 3.0, 4.0]] * FULL_ROWS))
+    return rig.batch(rig.floats(DOUBLE, *[ROW] * FULL_ROWS))
 
 
 def filled(rig: Rig) -> list[WorkFinished]:
@@ -89,3 +93,34 @@ def test_workers_forget_arenas_that_the_server_forgot(make_rig: MakeRig) -> None
         rig.free(rig.run(rig.floats(DOUBLE, [1])))  # answered after what the worker was told
         counts.append(sum("interlace-arena" in link for link in open_files(pid)))
     assert counts == counts[:1] * 8
+
+
+def test_what_takes_too_long_costs_the_process(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.serve(SLOW)
+    pid = rig.device.workers()["p"]
+    work = replace(rig.batch(rig.floats(SLOW, ROW)), limit_ms=100.0)
+    failure = rig.end_of(work).failure
+    assert failure is not None and failure.fatal and not failure.innocent
+    words = f"killed: 'batch {work.batch.id} of slow/1#0' took longer than 0.1 s"
+    assert words in failure.detail
+    assert len(rig.lost) == 1 and words in rig.lost[0].detail
+    rig.wait(lambda: not alive(pid))
+
+
+def test_who_is_killed_from_outside_is_innocent_until_it_happens_again(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    for attempt in (1, 1, 2):
+        rig.serve(SLOW)
+        run = rig.batch(rig.floats(SLOW, ROW))
+        work = replace(run, batch=replace(run.batch, attempt=attempt))
+        rig.do(work)
+        rig.pause()
+        os.kill(rig.device.workers()["p"], signal.SIGKILL)
+        rig.wait(lambda: bool(rig.lost) and rig.finished[-1].work is work)  # noqa: B023
+        failure = rig.finished[-1].failure
+        assert failure is not None and failure.fatal
+        assert failure.innocent == (attempt == 1)
+        assert "SIGKILL" in rig.lost.pop().detail
+    rig.serve(SLOW)
+    assert rig.run(rig.floats(SLOW, ROW)).failure is None

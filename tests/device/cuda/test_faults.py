@@ -1,8 +1,5 @@
 """What goes wrong on a GPU: who is told, who is blamed, who goes on, and how it comes back."""
 
-import os
-import signal
-
 import pytest
 from msgspec.structs import replace
 
@@ -124,28 +121,6 @@ def test_a_process_that_a_capture_wore_out_is_started_anew_when_it_is_empty(
     assert any("started anew" in line for line in caplog.messages)
 
 
-@pytest.mark.parametrize("mechanism", ["green", "mps"])
-def test_a_killed_process_is_replaced_by_the_next_carve(make_rig: MakeRig, mechanism: str) -> None:
-    rig = make_rig(mechanism)
-    serving(rig, ("p", SLOW), ("q", DOUBLE))
-    busy = run_of(rig, SLOW, "p")
-    rig.do(busy)
-    rig.pause()
-    os.kill(rig.device.workers()["p"], signal.SIGKILL)
-    rig.wait(lambda: bool(rig.lost))
-    assert "SIGKILL" in rig.lost[0].detail
-    assert innocence(ends_of(rig, busy)) == [True]  # somebody else did that
-    serving(rig, ("p", SLOW))
-    again = run_of(rig, SLOW, "p", attempt=2)
-    rig.do(again)
-    rig.pause()
-    os.kill(rig.device.workers()["p"], signal.SIGKILL)
-    rig.wait(lambda: len(ends_of(rig, again)) == 1)
-    assert innocence(ends_of(rig, again)) == [False]  # with the same one in it
-    serving(rig, ("p", SLOW))
-    assert rig.end_of(run_of(rig, SLOW, "p")).failure is None
-
-
 def test_a_fault_under_mps_takes_all_clients_along(make_rig: MakeRig) -> None:
     rig = make_rig("mps")
     serving(rig, ("p", STICKY), ("q", SLOW))
@@ -174,12 +149,3 @@ def test_no_gpu_fails_the_carve_and_is_no_loss(make_rig: MakeRig) -> None:
         assert "CUDA_ERROR_NO_DEVICE" in refusal(rig.carve())
     rig.pause()
     assert rig.lost == []
-
-
-@pytest.mark.parametrize("mechanism", ["green", "mps"])
-def test_what_takes_too_long_costs_the_process(make_rig: MakeRig, mechanism: str) -> None:
-    rig = make_rig(mechanism)
-    serving(rig, ("p", SLOW))
-    finished = rig.end_of(replace(run_of(rig, SLOW, "p"), limit_ms=100.0))
-    assert innocence([finished]) == [False]
-    assert "took longer than 0.1 s" in rig.lost[0].detail
