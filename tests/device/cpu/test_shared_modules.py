@@ -133,7 +133,7 @@ def test_damaged_weights_are_laid_out_anew_by_whoever_loads_them(rig: Variants) 
     Path(model.path, "model.py").unlink()
 
 
-def test_a_weights_file_that_is_gone_fails_plainly(rig: Variants, tmp_path: Path) -> None:
+def test_a_weights_file_that_is_gone_fails_plainly(rig: Variants) -> None:
     gone = replace(rig.models[1], name="gone", digest="gone")
     rig.device.register(gone)
     failure = rig.load_cold("q", gone).failure

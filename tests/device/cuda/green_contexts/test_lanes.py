@@ -99,9 +99,7 @@ def test_the_lane_aside_keeps_its_context(driver: FakeDriver, green: GreenLanes)
     assert driver.sms_of(green.aside().stream) == set(range(128, 132))
 
 
-def test_no_more_streams_than_queues_while_idle_lanes_can_go(
-    driver: FakeDriver, green: GreenLanes
-) -> None:
+def test_no_more_streams_than_queues_while_idle_lanes_can_go(green: GreenLanes) -> None:
     green.prepare()
     for share in green.atoms.shares_pct:
         green.carve("a", share)

@@ -5,19 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.shm.arena import Arena, ArenaMap
-from tests.device.cuda.fake.driver import IMAGE, FakeDriver
-
-
-@pytest.fixture
-def held() -> Iterator[FakeDriver]:
-    """Work waits in its stream until it is told to run."""
-    driver = FakeDriver(pace="held")
-    yield driver
-    driver.close()
+from tests.device.cuda.fake.driver import FakeDriver
 
 
 @pytest.fixture
@@ -25,13 +16,6 @@ def mapped(driver: FakeDriver) -> Iterator[MappedMemory]:
     memory = MappedMemory(driver)
     yield memory
     memory.close()
-
-
-@pytest.fixture
-def kernels(driver: FakeDriver) -> Iterator[Kernels]:
-    kernels = load_kernels(driver, IMAGE)
-    yield kernels
-    driver.unload_kernels(kernels.module)
 
 
 @pytest.fixture
