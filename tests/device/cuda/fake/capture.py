@@ -94,6 +94,11 @@ def at_once(*_: object) -> CudaBackend:
     return lenient(driver)
 
 
+def on_threads(*_: object) -> CudaBackend:
+    """Each stream runs on a thread, beside the others."""
+    return lenient(FakeDriver(H100, pace="threads"))
+
+
 def lenient(driver: FakeDriver) -> CudaBackend:
     """A backend whose libraries take any stream."""
     driver.libraries.lenient = True
