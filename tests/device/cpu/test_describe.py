@@ -39,7 +39,8 @@ def test_why_it_does_not_load(rig: Rig) -> None:
 
 
 def test_one_that_is_killed_from_outside_is_opened_once_more(rig: Rig) -> None:
-    assert describe(rig, model("killed-once")).signature.inputs
+    found = rig.loop.run_until_complete(rig.device.describe(model("killed-once"), 30.0))
+    assert found.signature.inputs
     assert "killed by signal 9 (SIGKILL), by the kernel for lack" in error_of(rig, model("killed"))
 
 
