@@ -1,4 +1,4 @@
-"""Use what a plan leaves idle: wider partitions, and time lent to other models."""
+"""Use what a plan leaves idle: wider partitions, time lent to other models, places for all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.latency import Surface, surface
 from interlace.perf.memory import holds_partitions
+from interlace.perf.tables import Tables
 
 
 def with_guests(
@@ -112,3 +113,33 @@ def _busy(partition: Partition, surfaces: Mapping[str, Surface]) -> float:
         / 1000.0
         for slot in partition.slots
     )
+
+
+def hosting_all(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
+    """The plan with a slot of rate 0 for every model that has none and could meet its SLO."""
+    partitions = list(plan.partitions) or [Partition(f"{g.id}:0", g.id, 100) for g in fleet.gpus]
+    for one in demand:
+        if any(slot.model == one.model for p in partitions for slot in p.slots):
+            continue
+        latency = tables.surface(one.model)
+        homes = [
+            p
+            for p in partitions
+            if p.share_pct >= latency.shares_pct[0]
+            and latency.latency_ms(1, p.share_pct) <= one.slo_ms
+            and _holds_one_more(p, one.model, partitions, fleet, tables)
+        ]
+        if homes:
+            home = min(homes, key=lambda p: (len(p.slots), p.id))
+            slot = Slot(one.model, 1, 0.0)
+            partitions[partitions.index(home)] = replace(home, slots=(*home.slots, slot))
+    return replace(plan, partitions=tuple(partitions))
+
+
+def _holds_one_more(
+    home: Partition, model: str, partitions: Sequence[Partition], fleet: Fleet, tables: Tables
+) -> bool:
+    """True if the accelerator's memory holds one more instance of the model."""
+    more = replace(home, slots=(*home.slots, Slot(model, 1, 0.0)))
+    here = [more if p is home else p for p in partitions if p.gpu == home.gpu]
+    return holds_partitions(fleet.gpu(home.gpu), here, tables.profiles)

@@ -13,11 +13,10 @@ from interlace.core.profile import Profiles
 from interlace.packing.feasibility import feasible, known_rate
 from interlace.packing.fluid_pools import FluidPools
 from interlace.packing.layouts import alike
-from interlace.packing.lending import widened, with_guests
+from interlace.packing.lending import hosting_all, widened, with_guests
 from interlace.perf.memory import most_asked_for, needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
-from interlace.policy.planners.max_scale import hosting_all
 
 #: A headroom that is larger by less is as large: planners look for it in steps.
 _CLEARLY: Final = 1.02

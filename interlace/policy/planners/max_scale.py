@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import log
 
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.packing.feasibility import feasible, known_rate, too_slow
-from interlace.perf.memory import holds_partitions
+from interlace.packing.lending import hosting_all
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 
@@ -98,33 +98,3 @@ class MaxScale:
 
 def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:
     return [replace(one, rows_per_s=one.rows_per_s * factor) for one in demand]
-
-
-def hosting_all(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
-    """The plan with a slot of rate 0 for every model that has none and could meet its SLO."""
-    partitions = list(plan.partitions) or [Partition(f"{g.id}:0", g.id, 100) for g in fleet.gpus]
-    for one in demand:
-        if any(slot.model == one.model for p in partitions for slot in p.slots):
-            continue
-        latency = tables.surface(one.model)
-        homes = [
-            p
-            for p in partitions
-            if p.share_pct >= latency.shares_pct[0]
-            and latency.latency_ms(1, p.share_pct) <= one.slo_ms
-            and _fits_memory(p, one.model, partitions, fleet, tables)
-        ]
-        if homes:
-            home = min(homes, key=lambda p: (len(p.slots), p.id))
-            slot = Slot(one.model, 1, 0.0)
-            partitions[partitions.index(home)] = replace(home, slots=(*home.slots, slot))
-    return replace(plan, partitions=tuple(partitions))
-
-
-def _fits_memory(
-    home: Partition, model: str, partitions: Sequence[Partition], fleet: Fleet, tables: Tables
-) -> bool:
-    """True if the accelerator's memory holds one more instance of the model."""
-    more = replace(home, slots=(*home.slots, Slot(model, 1, 0.0)))
-    here = [more if p is home else p for p in partitions if p.gpu == home.gpu]
-    return holds_partitions(fleet.gpu(home.gpu), here, tables.profiles)
