@@ -33,7 +33,7 @@ ROOM_LINES = {
     "interlace/packing": 4_050,
     "interlace/perf": 2_070,
     "interlace/planning": 4_230,
-    "interlace/policy": 5_960,
+    "interlace/policy": 5_970,
     "interlace/profiling": 3_600,
     "interlace/proto": 50,
     "interlace/repository": 2_790,

@@ -51,8 +51,9 @@ class Auto:
     pools ignores queues, so the plan's headroom stays the one that is known with queues.
 
     Where memory does not hold every model once, those stay that have most rows/s for each byte.
-    Where no partitions may overlap and pools have no time for all rates, pools for most of the
-    models and requests replace the cut: one model that fits nowhere holds back every rate of a cut.
+
+    One model that fits nowhere holds back every rate of a cut. Where no partitions may overlap and
+    pools have no time for all rates, pools for most models and requests replace it.
     """
 
     coarse: Planner
