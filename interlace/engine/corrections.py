@@ -11,12 +11,13 @@ from interlace.perf.latency import surface
 
 #: The value for which the correction follows the 0.9 quantile of measured over predicted latency:
 #: steps up end at the measured ratio. Then the step; the least value by measurements, and by
-#: refusals, which teach nothing; and the highest value.
+#: refusals, which teach nothing; and the highest value: code that a trial shows at 5 ms may take a
+#: minute for other requests.
 _QUANTILE: Final = 0.92
 _STEP: Final = 0.05
 _LOW: Final = 0.01
 _LOW_UNSEEN: Final = 0.5
-_HIGH: Final = 20.0
+_HIGH: Final = 12_000.0
 #: Mean distance of seen ratios from the estimate: its first value, the weight of a new one, and how
 #: many times it a step may be.
 _SPREAD: Final = 0.1

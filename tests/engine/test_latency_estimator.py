@@ -32,6 +32,14 @@ def test_latencies_that_do_not_vary_are_predicted_exactly_from_the_first_on() ->
         assert estimator.latency_ms(1, 50, "s") == pytest.approx(5.0, rel=1e-9)
 
 
+@pytest.mark.parametrize("times", [100.0, 1e4])
+def test_code_that_becomes_many_times_slower_is_predicted_exactly(times: float) -> None:
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    for step in range(200):
+        estimator.learn(1, 50, "s", 5.0 * times, float(step))
+    assert estimator.latency_ms(1, 50, "s") == pytest.approx(5.0 * times, rel=1e-9)
+
+
 def test_shapes_have_corrections_of_their_own() -> None:
     estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
     for step in range(400):
