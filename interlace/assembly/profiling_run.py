@@ -30,7 +30,7 @@ from interlace.profiling.extra_metrics import (
 )
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.store import FillResult, ProfileStore, fill
-from interlace.profiling.sweep import THOROUGH, OnSweepStep, no_progress, telling
+from interlace.profiling.sweep import QUICK, THOROUGH, OnSweepStep, no_progress, telling
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -109,7 +109,9 @@ class ExtraProfiling:
         for model in models:
             if model.key in after:
                 profiles[model.key] = after[model.key]
-                self._store.save(after[model.key], model, self._rig.gpu, THOROUGH)
+                thorough = self._store.is_thorough(model, self._rig.gpu)
+                how = THOROUGH if thorough else QUICK
+                self._store.save(after[model.key], model, self._rig.gpu, how)
 
     def _keep_coruns(self, models: Sequence[Model], seen: Sequence[CoRun]) -> None:
         kind = self._rig.gpu.kind

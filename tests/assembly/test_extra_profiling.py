@@ -23,7 +23,7 @@ from interlace.profiling.corun import CoRun, corun_path, read_coruns
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
-from interlace.profiling.sweep import THOROUGH
+from interlace.profiling.sweep import QUICK, THOROUGH
 from interlace.runtime.clock import SimClock
 from tests.profiling.cuda.test_bench import CODE
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
@@ -89,6 +89,8 @@ def world(tmp_path: Path) -> World:
 def test_everything_is_measured_kept_and_shown(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for model, how in zip(world.models, (QUICK, THOROUGH), strict=True):
+        world.store.save(world.profiles[model.key], model, GPU, how)
     seen = world.measure(ExtraMetrics(corun=True))
     assert world.measure(ExtraMetrics(layers=True)) == []
     assert world.said == []
@@ -96,10 +98,11 @@ def test_everything_is_measured_kept_and_shown(
     digests = {model.name: model.digest for model in world.models}
     assert len(read_coruns(corun_path(world.store.folder, GPU.kind), digests)) == len(seen) == 6
     for model in world.models:
-        kept = world.store.find(model, GPU, THOROUGH)
-        assert kept == world.profiles[model.key]
+        kept = world.store.find(model, GPU, QUICK)
+        assert kept is not None and kept == world.profiles[model.key]
         assert [layer.name for layer in kept.layers][:3] == ["0", "1", "2"]
         assert kept.points == world.profile(model).points
+    assert [world.store.is_thorough(model, GPU) for model in world.models] == [False, True]
     named = {model.name: world.profiles[model.key] for model in world.models}
     for table in further_tables(named, seen):
         console().print(table)
