@@ -184,9 +184,24 @@ class FluidPools:
         if not pools:
             return None
         able = [(p, m) for p, one in enumerate(pools) for m in one.rows_per_s.nonzero()[0].tolist()]
+        found = solve(self._program(able, gains), nodes=_NODES, gap=_GAP)
+        if not found.feasible:
+            return None
+        busy = np.zeros((len(pools), len(self.demand)))
+        for (pool, model), value in zip(able, found.values[: len(able)], strict=True):
+            busy[pool, model] = value
+        whole = [round(value) for value in found.values[len(able) :]]
+        chosen = zip(shapes, whole[len(pools) : len(pools) + len(shapes)], strict=True)
+        layouts = [one for one, times in chosen for _ in range(times)]
+        return _Filling(whole[: len(pools)], busy, layouts)
+
+    def _program(self, able: Sequence[tuple[int, int]], gains: Sequence[_Gain]) -> LinearProgram:
+        """Columns: time of each able (pool, model), hosts of each pool, accelerators of each
+        layout, gains, and whether a pool is there."""
+        pools, shapes = self._pools, self._layouts
         hosts, cuts = len(able), len(able) + len(pools)
-        opened, gpus = cuts + len(shapes), float(len(self.fleet.gpus))
-        gained = opened + len(pools)
+        gained, gpus = cuts + len(shapes), float(len(self.fleet.gpus))
+        opened = gained + len(gains)
         rows = []
         for model, one in enumerate(self.demand):
             at = [i for i, (_, m) in enumerate(able) if m == model]
@@ -206,24 +221,15 @@ class FluidPools:
             rows.append(
                 Constraint((*at, *offered), (*[1.0] * len(at), *offered.values()), -inf, 0.0)
             )
-        rows.append(Constraint(tuple(range(cuts, opened)), (1.0,) * len(shapes), gpus, gpus))
-        program = LinearProgram(
-            [*[_NOTHING] * hosts, *[0.0] * (gained - hosts), *[-gain.worth for gain in gains]],
-            [*[0.0] * gained, *[gain.least for gain in gains]],
-            [*[inf] * opened, *[1.0] * len(pools), *[gain.most for gain in gains]],
-            [hosts <= i < gained for i in range(gained + len(gains))],
+        rows.append(Constraint(tuple(range(cuts, gained)), (1.0,) * len(shapes), gpus, gpus))
+        worth, none = [-gain.worth for gain in gains], [0.0] * len(pools)
+        return LinearProgram(
+            [*[_NOTHING] * hosts, *[0.0] * (gained - hosts), *worth, *none],
+            [*[0.0] * gained, *[gain.least for gain in gains], *none],
+            [*[inf] * gained, *[gain.most for gain in gains], *[1.0] * len(pools)],
+            [hosts <= i < gained or i >= opened for i in range(opened + len(pools))],
             rows,
         )
-        found = solve(program, nodes=_NODES, gap=_GAP)
-        if not found.feasible:
-            return None
-        busy = np.zeros((len(pools), len(self.demand)))
-        for (pool, model), value in zip(able, found.values[:hosts], strict=True):
-            busy[pool, model] = value
-        whole = [round(value) for value in found.values[hosts:opened]]
-        chosen = zip(shapes, whole[len(pools) :], strict=True)
-        layouts = [one for one, times in chosen for _ in range(times)]
-        return _Filling(whole[: len(pools)], busy, layouts)
 
     @cached_property
     def _pools(self) -> list[_PoolKind]:
