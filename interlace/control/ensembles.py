@@ -41,8 +41,7 @@ class Ensembles:
             RepositoryError: its graph is wrong, or a member is not served or does not fit.
         """
         app = self._checked(draft)
-        members = [self._find(step.model, step.version) for step in app.steps]
-        terms = replace(draft.terms, slo_ms=ensemble_slo_ms(draft, members))
+        terms = replace(draft.terms, slo_ms=self._slo_ms(draft, app))
         model = replace(draft.provisional(), generation=generation, terms=terms)
         self._apps.add(app, model)
         self._table.publish(ServedModel(model, config=config_json(model, draft.config)))
@@ -110,10 +109,12 @@ class Ensembles:
         self._missing = [draft for draft, _ in failures]
         for model in serving:
             _log.info("ensemble %s is served, too", model.name)
-        for draft, model in self._served.values():
+        for draft, model in list(self._served.values()):
             why = ""
             try:
-                self._checked(draft)
+                app = self._checked(draft)
+                if self._slo_ms(draft, app) != model.terms.slo_ms:  # a member's has changed
+                    self._enter(self.serve(draft, model.generation), "")
             except RepositoryError as error:
                 why = str(error)
             served = self._table.resolve(model.name, str(model.version))
@@ -128,6 +129,10 @@ class Ensembles:
         app = read_ensemble(draft)
         check_members(app, draft.provisional().signature, self._find, draft.config)
         return app
+
+    def _slo_ms(self, draft: Draft, app: App) -> float:
+        members = [self._find(step.model, step.version) for step in app.steps]
+        return ensemble_slo_ms(draft, members)
 
     def _enter(self, model: Model, why: str) -> None:
         state = VersionState.UNAVAILABLE if why else VersionState.READY

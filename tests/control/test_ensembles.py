@@ -1,14 +1,19 @@
 """The time that ensembles leave to their members."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from interlace.control.ensembles import ensemble_slo_ms, member_demands
+from interlace.apps.runner import AppRuntime
+from interlace.control.ensembles import Ensembles, ensemble_slo_ms, member_demands
 from interlace.control.model_preparer import PreparedModel
-from interlace.core.model import Format, ServiceTerms
+from interlace.control.registry import VersionRegistry
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.server.model_table import ModelTable, ServedModel
 from interlace.testing.worlds import line_profile
-from tests.apps.test_graph import FIRST, SECOND, draft, model
+from tests.apps.test_graph import FIRST, GOOD, SECOND, draft, model
 
 
 def prepared(fixed_ms: dict[str, float], row_ms: dict[str, float]) -> dict[str, PreparedModel]:
@@ -48,6 +53,33 @@ def test_an_slo_that_nobody_set_is_as_long_as_that_of_the_slowest_member() -> No
     stated.terms = replace(stated.terms, slo_assumed=True)
     assert ensemble_slo_ms(stated, models) == 3_000.0
     assert ensemble_slo_ms(stated, [models[0], replace(slow, format=Format.PYTHON)]) == 60_000.0
+
+
+def whole(name: str, assumed: bool) -> Any:
+    """An ensemble that can be served, of an SLO of 100 ms."""
+    found = draft(FIRST, SECOND)
+    signature = found.provisional().signature
+    found.name = name
+    found.terms = replace(found.terms, slo_assumed=assumed)
+    found.provisional = lambda: replace(model(name, {}, {}), signature=signature)
+    return found
+
+
+def test_an_ensemble_follows_the_assumed_slo_of_a_member_that_is_loaded_again() -> None:
+    table, served = ModelTable(), dict[str, Model]()
+    apps = SimpleNamespace(add=lambda app, made: served.update({made.name: made}))
+    ensembles = Ensembles(cast(AppRuntime, apps), table, VersionRegistry())
+    table.publish(ServedModel(GOOD["first"]))
+    table.publish(ServedModel(GOOD["second"]))
+    for one in (whole("stated", False), whole("assumed", True)):
+        ensembles.serve(one, 0)
+    slower = ServiceTerms(3_000.0, slo_assumed=True)
+    table.publish(ServedModel(replace(GOOD["second"], generation=1, terms=slower)))
+    ensembles.follow()
+    assert {name: one.terms.slo_ms for name, one in served.items()} == {
+        "stated": 100.0, "assumed": 3_000.0
+    }  # fmt: skip
+    assert table.resolve("assumed", "").model.terms.slo_ms == 3_000.0
 
 
 def test_members_without_a_profile_are_planned_for_their_own_slo() -> None:
