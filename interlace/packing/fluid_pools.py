@@ -135,8 +135,7 @@ class FluidPools:
     def _made(self, gains: Sequence[_Gain]) -> tuple[tuple[Partition, ...], Floats, int] | None:
         """Partitions of the best cut, the part of each rate that has time, how many pools."""
         filling = self._filled(gains)
-        homes = filling and self._placed(filling)
-        if filling is None or homes is None:
+        if filling is None or (homes := self._placed(filling)) is None:
             return None
         rates = np.array([one.rows_per_s for one in self.demand])
         pace = np.array([pool.rows_per_s for pool in self._pools])

@@ -93,16 +93,16 @@ class Auto:
         wide = self.overlapping(able, fleet, profiles, current)
         bears = wide.headroom or 0.0
         asked = any(one.rows_per_s > 0.0 for one in demand)  # else pools have nothing to divide
-        pooled = _pooled(demand, fleet, profiles, current) if asked else None
-        if pooled is not None and pooled.headroom is not None:
+        short = not bears and cut.headroom < 1.0
+        pooled = _pooled(demand, fleet, profiles, current, short=short) if asked else None
+        if pooled is not None:
+            if pooled.headroom is None:
+                return replace(pooled, headroom=cut.headroom)
             more = placed < {slot.model for part in pooled.partitions for slot in part.slots}
             known = cut.headroom if more else max(cut.headroom, bears)
             if more or (known < 1.0 and pooled.headroom >= self.ample * known):
                 return replace(pooled, headroom=known)
         apart = 0.0 if bursts else min(1.0, self.worth * (fine.headroom or 0.0))
-        if not bears and cut.headroom < 1.0 and asked:
-            short = _pooled(demand, fleet, profiles, current, short=True)
-            return replace(short, headroom=cut.headroom) if short else cut
         if not bears or bears < max(cut.headroom, apart):
             return cut
         rest = {m: r for m, r in cut.unserved_rows_per_s.items() if m not in placed}
@@ -121,40 +121,30 @@ class Auto:
 def _beyond_memory(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> set[str]:
     """Models that fit an accelerator alone, and none beside those that are asked for more."""
     room = max(map(room_bytes, fleet.gpus), default=0)
-    able = (
-        [
-            one
-            for one in demand
-            if one.model in profiles and needed_bytes([one.model], profiles, fleet.gpus[0]) <= room
-        ]
-        if room
-        else []
-    )
+    known = [one for one in demand if room and one.model in profiles]
+    able = [one for one in known if needed_bytes([one.model], profiles, fleet.gpus[0]) <= room]
     return {one.model for one in able} - most_asked_for(able, fleet.gpus, profiles)
 
 
 def _pooled(
-    demand: Sequence[Demand],
-    fleet: Fleet,
-    profiles: Profiles,
-    current: Plan,
-    *,
-    short: bool = False,
+    demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan, *, short: bool
 ) -> Plan | None:
     """Pools with time for all rates on accelerators of one kind; ``None`` if there are none.
 
-    ``short`` is of the largest part of models and rates, the others where they are in time alone.
+    ``short`` accepts pools for the largest part of models and rates then, without a headroom; the
+    other models are where they are in time alone.
     """
     tables = Tables(profiles)
     asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
     if not asked.wanted or len(alike(fleet.gpus)) > 1:
         return None
     pools = FluidPools(asked.wanted, fleet, profiles, current)
-    every = dict.fromkeys((one.model for one in asked.wanted), 1.0)
-    found = pools.short_plan() if short else pools.plan(every)
+    found = pools.plan(dict.fromkeys((one.model for one in asked.wanted), 1.0))
+    if found is None and short:
+        part = pools.short_plan()
+        found = part and hosting_all(part, asked.wanted, fleet, tables)
     if found is None:
         return None
-    found = hosting_all(found, asked.wanted, fleet, tables) if short else found
     wide = with_guests(widened(found, fleet, profiles), asked.wanted, fleet, profiles)
     return replace(
         wide,
