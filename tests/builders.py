@@ -1,6 +1,6 @@
 """Small worlds for tests: profiles of straight lines, fleets of one machine, whole runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -68,6 +68,7 @@ class World:
             scaling=reserve and SimulatedProvider(reserve, self.clock, self._device),
         )
         self.settled: list[bool] = []  #: every change of it
+        self.after_reply: Callable[[Reply], object] = lambda reply: None
         self.runtime.on_status = self._reported
         self.runtime.start()
 
@@ -119,6 +120,7 @@ class World:
     def _answered(self, reply: Reply) -> None:
         self.replies.append((self.clock.now_ms(), reply))
         self.runtime.delivered(reply)
+        self.after_reply(reply)
 
     def _solve(self, question: SolvePlan, done: object) -> GiveUp:
         answer = solve(self.system.planner, self.system.packer, question)

@@ -50,6 +50,11 @@ To keep room for all models that are owed, not only overdue ones, costs more tha
 overload (D-STACK's C-3 to C-7 at 1.3 of the ceiling) it costs 0.3 to 2.1 of 100 requests. The
 worst-off model of the eight cases then gets from 5.5 less to 3.0 more.
 
+A request may take longer than its model's SLO where nobody set that (``Model.limit_ms``). By their
+deadlines such requests come after all others, and they lose nothing that would make their model
+contend. So a batch of it is *due* in each partition as often as the plan has it, and at least once
+in every SLO: it goes before the others then, and waits behind them for the rest of the time.
+
 The price is goodput counted in requests: the time that a model of long rows gets back would have
 served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more. At nine tenths
 of the ceiling with gaps of CV 4 (D-STACK C-4), 1 costs 0.8 % of the requests in time, 3 0.4 %.
@@ -60,6 +65,8 @@ from __future__ import annotations
 from typing import Final
 
 from interlace.core.plan import Slot
+from interlace.core.request import Request
+from interlace.policy.view import ModelView, PartitionView
 
 #: How many of its planned batches a model waits behind another before it is owed one.
 BATCHES: Final = 3
@@ -95,3 +102,14 @@ def owed_ms(slot: Slot) -> float:
 def overdue_ms(slot: Slot) -> float:
     """How far behind nobody passes it any more, in ms of its planned arrivals."""
     return OVERDUE * owed_ms(slot)
+
+
+def due(
+    slot: Slot, model: ModelView, head: Request, partition: PartitionView, now_ms: float
+) -> bool:
+    """True if the head may take longer than its model's SLO, and a batch of the model is due."""
+    slo_ms = model.demand.slo_ms
+    if head.part is not None or head.deadline_ms - head.arrived_ms <= slo_ms * (1.0 + _ROUNDING):
+        return False  # an app's stages have deadlines of their own
+    every_ms = min(slo_ms, slot.batch / planned_rows_per_s(slot) * 1000.0)
+    return now_ms >= max(head.arrived_ms, partition.last_start_ms(head.model)) + every_ms

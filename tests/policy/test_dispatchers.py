@@ -1,5 +1,6 @@
 """What runs now: turns, deadlines, long work that must begin, batches that must not block."""
 
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -88,6 +89,28 @@ def test_the_earliest_deadline_goes_first() -> None:
     soon = world.send("other", 300.0)
     world.run(100)
     assert world.reply_of(soon).timing.queue_ms < world.reply_of(late).timing.queue_ms
+
+
+@pytest.mark.parametrize("lanes", [1, 2], ids=["turns", "overlapping"])
+def test_a_model_without_an_slo_has_a_batch_in_every_slo_that_was_assumed(lanes: int) -> None:
+    """Its requests may take a minute: by deadline all of another's, which never end, go before."""
+    every = (Slot("quick", 4, 1.0), Slot("long", 1, 1.0))
+    places = [every] if lanes == 1 else [(slot,) for slot in every]
+    whole = tuple(Partition(f"g0:{i}", "g0", 100, slots) for i, slots in enumerate(places))
+    world = _world("interlace", whole, slo_ms=400.0, quick=4, long=1)
+    for _ in range(8):  # a closed loop: what is answered is asked for again
+        world.send("quick", 400.0)
+    world.after_reply = lambda reply: reply.request.model == "quick" and world.send("quick", 400.0)
+    long = [world.send("long", 60_000.0) for _ in range(4)]
+    world.run(2_500)
+    ended_ms = [at_ms for at_ms, reply in world.replies if reply.request.model == "long"]
+    assert len(ended_ms) == len(long)
+    gaps_ms = [after - before for before, after in pairwise([500.0, *ended_ms])]
+    served = sum(reply.request.model == "quick" for _, reply in world.replies)
+    assert 400.0 <= gaps_ms[0] < 450.0
+    assert all(gap in (0.0, 401.0) for gap in gaps_ms[1:])  # with overlap as one batch
+    assert all(reply.outcome is Outcome.OK for _, reply in world.replies)
+    assert served > 0.85 * 1000.0 * 2.5  # 4 rows take 4 ms; a tenth of the time is the other's
 
 
 def test_a_stated_priority_goes_before_any_deadline() -> None:

@@ -9,7 +9,7 @@ from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.batching import BatchSizes, given_up, kept_rows, rows_in_time, sizes
 from interlace.policy.decision import Dispatch, Drop, Launch
-from interlace.policy.fairness import owed_ms
+from interlace.policy.fairness import due, owed_ms
 from interlace.policy.view import ModelView, PartitionView, View, available_partitions, start_ms
 
 #: Sums of times that are equal on paper differ by less.
@@ -17,10 +17,13 @@ _ROUNDING_MS: Final = 1e-6
 
 
 class _Claim(NamedTuple):
-    """A slot's head at one partition, in order of service; ``latest_ms`` is when it must begin."""
+    """A slot's head at one partition, in order of service.
+
+    ``end_ms`` is its deadline, or now if a batch is due; ``latest_ms`` is when it must begin.
+    """
 
     priority: int
-    deadline_ms: float
+    end_ms: float
     model: str
     run_ms: float
     slot: Slot
@@ -29,7 +32,7 @@ class _Claim(NamedTuple):
 
     @property
     def latest_ms(self) -> float:
-        return self.deadline_ms - self.run_ms
+        return self.end_ms - self.run_ms
 
 
 def earliest_deadline(view: View, now_ms: float) -> Dispatch:
@@ -40,7 +43,8 @@ def earliest_deadline(view: View, now_ms: float) -> Dispatch:
     partitions to run in. A model that has partitions of its own waits for a batch that sustains
     its rate, as long as its head can wait; everything else starts at once. Where a queue has more
     than can be served in time, as many of the oldest are dropped as makes the fewest lost. Of
-    models that lose requests, one that is owed a batch goes first (``policy.fairness``).
+    models that lose requests, one that is owed a batch goes first, and one without an SLO when it
+    is due (``policy.fairness``).
     """
     launches: list[Launch] = []
     drops: list[Drop] = []
@@ -88,7 +92,8 @@ def _claims(
             continue
         run_ms = model.latency_ms(head.rows, partition.share_pct, head.shape)
         level = head.priority or UNSTATED_PRIORITY
-        claims.append(_Claim(level, head.deadline_ms, slot.model, run_ms, slot, head, wanted))
+        end_ms = now_ms if due(slot, model, head, partition, now_ms) else head.deadline_ms
+        claims.append(_Claim(level, end_ms, slot.model, run_ms, slot, head, wanted))
     return claims, wake_ms
 
 

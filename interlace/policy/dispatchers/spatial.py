@@ -12,11 +12,11 @@ from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.base import Dispatcher
 from interlace.policy.batching import given_up, rows_in_time
 from interlace.policy.decision import Dispatch, Drop, Launch
-from interlace.policy.fairness import famished, overdue_ms, owed_ms, starved
+from interlace.policy.fairness import due, famished, overdue_ms, owed_ms, starved
 from interlace.policy.view import PartitionView, View, kept_room, start_ms
 
 #: Who goes first of one stated priority: who is overdue a batch, or owed one; of whom many rows in
-#: a row were lost; the rest.
+#: a row were lost, or a batch is due without an SLO; the rest.
 _OVERDUE: Final = 0
 _OWED: Final = 1
 _FAMISHED: Final = 2
@@ -84,6 +84,7 @@ class _WaitingModel:
     head: Request
     lanes: list[tuple[PartitionView, Slot]]
     yields_ms: float
+    due: bool
 
 
 class _Claims:
@@ -223,8 +224,9 @@ def _claim(
     yields_ms = -inf  # a stated priority waits for nobody
     if level == UNSTATED_PRIORITY:
         yields_ms = head.arrived_ms + _YIELDS * (latest_ms - head.arrived_ms)
+    in_turn = due(timed[0][4], model, head, first, now_ms)
     return _WaitingModel(
-        level, _REST, 0.0, latest_ms, name, head.deadline_ms, head, ordered, yields_ms
+        level, _REST, 0.0, latest_ms, name, head.deadline_ms, head, ordered, yields_ms, in_turn
     )
 
 
@@ -244,8 +246,9 @@ def _order(claims: list[_WaitingModel], view: View) -> None:
         if lag_ms >= owed_ms(slot):
             claim.turn = _OVERDUE if lag_ms >= overdue_ms(slot) else _OWED
             claim.ahead_ms, claim.yields_ms = -lag_ms, -inf
-        elif starved(slot, lost_rows):
-            claim.turn = _FAMISHED if famished(slot, lost_rows) else _STARVED
+        elif claim.due or starved(slot, lost_rows):
+            passed_by_none = claim.due or famished(slot, lost_rows)
+            claim.turn = _FAMISHED if passed_by_none else _STARVED
             claim.yields_ms = -inf
     claims.sort(key=_urgency)
 
