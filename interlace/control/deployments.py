@@ -134,16 +134,16 @@ class Deployments:
                 await self._withdraw(one.model.key)
         return failures
 
-    async def take_down(self, model: Model) -> None:
-        """Stop routing to a deployment; return when its last reply is sent and its memory freed."""
+    def take_down(self, model: Model) -> asyncio.Future[None]:
+        """Stop routing to a deployment; resolved once all is answered and its memory is free."""
         self._table.withdraw(model.key)
-        await self._withdraw(model.key)
+        return self._withdraw(model.key)
 
-    async def _withdraw(self, key: str) -> None:
+    def _withdraw(self, key: str) -> asyncio.Future[None]:
         gone = self._statuses.expect_gone(key)
+        gone.add_done_callback(lambda _: self._device.forget(key))
         self._runtime.deliver(ModelWithdrawn(key))
-        await gone
-        self._device.forget(key)
+        return gone
 
 
 def demand_of(model: Model) -> Demand:

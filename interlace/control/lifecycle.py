@@ -46,6 +46,8 @@ class ModelLifecycle:
     _generations: Iterator[int] = field(default_factory=lambda: count(1))
     #: And who holds or waits.
     _locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
+    #: What no request reaches any more and that has some to answer, until nothing is left of it.
+    _leaving: dict[str, tuple[Model, asyncio.Future[None]]] = field(default_factory=dict)
     #: By models whose code loads or unloads.
     _awaited: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -109,6 +111,7 @@ class ModelLifecycle:
                 finally:
                     self._drop_files(name)
             self._ensembles.follow()
+        await self._left(name, caller)
 
     async def _load_all(
         self, name: str, config: str | None, files: Mapping[str, bytes] | None, caller: str
@@ -126,15 +129,22 @@ class ModelLifecycle:
                 raise _while_measured(name, caller)
         for model in self._registry.serving(name):
             if str(model.version) not in wanted:
-                await self._remove(model)
+                self._remove(model)
 
     async def unload(self, name: str, caller: str = "") -> None:
         with self._awaited_by(caller, name, "unload"):
             async with self.locked(name):
                 for model in self._registry.serving(name):
-                    await self._remove(model)
+                    self._remove(model)
                 self._drop_files(name)
             self._ensembles.follow()
+        await self._left(name, caller)
+
+    async def _left(self, name: str, caller: str) -> None:
+        """Wait for what leaves, unless a model asks: its own batch may be in the way of that."""
+        leaving = [gone for model, gone in self._leaving.values() if model.name == name]
+        if leaving and not caller:
+            await asyncio.wait(leaving)
 
     def _comes_with_the_server(self, name: str, config: str | None) -> bool:
         """Whether the start of the server serves a model: waiting for it could never end.
@@ -151,7 +161,9 @@ class ModelLifecycle:
         return True
 
     def _drop_files(self, name: str) -> None:
-        self._uploads.drop_unused(name, [one.path for one in self._registry.serving(name)])
+        leaving = (model for model, _ in self._leaving.values() if model.name == name)
+        used = [model.path for model in (*self._registry.serving(name), *leaving)]
+        self._uploads.drop_unused(name, used)
 
     @contextmanager
     def _awaited_by(self, caller: str, name: str, what: str) -> Iterator[None]:
@@ -240,7 +252,7 @@ class ModelLifecycle:
         model: Model | None = None
         try:
             if draft.format is Format.ENSEMBLE:
-                await self._switch(before, await self._join(draft))
+                self._switch(before, await self._join(draft))
                 return
             model = await self._preparation.open(draft, next(self._generations), sent)
             if before is not None and _same(before, model) and self._serves(before):
@@ -257,20 +269,30 @@ class ModelLifecycle:
             if model is not None:
                 self._device.forget(model.key)
             raise self._failed(name, version, failure_text(error), before) from error
-        await self._switch(before, model)
+        self._switch(before, model)
 
-    async def _switch(self, before: Model | None, model: Model) -> None:
+    def _switch(self, before: Model | None, model: Model) -> None:
         """Enter a model that is served now; take down the one that it replaces."""
         entry = VersionEntry(model.name, str(model.version), VersionState.READY, model=model)
         self._registry.put(entry)
         if before is not None:
-            await self._take_down(before)
+            self._take_down(before)
 
-    async def _take_down(self, model: Model) -> None:
+    def _take_down(self, model: Model) -> None:
         if model.format is Format.ENSEMBLE:
             self._ensembles.remove(model)
-        else:
-            await self._deployments.take_down(model)
+            return
+        gone = self._deployments.take_down(model)
+        self._leaving[model.key] = model, gone
+        gone.add_done_callback(lambda _: self._gone(model))
+
+    def _gone(self, model: Model) -> None:
+        del self._leaving[model.key]
+        if model.name not in self._locks:  # else whoever has the lock does it
+            self._drop_files(model.name)
+        entry = self._registry.of_version(model.key)
+        if entry is not None and entry.state is VersionState.UNLOADING:
+            self._registry.put(replace(entry, state=VersionState.UNAVAILABLE))
 
     async def _join(self, draft: Draft) -> Model:
         """Serve an ensemble; its members are loaded before, where they are not served yet."""
@@ -302,11 +324,12 @@ class ModelLifecycle:
         entry = self._registry.by_key(model.key)
         return entry is not None and entry.state is VersionState.READY
 
-    async def _remove(self, model: Model) -> None:
-        name, version = model.name, str(model.version)
-        self._registry.put(VersionEntry(name, version, VersionState.UNLOADING, model=model))
-        await self._take_down(model)
-        self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, UNLOADED))
+    def _remove(self, model: Model) -> None:
+        leaves = VersionState.UNLOADING
+        if model.format is Format.ENSEMBLE:
+            leaves = VersionState.UNAVAILABLE
+        self._registry.put(VersionEntry(model.name, str(model.version), leaves, UNLOADED))
+        self._take_down(model)
 
     def _failed(
         self, name: str, version: str, detail: str, before: Model | None = None

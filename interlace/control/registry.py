@@ -79,10 +79,14 @@ class VersionRegistry:
         known = {e.name for e in self._entries.values() if e.reason != UNLOADED}
         return known - {e.name for e in self._entries.values() if e.model is not None}
 
+    def of_version(self, key: str) -> VersionEntry | None:
+        """The entry of the version that a deployment key names, whatever serves it."""
+        name, version, _ = DeploymentKey.parse(key)
+        return self._entries.get((name, str(version)))
+
     def by_key(self, key: str) -> VersionEntry | None:
         """The entry that a deployment key serves."""
-        name, version, _ = DeploymentKey.parse(key)
-        entry = self._entries.get((name, str(version)))
+        entry = self.of_version(key)
         served = entry is not None and entry.model is not None and entry.model.key == key
         return entry if served else None
 

@@ -1,8 +1,11 @@
 """What the engine reports, awaited: ready or failed, gone, settled, quarantined and back."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 from interlace.control.deployments import StatusFutures
+from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.core.messages import ReportSettled, ReportStatus
 from interlace.core.model import Format, Model, ServiceTerms
@@ -55,3 +58,24 @@ async def test_settled_is_waited_for_without_polling() -> None:
     assert not waiting.done()
     statuses.report(ReportSettled(True))
     assert await waiting
+
+
+async def test_a_model_that_asks_does_not_wait_for_the_memory_of_what_leaves() -> None:
+    """Its own batch may be what is waited for; clients hear of the end of it."""
+    heard, gone = Heard(), asyncio.get_running_loop().create_future()
+    dropped: list[list[str]] = []
+    uploads: Any = SimpleNamespace(drop_unused=lambda name, used: dropped.append(used))
+    ensembles: Any = SimpleNamespace(follow=lambda: None)
+    deployments: Any = SimpleNamespace(take_down=lambda model: gone)
+    unused: Any = None
+    control = ModelLifecycle(unused, deployments, unused, heard.registry, ensembles, uploads)
+    client = asyncio.ensure_future(control.unload("a"))
+    await asyncio.wait_for(control.unload("a", caller="b"), 5.0)
+    assert not client.done()
+    (entry,) = heard.registry.all()
+    assert (entry.state, entry.model) == (VersionState.UNLOADING, None)
+    assert dropped[-1] == [MODEL.path], "it may still read its files"
+    gone.set_result(None)
+    await asyncio.wait_for(client, 5.0)
+    (entry,) = heard.registry.all()
+    assert (entry.state, dropped[-1]) == (VersionState.UNAVAILABLE, [])
