@@ -28,7 +28,7 @@ ROOM_LINES = {
     "interlace/device": 16_850,
     "interlace/engine": 5_550,
     "interlace/fleet": 4_850,
-    "interlace/formats": 6_750,
+    "interlace/formats": 6_700,
     "interlace/load": 950,
     "interlace/packing": 4_050,
     "interlace/perf": 2_100,

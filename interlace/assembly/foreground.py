@@ -17,13 +17,13 @@ from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
 from interlace.core.user_errors import InputError, UserError
 from interlace.formats import open_model
 from interlace.formats.arrays import read_value, sample_inputs, wire_bytes
+from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import (
     Answer,
     Array,
     ModelResponse,
     ModelRunner,
     RequestInputs,
-    RunsRequests,
     TypedArray,
 )
 from interlace.repository.draft import read
@@ -55,7 +55,7 @@ def run_model(
     runner, model = _open(root, name, version or _newest(root, name))
     try:
         arrays = _inputs(model, given)
-        if isinstance(runner, RunsRequests):
+        if isinstance(runner, PythonRunner):
             return _responses(runner, arrays)
         outputs = runner.run(arrays)
         specs = model.signature.outputs
@@ -64,7 +64,7 @@ def run_model(
         runner.close()
 
 
-def _responses(runner: RunsRequests, arrays: Mapping[str, Array]) -> list[Mapping[str, TypedArray]]:
+def _responses(runner: PythonRunner, arrays: Mapping[str, Array]) -> list[Mapping[str, TypedArray]]:
     answers: list[Answer | None] = []
     request = RequestInputs(arrays, respond=lambda answer, final: answers.append(answer))
     answers += runner.run_requests([request])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -284,67 +284,6 @@ class OutgoingCall(NamedTuple):
 
 #: Begins a call of another model, for the batch that runs; the future may have a ServeError.
 CallModels = Callable[[OutgoingCall], Future[LentResponse]]
-
-
-@runtime_checkable
-class RunsRequests(Protocol):
-    """A runner that takes the requests of a batch one by one, and may fail some of them.
-
-    If it is ``stacked`` it is given one request with the rows of all.
-    """
-
-    @property
-    def stacked(self) -> bool: ...
-    def watch(self, changed: Callable[[bool], None]) -> None:
-        """Call ``changed`` when the model's code says that it is ready, or that it is not.
-
-        Until then it is ready. Any thread may call.
-        """
-
-    def run_requests(
-        self, requests: Sequence[RequestInputs], call: CallModels | None = None
-    ) -> list[Answer]:
-        """For each request its response, or why it has none.
-
-        ``call`` calls other models meanwhile.
-
-        Outputs may share memory with inputs, and are of any shape.
-
-        Raises:
-            Exception: the whole batch failed.
-        """
-
-
-class OpenBatch(Protocol):
-    """Requests that were begun together; others may be executed with them."""
-
-    @property
-    def answers(self) -> list[Answer]:
-        """The response to each request, or why it has none, once it is ``over``."""
-
-    @property
-    def over(self) -> bool: ...
-    def wait(self, look: Callable[[], object]) -> list[Answer]:
-        """The answers, once it is over; ``look`` is called now and then."""
-
-
-@runtime_checkable
-class RunsIterations(RunsRequests, Protocol):
-    """A runner whose code may want its requests again: each call executes all once."""
-
-    @property
-    def joins(self) -> int:
-        """The most rows that it executes at a time; 0 if its code wants no request again."""
-
-    @property
-    def left(self) -> bool:
-        """Whether there are requests to be executed."""
-
-    def begin(self, requests: Sequence[RequestInputs], call: CallModels | None) -> OpenBatch:
-        """Have requests executed with the next call of ``iterate``."""
-
-    def iterate(self) -> None:
-        """Execute requests of one shape, in the order in which they have waited."""
 
 
 @runtime_checkable

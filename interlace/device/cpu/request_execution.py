@@ -25,20 +25,19 @@ from interlace.device.process.wire import (
     Responded,
     RunBatch,
 )
+from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import (
     Answer,
     Array,
     ModelResponse,
     RequestInputs,
-    RunsIterations,
-    RunsRequests,
     TypedArray,
 )
 
 
 def execute_requests(
     run: RunBatch,
-    runner: RunsRequests,
+    runner: PythonRunner,
     batched: bool,
     intake: BatchInputs,
     inbox: Inbox,
@@ -168,7 +167,7 @@ class Iteration:
     def __init__(
         self,
         run: RunBatch,
-        runner: RunsIterations,
+        runner: PythonRunner,
         batched: bool,
         intake: BatchInputs,
         inbox: Inbox,

@@ -12,7 +12,8 @@ from interlace.device.process.error_text import MemoryLimitError
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_inputs
 from interlace.formats.machine import anonymous_bytes, release_free_memory
-from interlace.formats.runner import WARM_RUNS, CallModels, ModelRunner, RunsRequests, TakesTurns
+from interlace.formats.python_backend.runner import PythonRunner
+from interlace.formats.runner import WARM_RUNS, CallModels, ModelRunner, TakesTurns
 
 OpenModel = Callable[[Model, int, str | None, CallModels | None], ModelRunner]
 
@@ -30,7 +31,7 @@ class ResidentModel:
     signature: Signature
     resident_bytes: int
     answered: bool | None = None
-    takes_requests: RunsRequests | None = None
+    takes_requests: PythonRunner | None = None
 
     @classmethod
     def taking_turns(cls, load: LoadModel, weights_dir: str, first: TakesTurns) -> ResidentModel:
@@ -72,7 +73,7 @@ class ResidentModel:
             raise ValueError(*runner.warnings or ("its weights cannot come and go",))
         whole = max(runner.resident_bytes, runner.shared_bytes + grown)
         held = grown if load.cold else whole
-        takes_requests = runner if isinstance(runner, RunsRequests) else None
+        takes_requests = runner if isinstance(runner, PythonRunner) else None
         resident = cls(model, runner, signature, held, answered, takes_requests)
         limit = model.terms.memory_limit_bytes
         if limit is not None and resident.resident_bytes > limit:

@@ -59,7 +59,8 @@ from interlace.device.process.wire import (
 from interlace.formats import shared_architecture
 from interlace.formats.machine import keep_free_memory
 from interlace.formats.python_backend.metrics import Metric, take_changes
-from interlace.formats.runner import ComingWeights, RunsIterations, RunsRequests, TakesTurns
+from interlace.formats.python_backend.runner import PythonRunner
+from interlace.formats.runner import ComingWeights, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -301,7 +302,7 @@ class CpuWorker:
         return result
 
     def _run_in_turn(
-        self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
+        self, run: RunBatch, resident: ResidentModel, runner: PythonRunner
     ) -> WorkerAnswer | Waits | None:
         """Run a batch, and those of its model that come while it waits for calls."""
         if self._join(run):
@@ -309,7 +310,7 @@ class CpuWorker:
         if (behind := self._behind.get(run.model)) is not None:
             behind.append(run)
             return Waits(run.batch)
-        if isinstance(runner, RunsIterations) and runner.joins and not runner.stacked:
+        if runner.joins and not runner.stacked:
             self._iterate(run, resident, runner)
             return None
         behind = self._behind[run.model] = deque()
@@ -330,7 +331,7 @@ class CpuWorker:
             behind.append(run)
             return True
 
-    def _iterate(self, run: RunBatch, resident: ResidentModel, runner: RunsIterations) -> None:
+    def _iterate(self, run: RunBatch, resident: ResidentModel, runner: PythonRunner) -> None:
         """Execute a batch until its requests are done, with those that join it meanwhile."""
         behind, running = deque([run]), list[Iteration]()
         with self._joining:
@@ -355,12 +356,12 @@ class CpuWorker:
                 except BaseException as error:
                     self._end_iteration(ended.run, resident, error)
 
-    def _begin(self, run: RunBatch, resident: ResidentModel, runner: RunsIterations) -> Iteration:
+    def _begin(self, run: RunBatch, resident: ResidentModel, runner: PythonRunner) -> Iteration:
         calls, batched = BatchCalls(self._calls, run.batch), resident.signature.batched
         streams = ResponseStreams(run.batch, self._inbox, self._frames.send, calls)
         return Iteration(run, runner, batched, self._intake, self._inbox, streams, calls)
 
-    def _go_on(self, running: Sequence[Iteration], runner: RunsIterations) -> None:
+    def _go_on(self, running: Sequence[Iteration], runner: PythonRunner) -> None:
         """Execute once; others that wait for their turn run before, but for the first time."""
         oldest = running[0]
         if oldest.executed:
@@ -389,7 +390,7 @@ class CpuWorker:
         self._frames.send(replace(failed, batch=run.batch))
 
     def _run_requests(
-        self, run: RunBatch, resident: ResidentModel, runner: RunsRequests
+        self, run: RunBatch, resident: ResidentModel, runner: PythonRunner
     ) -> BatchResult | Failed:
         calls, batched = BatchCalls(self._calls, run.batch), resident.signature.batched
         streams = ResponseStreams(run.batch, self._inbox, self._frames.send, calls)

@@ -118,7 +118,8 @@ class PythonRunner:
     ) -> list[Answer]:
         """The response to each request, or why it failed; of a decoupled model nothing but that.
 
-        Its code may ``call`` other models until then.
+        Its code may ``call`` other models until then. Outputs may share memory with inputs, and are
+        of any shape. A ``stacked`` runner is given one request with the rows of all.
 
         An exception fails a lone request. Of several the caller runs each again, alone; of a
         decoupled model all fail, since some may have responses.
@@ -134,18 +135,18 @@ class PythonRunner:
 
     @property
     def joins(self) -> int:
-        """As ``RunsIterations``."""
+        """The most rows that it executes at a time; 0 if its code wants no request again."""
         return max(1, self._served.max_batch) if self._iterative else 0
 
     @property
     def left(self) -> bool:
-        """As ``RunsIterations``."""
+        """Whether there are requests to be executed."""
         return bool(self._waiting)
 
     def begin(
         self, requests: Sequence[RequestInputs], call: CallModels | None = None
     ) -> OpenResponses:
-        """As ``RunsIterations``."""
+        """Have requests executed with the next call of ``iterate``."""
         self._activate()
         answers = OpenResponses(len(requests))
         self._waiting += [
@@ -155,7 +156,9 @@ class PythonRunner:
         return answers
 
     def iterate(self) -> None:
-        """As ``RunsIterations``. Requests that are rescheduled wait behind the others.
+        """Execute requests of one shape, in the order in which they have waited.
+
+        Requests that are rescheduled wait behind the others.
 
         Raises:
             TritonModelException: as ``run_requests``, of a model that is not iterative.
@@ -253,7 +256,10 @@ class PythonRunner:
         return _wrong_list(returned, requests)
 
     def watch(self, changed: Callable[[bool], None]) -> None:
-        """As ``RunsRequests``: every half second, if the model has ``is_ready``."""
+        """Tell every half second whether ``is_ready`` of the model says so, if it has that.
+
+        Until then it is ready. Any thread may call ``changed``.
+        """
         if hasattr(self._model, "is_ready"):
             self._readiness = Readiness(self._model.is_ready, changed)
 
