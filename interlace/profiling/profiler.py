@@ -332,6 +332,9 @@ class _Sweep:
     async def _once(self, partition: str, batch: int, inputs: SampleInputs) -> tuple[float, Timing]:
         work = inputs.batch(self._rig.next_id(), batch)
         done = await self._rig.run(partition, work, self._settings.timeout_s)
+        for error in done.finished.errors:
+            if error is not None:  # its code raises, or answers with an error
+                raise MeasureError(f"run failed: {error.detail}")
         timing = done.finished.timing
         if timing.executed_rows not in (0, batch):  # where a device tells, it says so every time
             raise MeasureError(f"it ran in a graph of {timing.executed_rows} rows")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
     CreatePartition,
@@ -72,7 +73,7 @@ class FakeDevice:
 
     clock: SimClock
     gpu: Gpu = GPU
-    fail: Callable[[Work], Failure | None] = lambda work: None
+    fail: Callable[[Work], Failure | ServeError | None] = lambda work: None
     log: list[Work] = field(default_factory=list)
     partitions: dict[str, int] = field(default_factory=dict)
     loaded: set[tuple[str, str]] = field(default_factory=set)
@@ -95,7 +96,9 @@ class FakeDevice:
         failure = self.fail(work)
         if failure is not None and failure.detail == "hang":
             return
-        if failure is not None:
+        if isinstance(failure, ServeError):  # of each request
+            finished, after_ms = WorkFinished(work, errors=(failure,)), 1.0
+        elif failure is not None:
             finished, after_ms = WorkFinished(work, failure=failure), 1.0
         else:
             finished, after_ms = self._carry_out(work)

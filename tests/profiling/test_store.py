@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Load, Run, Work
 from interlace.core.model import Description, Model, ServiceTerms
 from interlace.core.profile import (
@@ -337,9 +338,12 @@ def test_of_one_architecture_one_is_measured(tmp_path: Path) -> None:
         assert first.points == second.points
 
 
-def test_a_model_that_fails_on_sample_values_has_a_guessed_profile(tmp_path: Path) -> None:
-    def judge(work: Work) -> Failure | None:
-        return Failure("bad crop") if isinstance(work, Run) else None
+@pytest.mark.parametrize("failed", [Failure("bad crop"), ServeError(Reason.BACKEND, "bad crop")])
+def test_a_model_that_fails_on_sample_values_has_a_guessed_profile(
+    failed: Failure | ServeError, tmp_path: Path
+) -> None:
+    def judge(work: Work) -> Failure | ServeError | None:
+        return failed if isinstance(work, Run) else None
 
     key = make_model("a").key
     found = start(tmp_path, "a", FakeDevice(SimClock(), fail=judge))
