@@ -29,7 +29,7 @@ class CreatePartition(Message, frozen=True):
 
     ``leaving`` are partitions that are released once this one serves: it should share units with
     them meanwhile rather than with partitions that remain. What a ``background`` one runs yields
-    to all others, where the device can do that.
+    to all others, where the device can do that. What models print in a ``quiet`` one is dropped.
     """
 
     gpu: str
@@ -37,6 +37,7 @@ class CreatePartition(Message, frozen=True):
     share_pct: int
     leaving: tuple[str, ...] = ()
     background: bool = False
+    quiet: bool = False
 
 
 class ReleasePartition(Message, frozen=True):

@@ -75,7 +75,8 @@ class Rig:
         if share_pct in self._partitions:
             return self._partitions[share_pct]
         name = f"profile-{share_pct}-{self.next_id()}"
-        work = CreatePartition(self.gpu.id, name, share_pct, background=self.idle is not None)
+        yields = self.idle is not None
+        work = CreatePartition(self.gpu.id, name, share_pct, background=yields, quiet=True)
         try:
             await self.do(work, timeout_s)
         except MeasureError:
@@ -210,7 +211,7 @@ class CoRunPartitions:
     async def carve(self) -> None:
         """One more of them. Raises MeasureError if the device refuses it."""
         name = f"corun-{self._rig.next_id()}"
-        work = CreatePartition(self._rig.gpu.id, name, self._share_pct)
+        work = CreatePartition(self._rig.gpu.id, name, self._share_pct, quiet=True)
         await self._rig.do(work, _TIMEOUT_S)
         self._names.append(name)
 

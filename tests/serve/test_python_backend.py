@@ -100,6 +100,12 @@ class TritonPythonModel:
 
     def answer(self, request, word):
         said = word[0, 0]
+        print("WORD", said, flush=True)
+        if said == b"write":
+            np.save("kept.npy", word)
+            subprocess.run("echo from a program > kept.txt", shell=True, check=True)
+            kept = [open("kept.txt").read().encode(), np.load("kept.npy", None, True)[0, 0]]
+            return pb_utils.InferenceResponse([pb_utils.Tensor("WORD", np.array([kept], object))])
         if said == b"raise":
             raise ValueError("cannot do this")
         if said == b"exit":
@@ -236,6 +242,15 @@ def test_strings_parameters_and_optional_inputs_reach_the_model(shared: Shared) 
     assert zeros == {"WORD": [b"a\0\0"], "HEAD": [b"r8"]}
 
 
+def test_models_write_to_their_working_directory_and_print_when_they_serve(shared: Shared) -> None:
+    before = shared.server.text.count("WORD b'")  # not what is printed while it is measured
+    status, body = word(shared, "write")
+    assert (status, body["outputs"][0]["data"]) == (200, ["from a program\n", "write"])
+    wait_until(lambda: "WORD b'write'" in shared.server.text)
+    assert before < 20
+    assert shared.server.text.count("WORD b'") == before + 1
+
+
 def test_parameters_of_a_response_reach_its_client(shared: Shared) -> None:
     given = {"kind": "word", "count": 1, "good": True}
     assert word(shared, "parameters")[1]["parameters"] == given
@@ -289,9 +304,9 @@ def test_errors_of_responses_have_tritons_statuses(
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("raise", "ValueError: cannot do this (model.py, line 22)"),
-        ("exit", "SystemExit: 3 (model.py, line 24)"),
-        ("surrogate", r"OSError: no file \udcff (model.py, line 30)"),
+        ("raise", "ValueError: cannot do this (model.py, line 28)"),
+        ("exit", "SystemExit: 3 (model.py, line 30)"),
+        ("surrogate", r"OSError: no file \udcff (model.py, line 36)"),
         ("short list", "Number of InferenceResponse objects do not match"),
     ],
 )

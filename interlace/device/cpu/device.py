@@ -317,7 +317,7 @@ class CpuDevice:
         going = [self._partitions[name] for name in work.leaving if name in self._partitions]
         cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
         try:
-            partition = self._worker(work.partition, cores, work.background)
+            partition = self._worker(work, cores)
         except OSError:
             self._cores.give_back(cores)
             raise
@@ -328,11 +328,13 @@ class CpuDevice:
             self._drop(partition)
             raise
 
-    def _worker(self, name: str, cores: tuple[int, ...], background: bool = False) -> CpuPartition:
+    def _worker(self, work: CreatePartition, cores: tuple[int, ...]) -> CpuPartition:
         """A worker that is not started. Raises OSError."""
         arena = Arena.create(self._settings.arena_bytes)
         weights = 0 if self._weights is None else self._weights.arena.number
-        setup = self._settings.setup(name, cores, arena, background, weights)
+        setup = self._settings.setup(
+            work.partition, cores, arena, work.background, work.quiet, weights
+        )
         made = CpuPartition(
             self._loop,
             setup,
@@ -356,8 +358,9 @@ class CpuDevice:
         """As ``_worker_of``; started, if it is not there. Raises OSError."""
         environment = model.environment
         if environment and environment not in partition.inner:
-            made = partition.inner[environment] = self._worker(partition.name, partition.cores)
-            work = CreatePartition(self.gpu.id, partition.name, 0)
+            own = partition.setup
+            work = CreatePartition(self.gpu.id, own.name, 0, (), own.background, own.quiet)
+            made = partition.inner[environment] = self._worker(work, partition.cores)
             made.carve(work, self._spawner.within(environment), lambda finished: None)
         return self._worker_of(partition, model.key)
 

@@ -91,7 +91,7 @@ class CpuPartition:
         self.blamed: tuple[str, ...] = ()  #: models for which its worker is ended
         protocol = FrameProtocol(decode_from_worker, self._heard)
         self.link: CpuWorkerLink = WorkerLink(loop, setup.name, protocol, partial(on_dead, self))
-        self._setup = setup
+        self.setup = setup
         self._respond = respond
         self._limits = limits
         self._arenas = arenas
@@ -116,7 +116,7 @@ class CpuPartition:
             OSError: no file descriptor is left.
         """
         question = PendingRequest(partial(self._carved, work, done), self._limits.carve_s, "start")
-        self.link.start(spawner.spawn, self._setup, question)
+        self.link.start(spawner.spawn, self.setup, question)
 
     def load(
         self, work: Load, model: Model, done: Done, spared: bool, weighed: Callable[[Loaded], None]
@@ -302,9 +302,9 @@ class CpuPartition:
         if not isinstance(frame, Starved):
             return "", frame
         # That replies are not delivered is not the worker's fault: its batch gets more time.
-        self.link.questions.extend("", self._setup.patience_s)
+        self.link.questions.extend("", self.setup.patience_s)
         for batch in self._runs:
-            self.link.questions.extend(_batch_line(batch), self._setup.patience_s)
+            self.link.questions.extend(_batch_line(batch), self.setup.patience_s)
             self.outputs.starve(_batch_line(batch))
         return None
 

@@ -74,6 +74,7 @@ class CpuSettings:
         cores: tuple[int, ...],
         arena: Arena,
         background: bool = False,
+        quiet: bool = False,
         weights_arena: int = 0,
     ) -> WorkerSetup:
         """The first frame of a worker of this process."""
@@ -86,6 +87,7 @@ class CpuSettings:
             self.weights_dir,
             self.patience_s,
             background,
+            quiet,
             weights_arena,
             self.models_dir,
             self.files_dir,

@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import os
 import socket
+import sys
+import tempfile
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -84,6 +86,9 @@ def work(sock: socket.socket, name: str) -> None:
                 files = filter(None, (setup.files_dir,))
                 weights = filter(None, (setup.weights_dir,))
                 confine(Path(setup.models_dir), weights, readable=files)
+                here = str(Path.cwd())
+                sys.path[:] = [folder or here for folder in sys.path]
+                os.chdir(tempfile.gettempdir())  # the one folder in which models may write
         except Exception as error:
             frames.send(Failed(error_text("the worker could not start", error)))
             return
@@ -95,6 +100,10 @@ def _prepare_process(setup: WorkerSetup, name: str) -> None:
     os.sched_setaffinity(0, setup.cores)
     if setup.background:
         os.nice(_BACKGROUND_NICE)
+    if setup.quiet:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
     # A batch process never pre-empts the front end when it wakes up; the front end does.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

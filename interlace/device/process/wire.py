@@ -46,7 +46,7 @@ FromForkServer = Forked | Exited
 class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """The first frame: what the worker is. ``opener`` is ``module:function`` of ``open_model``.
 
-    A ``background`` worker gives way to all that serve.
+    A ``background`` worker gives way to all that serve. Output of a ``quiet`` one is dropped.
     """
 
     name: str
@@ -57,6 +57,7 @@ class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     weights_dir: str | None
     patience_s: float  #: how long a batch waits for output memory
     background: bool = False
+    quiet: bool = False
     weights_arena: int = 0  #: memory for swapped weights, where there is any
     models_dir: str = ""  #: the repository that it may read; empty: it is not confined
     files_dir: str = ""  #: files of models that came with a load, which it may read, too
