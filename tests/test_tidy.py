@@ -22,7 +22,7 @@ ROOM_LINES = {
     "interlace": 250,
     "interlace/apps": 1_710,
     "interlace/assembly": 2_690,
-    "interlace/cli": 5_020,
+    "interlace/cli": 5_030,
     "interlace/control": 2_690,
     "interlace/core": 2_540,
     "interlace/device": 16_870,
@@ -44,7 +44,7 @@ ROOM_LINES = {
     "interlace/shm": 910,
     "interlace/sim": 2_120,
     "interlace/testing": 1_110,
-    "tests": 63_130,
+    "tests": 63_140,
 }
 #: A budget this far above its room is lowered.
 ROOM_SLACK = 150

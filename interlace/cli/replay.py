@@ -18,6 +18,7 @@ from interlace.cli.replaying.trace import write_trace
 from interlace.cli.replaying.what_if import logged_traffic
 from interlace.cli.replaying.what_if import what_if as whatif_rows
 from interlace.cli.screen import FoldingTable, console
+from interlace.core.deployment_key import model_name
 from interlace.core.rendering import json_text
 from interlace.core.request import Reply
 from interlace.core.tables import counted
@@ -34,7 +35,9 @@ _Missed = Annotated[
 _Request = Annotated[
     int | None, typer.Option("--request", metavar="ID", help="Explain this request.")
 ]
-_Model = Annotated[str | None, typer.Option(help="With --missed: only this model.")]
+_Model = Annotated[
+    str | None, typer.Option(help="With --missed: only this model, or one load of it.")
+]
 _System = Annotated[
     str | None, typer.Option(help="Allow the log's system if it is a module:attribute.")
 ]
@@ -156,7 +159,11 @@ def _tell(again: Replay, request_id: int) -> None:
 
 
 def _chosen(found: Summary, number: int, model: str | None, log: Path) -> Reply:
-    of_model = [one for one in found.missed if model in (None, one.request.model)]
+    of_model = [
+        one
+        for one in found.missed
+        if model in (None, one.request.model, model_name(one.request.model))
+    ]
     if not 1 <= number <= len(of_model):
         whose = f" of {model}" if model else ""
         count = counted(len(of_model), "missed request")

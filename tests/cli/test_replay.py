@@ -25,7 +25,8 @@ FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100), frozenset(Trait)),))
 
 
 def _log(path: Path, name: str, limit_bytes: int = 1 << 30, rate_rps: float = 250.0) -> None:
-    profiles = {m: line_profile(m, 1.0 + i, 0.5) for i, m in enumerate("abc")}
+    models = ("a/1#0", "b", "c")  # the first as a live server names it
+    profiles = {m: line_profile(m, 1.0 + i, 0.5) for i, m in enumerate(models)}
     demand = tuple(Demand(m, rate_rps, 30.0) for m in profiles)
     arrivals = merge_arrivals({m: poisson(rate_rps) for m in profiles}, 1.0, 0)
     writer = LogWriter(path, LogHeader("test", name, FLEET), limit_bytes=limit_bytes)
@@ -80,6 +81,9 @@ def test_the_story_of_a_missed_request(tmp_path: Path) -> None:
     assert any(" starts " in line and "believed to end at" in line for line in told)
     assert any(word in " ".join(told[-2:]) for word in ("late", "expired", "refused"))
     assert "while it waited, the partitions that hold its model were had by" in told[-1]
+    of_a = _replay(str(path), "--missed", "1", "--model", "a")
+    assert of_a == _replay(str(path), "--missed", "1", "--model", "a/1#0")
+    assert " of a/1#0 arrives" in of_a
     number = told[0].split("request ")[1].split()[0]
     assert _replay(str(path), "--request", number).splitlines() == told
 
