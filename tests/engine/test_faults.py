@@ -283,6 +283,7 @@ def test_a_model_that_fits_nowhere_is_told_why() -> None:
     assert tell.status == "failed" and "SLO" in tell.detail
 
 
+@pytest.mark.sources
 def test_a_model_that_never_loads_is_told_to_its_owner_though_plans_follow_each_other() -> None:
     """As when its code loads another model, for which there is a new plan each time."""
     world = World({"b": line_profile("b")}, machine())
