@@ -23,12 +23,12 @@ ROOM_LINES = {
     "interlace/apps": 1_710,
     "interlace/assembly": 2_690,
     "interlace/cli": 5_030,
-    "interlace/control": 2_690,
+    "interlace/control": 2_700,
     "interlace/core": 2_540,
-    "interlace/device": 16_870,
+    "interlace/device": 16_980,
     "interlace/engine": 5_540,
     "interlace/fleet": 4_810,
-    "interlace/formats": 6_660,
+    "interlace/formats": 6_670,
     "interlace/load": 930,
     "interlace/packing": 4_050,
     "interlace/perf": 2_070,
@@ -36,7 +36,7 @@ ROOM_LINES = {
     "interlace/policy": 5_990,
     "interlace/profiling": 3_610,
     "interlace/proto": 50,
-    "interlace/repository": 2_790,
+    "interlace/repository": 2_800,
     "interlace/router": 2_330,
     "interlace/routing": 440,
     "interlace/runtime": 1_450,
@@ -44,7 +44,7 @@ ROOM_LINES = {
     "interlace/shm": 910,
     "interlace/sim": 2_120,
     "interlace/testing": 1_110,
-    "tests": 63_140,
+    "tests": 63_320,
 }
 #: A budget this far above its room is lowered.
 ROOM_SLACK = 150

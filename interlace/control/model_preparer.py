@@ -16,6 +16,7 @@ from interlace.core.loading import link_of
 from interlace.core.model import Description, Format, Model, TrustedModels
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
+from interlace.formats import on_gpus_alone
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts, surface
 from interlace.profiling.corun import NeighbourSlowdowns
@@ -166,11 +167,21 @@ class ModelPreparer:
         files = _described_by(model)
         known = self._known.get(files) or self._kept.find(model)
         if known is None:
-            known = await self._describe(model)
+            known = await self._described(model)
             self._kept.save(model, known)
         self._known.put(files, known)
         opened = complete(draft, known.signature, generation)
         return replace(opened, architecture=known.architecture, environment=model.environment)
+
+    async def _described(self, model: Model) -> Description:
+        if model.format is not Format.TENSORRT:
+            return await self._describe(model)
+        if self._on_cores:
+            raise on_gpus_alone(model.path)
+        if not (model.signature.inputs and model.signature.outputs):
+            expected = "input [ { name data_type dims } ] and output [ ... ] in config.pbtxt"
+            raise RepositoryError(model.path, "a TensorRT plan without a description", expected)
+        return Description(model.signature)  # only a GPU can open it; it is compared there
 
     async def _with_environment(self, model: Model) -> Model:
         """The model; its environment is a folder that a worker can run in."""

@@ -29,6 +29,7 @@ class Format(Enum):
     EXPORTED = "exported"  #: model.pt2 (torch.export)
     HUGGINGFACE = "huggingface"  #: config.json and model.safetensors
     FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
+    TENSORRT = "tensorrt"  #: model.plan, on GPUs alone
     PYTHON = "python"  #: model.py with ``class TritonPythonModel``
     ENSEMBLE = "ensemble"  #: an app: config.pbtxt alone, which names other models
     PROFILE = "profile"  #: profile.csv: what a model takes, without the model; simulated alone
@@ -41,6 +42,7 @@ MODEL_FILES: Final[Mapping[Format, str]] = {
     Format.EXPORTED: "model.pt2",
     Format.FACTORY: "model.py",
     Format.PYTHON: "model.py",
+    Format.TENSORRT: "model.plan",
 }
 
 
@@ -165,10 +167,10 @@ class Model:
 
 
 #: Formats whose files are programs: opening or running one does what its author wants. torch
-#: evaluates expressions of a ``.pt2`` as Python, and TorchScript reads and writes files. All other
-#: formats, and all configs, are data.
+#: evaluates expressions of a ``.pt2`` as Python, TorchScript reads and writes files, and a plan is
+#: machine code of a GPU. All other formats, and all configs, are data.
 CODE_FORMATS: Final = frozenset(
-    {Format.FACTORY, Format.PYTHON, Format.TORCHSCRIPT, Format.EXPORTED}
+    {Format.FACTORY, Format.PYTHON, Format.TORCHSCRIPT, Format.EXPORTED, Format.TENSORRT}
 )
 #: How the names of their files end.
 CODE_SUFFIXES: Final = tuple(Path(MODEL_FILES[form]).suffix for form in CODE_FORMATS)

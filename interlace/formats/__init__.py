@@ -60,7 +60,7 @@ def shared_architecture(model: Model, weights_dir: str | None) -> str:
 
     Known of a model whose weights were laid out in ``weights_dir`` before. Nothing is opened.
     """
-    if model.format in (Format.ONNX, Format.PYTHON):
+    if model.format in (Format.ONNX, Format.PYTHON, Format.TENSORRT):
         return ""
     from interlace.formats import torch_sharing
 
@@ -110,6 +110,8 @@ def _torch_format(model: Model) -> Callable[[Model], OpenedModel]:
     if model.format is Format.PYTHON:
         expected = "a format that torch runs, or cores to serve it on (--device cpu)"
         raise RepositoryError(model.path, "a TritonPythonModel", expected)
+    if model.format is Format.TENSORRT:
+        raise on_gpus_alone(model.path)
     if model.format is Format.PROFILE:
         expected = "a model file, or interlace serve --device simulated, which needs none"
         raise RepositoryError(model.path, "profile.csv alone", expected)
@@ -117,6 +119,12 @@ def _torch_format(model: Model) -> Callable[[Model], OpenedModel]:
         _TORCH_MODULES[model.format]
     ).open_call
     return open_call
+
+
+def on_gpus_alone(path: str) -> RepositoryError:
+    """Why a TensorRT plan is not opened here."""
+    expected = "a GPU to serve it on (--device cuda), or the ONNX model that it was built from"
+    return RepositoryError(path, "a TensorRT plan", expected)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ _PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.HUGGINGFACE: ("huggingface", "huggingface"),
     Format.FACTORY: ("python", "python"),
     Format.PYTHON: ("python", "python"),
+    Format.TENSORRT: ("tensorrt_plan", "tensorrt"),
     Format.ENSEMBLE: ("ensemble", ""),
     Format.PROFILE: ("simulated", "simulated"),
 }

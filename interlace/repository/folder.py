@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -27,6 +28,7 @@ _CONTENTS: Final[Mapping[str, tuple[bytes, ...]]] = {
     _ZIP: (b"pk\x03\x04",),
     "a pickle, as torch.save wrote them before 2020": (b"\x80\x02", b"\x80\x03", b"\x80\x04"),
 }
+_BINARY: Final = (Format.ONNX, Format.TORCHSCRIPT, Format.EXPORTED, Format.TENSORRT)
 _OWN: Final = {Format.TORCHSCRIPT: (_ZIP,), Format.EXPORTED: (_ZIP,)}
 
 
@@ -116,7 +118,8 @@ _BACKENDS: Final[Mapping[str, tuple[Format, ...]]] = {
 
 _PLAN: Final = (
     "a TensorRT plan, which one kind of GPU and one version of TensorRT can run",
-    'the ONNX model that it was built from, as 1/model.onnx, with backend: "onnxruntime"',
+    'the ONNX model that it was built from, as 1/model.onnx, with backend: "onnxruntime"; or such '
+    "a GPU, and pip install 'interlace[tensorrt]'",
 )
 _TENSORFLOW: Final = (
     "a TensorFlow model",
@@ -321,7 +324,7 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     _check_no_pointers(folder)
     asked = config.values.get("default_model_filename", "")
-    files = dict(MODEL_FILES)
+    files = {one: name for one, name in MODEL_FILES.items() if one in _runnable()}
     if asked:
         form = _format_of(asked, config)
         alike = [one for one, usual in MODEL_FILES.items() if usual == MODEL_FILES[form]]
@@ -343,7 +346,7 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     if len(fitting) == 1:
         file = _file(folder, fitting[0], files.get(fitting[0], ""))
         weights = [name for name in names if name.endswith(".safetensors")]
-        binary = fitting[0] in (Format.ONNX, Format.TORCHSCRIPT, Format.EXPORTED)
+        binary = fitting[0] in _BINARY
         own = [file or MODEL_FILES[fitting[0]]] if binary else []
         for one in weights if fitting[0] is Format.HUGGINGFACE else own:
             check_content(folder / one, fitting[0])
@@ -366,10 +369,17 @@ def _check_no_pointers(folder: Path) -> None:
             check_content(path)
 
 
+def _runnable() -> frozenset[Format]:
+    """The formats whose library may be there: nobody has TensorRT who did not ask for it."""
+    return frozenset(Format) - ({Format.TENSORRT} if find_spec("tensorrt") is None else set())
+
+
 def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
     for key in ("backend", "platform"):
         name = config.values.get(key, "")
         if name:
+            if _INSTEAD.get(name) is _PLAN and Format.TENSORRT in _runnable():
+                return (Format.TENSORRT,)
             if name in _INSTEAD:
                 raise config.error(key, f"'{name}': {_INSTEAD[name][0]}", _INSTEAD[name][1])
             if name not in _BACKENDS:
@@ -408,6 +418,8 @@ def _suffix(format: Format) -> str:
 
 def _file(folder: Path, format: Format, name: str) -> str:
     """The file's path in the folder; empty if it is the usual one, or if there are several."""
+    if format not in _runnable():
+        raise RepositoryError(str(folder), *_PLAN)
     if not (folder / name).is_dir() or format is Format.HUGGINGFACE:
         return "" if name == MODEL_FILES.get(format, "") else name
     inner = MODEL_FILES[format]  # beside it may lie what it refers to, as external data

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from interlace.control.model_preparer import ModelPreparer, prepared_model, with_assumed_slo
-from interlace.core.model import Format, ServiceTerms, TrustedModels
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Description, Format, ServiceTerms, TrustedModels
 from interlace.core.profile import LayerProfile
+from interlace.core.tensor import Signature
 from interlace.profiling.store import FillResult, ProfileStore
 from tests.apps.test_graph import ensemble, model
 from tests.builders import line_profile
@@ -34,6 +36,29 @@ def test_a_profile_without_times_from_disk_is_told_of_once(
         preparer._warn_of_cached(models, FillResult(profiles, {}))
     (message,) = caplog.messages
     assert message.startswith("1 profiles (the first: known)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "signature", "said"),
+    [
+        ("cpu-2", None, "a GPU to serve it on"),
+        ("h100", Signature((), (), True, 4), "without a description; expected input"),
+        ("h100", None, ""),
+    ],
+)
+async def test_a_plan_is_described_by_its_configuration_and_opened_on_a_gpu(
+    tmp_path: Path, kind: str, signature: Signature | None, said: str
+) -> None:
+    rig = cast(Any, SimpleNamespace(gpu=SimpleNamespace(kind=kind)))
+    unused = cast(Any, None)
+    preparer = ModelPreparer(tmp_path, unused, rig, ProfileStore(tmp_path), TrustedModels())
+    known = replace(model("m", {"X": (5,)}, {"Y": (5,)}), format=Format.TENSORRT)
+    known = replace(known, signature=signature or known.signature)
+    if said:
+        with pytest.raises(RepositoryError, match=said):
+            await preparer._described(known)
+    else:
+        assert await preparer._described(known) == Description(known.signature)
 
 
 def test_an_slo_that_nobody_set_is_ten_times_what_one_row_takes() -> None:

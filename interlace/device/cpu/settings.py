@@ -37,6 +37,7 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
     Format.FACTORY: (_TORCH, f"{_FORMATS}.factory"),
     Format.PYTHON: (f"{_FORMATS}.python_backend.runner",),
     Format.PROFILE: (),
+    Format.TENSORRT: (),
 }
 
 

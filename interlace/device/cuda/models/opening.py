@@ -1,4 +1,4 @@
-"""From a model's folder, of torch or ONNX, to something that runs on the GPU's memory."""
+"""From a model's folder, of any format on a GPU, to something that runs on the GPU's memory."""
 
 from __future__ import annotations
 
@@ -144,6 +144,10 @@ def open_portable(model: Model, device: str, open_model: OpenTorch = open_torch)
         from interlace.device.cuda.models.onnx_call import open_onnx
 
         opened = open_onnx(model, device)
+    elif model.format is Format.TENSORRT:
+        from interlace.device.cuda.models.tensorrt_call import open_plan
+
+        opened = open_plan(model, device)
     else:
         opened = open_model(model)
     signature = model.signature
