@@ -456,6 +456,21 @@ def test_mistakes_are_named(tmp_path: Path, config: str, body: str, found: str) 
     assert str(tmp_path / "m" / "1") in caught.value.where
 
 
+def test_a_model_may_have_no_inputs_or_no_outputs(tmp_path: Path) -> None:
+    source = """
+    def execute(self, requests):
+        return [answer(y=np.array([7], np.float32)) for _ in requests]
+"""
+    config = 'backend: "python"\noutput [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+    runner = opened(tmp_path, source, config, "source")
+    assert outputs(runner.run_requests([RequestInputs({})])[0]) == {"y": [7]}
+    with pytest.raises(RepositoryError, match="no inputs or outputs"):
+        opened(tmp_path, source, "max_batch_size: 4\n" + config, "rows")
+    sink = "    def execute(self, requests):\n        return [answer() for _ in requests]\n"
+    runner = opened(tmp_path, sink, CONFIG[: CONFIG.index("output")], "sink")
+    assert outputs(runner.run_requests([floats(1, 2)])[0]) == {}
+
+
 def test_an_environment_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = "$$TRITON_MODEL_DIRECTORY/env.tar.gz"
     parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{path}" }} }}\n'

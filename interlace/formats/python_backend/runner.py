@@ -418,7 +418,7 @@ def _configured(model: Model, kind: Any) -> api.ModelConfig:
     """The model's configuration, completed by the model itself before it is deployed.
 
     Raises:
-        RepositoryError: it names no inputs or no outputs, or the model contradicts it.
+        RepositoryError: it names no tensors, or batches without inputs; the model contradicts it.
     """
     config = api.ModelConfig(json.loads(model.config_json or "{}"))
     deployed = model.generation >= 0 and model.config_json
@@ -429,7 +429,7 @@ def _configured(model: Model, kind: Any) -> api.ModelConfig:
     except ValueError as error:
         where = f"{model.source}: auto_complete_config"
         raise RepositoryError(where, str(error), "what config.pbtxt says") from error
-    if not (signature.inputs and signature.outputs):
+    if not (signature.inputs or (signature.outputs and not signature.batched)):
         raise RepositoryError(str(model.source), "no inputs or outputs", _NO_TENSORS)
     return config
 
