@@ -356,6 +356,29 @@ def test_execute_may_be_a_coroutine(tmp_path: Path) -> None:
     runner.close()
 
 
+@pytest.mark.parametrize("config", [CONFIG, DECOUPLED])
+def test_tasks_may_respond_after_execute_returned(config: str, tmp_path: Path) -> None:
+    body = """
+    async def execute(self, requests):
+        import asyncio
+        self.tasks = [asyncio.create_task(self.respond(one)) for one in requests]
+
+    async def respond(self, request):
+        import asyncio
+        sender = request.get_response_sender()
+        await asyncio.sleep(0.01)
+        response = answer(y=given(request, "x").as_numpy(), n=np.ones((1, 1), np.int64))
+        sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+    heard: list[Answer | None] = []
+    asked = floats(1, 2)._replace(respond=lambda answer, final: heard.append(answer))
+    runner = opened(tmp_path, body, config)
+    for _ in range(2):
+        heard += runner.run_requests([asked])
+    assert [given["y"] for one in heard if one and (given := outputs(one))] == [[[1, 2]]] * 2
+    runner.close()
+
+
 def test_finalize_is_called_once_at_the_end(tmp_path: Path) -> None:
     body = (
         DOUBLE

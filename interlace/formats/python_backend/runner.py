@@ -7,9 +7,11 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
@@ -130,7 +132,7 @@ class PythonRunner:
         answers = self.begin(requests, call)
         while not answers.over and self.left:
             self.iterate()
-        with self._calls.during(call, call):
+        with self._calls.during(call, call), self._tasks_going():
             return answers.wait(requests[0].cancelled)
 
     @property
@@ -291,6 +293,20 @@ class PythonRunner:
         if self._loop is None:  # kept: what a model opens on it lives from call to call
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(returned)
+
+    @contextmanager
+    def _tasks_going(self) -> Iterator[None]:
+        """Run tasks that ``execute`` began and did not wait for; they may respond."""
+        if self._loop is None or not asyncio.all_tasks(self._loop):
+            yield
+            return
+        thread = Thread(target=self._loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join()
 
     def _received(
         self, index: int, request: RequestInputs, answers: OpenResponses
