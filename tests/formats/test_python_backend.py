@@ -379,6 +379,22 @@ def test_tasks_may_respond_after_execute_returned(config: str, tmp_path: Path) -
     runner.close()
 
 
+def test_an_exception_that_nobody_receives_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = """
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        raise ValueError("too late")
+"""
+    runner = opened(tmp_path, body, DECOUPLED)
+    asked = floats(1, 2)._replace(respond=lambda answer, final: None)
+    assert outputs(runner.run_requests([asked])[0]) == {}
+    assert "ValueError: too late" in caplog.messages[-1]
+
+
 def test_finalize_is_called_once_at_the_end(tmp_path: Path) -> None:
     body = (
         DOUBLE

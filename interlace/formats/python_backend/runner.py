@@ -232,6 +232,8 @@ class PythonRunner:
         if self.signature.decoupled or len(batch) == 1:
             if isinstance(error, MemoryError):
                 raise error
+            if not any(one.open for one in batch):  # nobody receives it
+                api.Logger.log_error(failed.detail)
             for one in batch:
                 one.end(answer)
             return

@@ -26,6 +26,11 @@ class WaitingRequest:
         self.alone = False  #: it may have failed others
         self._index = index
 
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended."""
+        return self.answers.open(self._index)
+
     def end(self, answer: Answer) -> None:
         """Answer it."""
         self.answers.end(self._index, answer)
