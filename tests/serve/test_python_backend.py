@@ -26,6 +26,7 @@ from tests.serve.server import Server, Traffic
 from tests.server.fakes import wait_until
 
 ADD_SUB = """
+import argparse
 import json
 import triton_python_backend_utils as pb_utils
 
@@ -41,6 +42,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args):
+        argparse.ArgumentParser().parse_args()  # there are none, as in Triton
         config = json.loads(args["model_config"])
         types = [pb_utils.get_output_config_by_name(config, f"OUTPUT{i}") for i in range(2)]
         self.types = [pb_utils.triton_string_to_numpy(one["data_type"]) for one in types]

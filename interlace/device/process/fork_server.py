@@ -50,6 +50,7 @@ def main(descriptor: int, entry: str) -> None:
     # none, and forking stays safe. Each worker sets its own affinity.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     sock = socket.socket(fileno=descriptor)
+    sys.argv = [""]  # as in Triton: libraries of models that parse it would take our arguments
     # Workers have a folder of their own: other users' and the operator's files lie in /tmp.
     with tempfile.TemporaryDirectory(prefix="interlace-locked-workers-") as folder:
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # unlocked ones are swept
