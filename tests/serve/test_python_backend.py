@@ -138,7 +138,8 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(output_tensors=[], error=error)
         times = pb_utils.get_input_tensor_by_name(request, "TIMES")
         count = 1 if times is None else int(times.as_numpy()[0, 0])
-        heads = np.array([[request.request_id() or request.parameters()]], object)
+        asked = f"{request.parameters()} {request.timeout()}"
+        heads = np.array([[request.request_id() or asked]], object)
         tensors = [pb_utils.Tensor("WORD", word * count), pb_utils.Tensor("HEAD", heads)]
         if said == b"parameters":
             parameters = {"kind": "word", "count": 1, "good": True}
@@ -235,11 +236,11 @@ def test_strings_parameters_and_optional_inputs_reach_the_model(shared: Shared) 
     tensor = {"name": "WORD", "datatype": "BYTES", "shape": [1, 1], "data": ["ab"]}
     asked = {
         "inputs": [tensor, times],
-        "parameters": {"top": 3, "slo_ms": 20_000},
+        "parameters": {"top": 3, "slo_ms": 20_000, "timeout": 9_000_000},
         "outputs": [{"name": "HEAD"}, {"name": "WORD"}],
     }
     status, body = shared.server.call("POST", "/v2/models/words/infer", asked)
-    assert [one["data"] for one in body["outputs"]] == [['{"top":3}'], ["abab"]]
+    assert [one["data"] for one in body["outputs"]] == [['{"top":3} 9000000'], ["abab"]]
     zeros = word_by_grpc(shared, b"a\0\0", id="r8")
     assert zeros == {"WORD": [b"a\0\0"], "HEAD": [b"r8"]}
 

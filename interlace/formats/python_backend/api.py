@@ -257,9 +257,14 @@ class InferenceRequest:
     def parameters(self) -> str:
         """The client's parameters as JSON."""
         given = self._parameters()
-        own = ("sequence_id", "sequence_start", "sequence_end")
+        own = ("sequence_id", "sequence_start", "sequence_end", "timeout")
         left = {name: one for name, one in given.items() if name not in own}
         return json.dumps(left, separators=(",", ":"))
+
+    def timeout(self) -> int:
+        """The time limit in us that the client gave the request; 0 for none."""
+        given: int = self._parameters().get("timeout", 0)
+        return given
 
     def flags(self) -> int:
         """Whether the request starts or ends its sequence, as ``TRITONSERVER_REQUEST_FLAG_...``."""

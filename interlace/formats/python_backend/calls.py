@@ -141,6 +141,8 @@ class CallableRequest(api.InferenceRequest):
         self._given = {**(parameters or {})}
         if correlation_id:
             self._given["sequence_id"] = correlation_id
+        if self._timeout_us:
+            self._given["timeout"] = self._timeout_us
         self._id = text(request_id, "request_id")
         self.set_flags(flags)
         self._cancelled = bool  # never
@@ -152,10 +154,6 @@ class CallableRequest(api.InferenceRequest):
             end = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
             self._given.update(sequence_start=start, sequence_end=end)
         self._context = CallContext(self._id, json.dumps(self._given) if self._given else "")
-
-    def timeout(self) -> int:
-        """The limit of the call in us; 0 for its caller's deadline."""
-        return self._timeout_us
 
     def exec(self, decoupled: bool = False) -> api.InferenceResponse | ResponseIterator:
         """Call the model and wait. A failure is an error of the response.

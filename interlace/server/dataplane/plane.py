@@ -184,7 +184,7 @@ HOLD: Final = 0.05
 WAITED: Final = 0.1
 _NEVER: Final = float("-inf")
 #: Parameters that mean something to the server: a model's code does not get them, as in Triton.
-_RESERVED: Final = frozenset({"priority", "timeout", "binary_data_output", "slo_ms"})
+_RESERVED: Final = frozenset({"priority", "binary_data_output", "slo_ms"})
 
 
 class DataPlane:
