@@ -13,7 +13,7 @@ from interlace.core.model import Model
 from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
 from interlace.core.request import Timing
 from interlace.perf.latency import doubtful
-from interlace.profiling.rig import MeasureError, PartitionLostError, Rig, TimedWork
+from interlace.profiling.rig import HangError, MeasureError, PartitionLostError, Rig, TimedWork
 from interlace.profiling.samples import SampleInputs
 from interlace.profiling.sweep import (
     THOROUGH,
@@ -272,8 +272,8 @@ class _Sweep:
             try:
                 measured = await self._point_of_any(partition, batch, inputs)
             except MeasureError as error:
-                lost = isinstance(error, PartitionLostError)
-                self._choked = not lost and not self._measured
+                died = isinstance(error, PartitionLostError) and not isinstance(error, HangError)
+                self._choked = not (died or self._measured)
                 raise type(error)(f"batch {batch} at a share of {share_pct} %: {error}") from None
             self._measured[batch, share_pct] = measured
             self._left -= 1

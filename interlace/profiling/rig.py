@@ -38,6 +38,10 @@ class PartitionLostError(MeasureError):
     """The partition is gone, and the work with it."""
 
 
+class HangError(PartitionLostError):
+    """The work did not end in its time, and the partition was given up."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimedWork:
     """A finished piece of work and the time from command to completion."""
@@ -116,7 +120,7 @@ class Rig:
         """Give the device one piece of work and wait for it.
 
         Raises:
-            PartitionLostError: its partition died, or had to be given up after ``timeout_s``.
+            PartitionLostError: its partition died; HangError, was given up after ``timeout_s``.
             MeasureError: it failed.
         """
         ended: asyncio.Future[TimedWork] = asyncio.get_running_loop().create_future()
@@ -135,7 +139,7 @@ class Rig:
         except TimeoutError:
             self._drop(work.partition)
             self.device.do(ReleasePartition(self.gpu.id, work.partition), lambda finished: None)
-            raise PartitionLostError(f"{what} did not end within {timeout_s:g} s") from None
+            raise HangError(f"{what} did not end within {timeout_s:g} s") from None
         failure = done.finished.failure
         if failure is None:
             return done

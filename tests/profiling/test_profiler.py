@@ -213,6 +213,13 @@ def test_a_hung_run_is_given_up_with_its_partition(stand: Stand) -> None:
     assert sum(isinstance(work, CreatePartition) for work in stand.device.log) == 3
 
 
+def test_a_model_that_hangs_on_sample_values_has_a_guessed_profile(stand: Stand) -> None:
+    stand.device.fail = lambda work: Failure("hang") if isinstance(work, Run) else None
+    (found,) = stand.profile_all(make_model())
+    assert "batch 1 at a share of 100 %: run did not end within 0.5 s" in found.error
+    assert found.profile is not None and {batch for batch, _ in found.profile.points} == {1, 4}
+
+
 def test_a_model_that_does_not_load_is_an_error(stand: Stand) -> None:
     stand.device.fail = lambda work: (  # type: ignore[assignment]
         Failure("bad magic number") if isinstance(work, Load) else None
