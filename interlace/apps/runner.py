@@ -245,6 +245,7 @@ class _AppRequest:
                 self.request.priority or model.terms.priority,
                 part,
                 self._wanted(step, model),
+                self.request.context if model.format.hears_clients else None,
                 part=whole,
             )
             for part in parts

@@ -34,6 +34,11 @@ class Format(Enum):
     ENSEMBLE = "ensemble"  #: an app: config.pbtxt alone, which names other models
     PROFILE = "profile"  #: profile.csv: what a model takes, without the model; simulated alone
 
+    @property
+    def hears_clients(self) -> bool:
+        """Whether its code, or that of members, reads what clients say besides tensors."""
+        return self in (Format.PYTHON, Format.ENSEMBLE)
+
 
 #: The file of a model in its version folder, unless ``default_model_filename`` says another.
 MODEL_FILES: Final[Mapping[Format, str]] = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench.attack.repository import write_model
+from tests.repository.folders import add
 from tests.serve.server import CRASH, Server
 from tests.serve.test_lifecycle import Shared
 from tests.server.fakes import wait_until
@@ -76,6 +77,24 @@ outputs = { y = "total" }
 """
 
 
+_HEARS = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            top = json.loads(request.parameters()).get("top", 0)
+            said = [[top, len(request.request_id()), 0, 0]]
+            output = pb_utils.Tensor("y", np.array(said, np.float32))
+            responses.append(pb_utils.InferenceResponse([output]))
+        return responses
+"""
+
+
 def write_crops(root: Path) -> None:
     """An app that finds as many rows as its input says, doubles each, and adds them up."""
     for name, inputs, outputs, result in (
@@ -106,6 +125,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
     write_ensemble(root, "hen", ["egg"])
     write_ensemble(root, "egg", ["hen"])
     write_crops(root)
+    config = f'input [ {{ name: "x" {_TENSOR}\noutput [ {{ name: "y" {_TENSOR}\nmax_batch_size: 4\n'
+    add(root, "hears", {"config.pbtxt": config, "1/model.py": _HEARS})
+    write_ensemble(root, "tells", ["double", "hears"])
+    write_ensemble(root, "retells", ["tells"])
     server = Server(root, cache, "--allow-missing", "all")
     try:
         yield Shared(root, server.wait_ready())
@@ -129,6 +152,14 @@ def index(server: Server) -> dict[str, dict[str, str]]:
 def test_one_call_runs_all_steps(shared: Shared) -> None:
     assert outputs(shared.server.infer("sixfold", 1.5)) == [9.0] * 4
     assert outputs(shared.server.infer("nested", 1.5)) == [18.0] * 4
+
+
+@pytest.mark.parametrize("name", ["tells", "retells"])
+def test_code_of_members_hears_what_the_client_says(shared: Shared, name: str) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0] * 4}
+    body = {"inputs": [tensor], "id": "abc", "parameters": {"top": 7}}
+    answer = shared.server.call("POST", f"/v2/models/{name}/infer", body)
+    assert outputs(answer) == [7.0, 3.0, 0.0, 0.0]
 
 
 def test_many_calls_get_their_own_answers(shared: Shared) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, Event, Run, WorkFinished
-from interlace.core.model import Format, ServiceTerms
+from interlace.core.model import ServiceTerms
 from interlace.core.request import (
     Callbacks,
     CallContext,
@@ -339,7 +339,7 @@ class DataPlane:
             checked.priority,
             inputs,
             checked.outputs,
-            _context(call) if served.model.format is Format.PYTHON else None,
+            _context(call) if served.model.format.hears_clients else None,
             served.model.signature.decoupled,
             checked.sequence,
         )
