@@ -210,14 +210,14 @@ def own_outputs(
     """The outputs of an app that were asked for; of all, those whose steps had their inputs.
 
     Raises:
-        ServeError: BAD_INPUT, an output that optional inputs are needed for was asked for by name,
+        ServeError: BAD_INPUT, an output that optional tensors are needed for was asked for by name,
             or nothing else is left; BACKEND, a step did not give one.
     """
     batched = model.signature.batched
     specs = {spec.name: spec for spec in model.signature.outputs}
     missing = [name for name in names if name in absent]
     if missing and (request.outputs or len(missing) == len(specs)):
-        raise bad_input(f"output '{missing[0]}' needs an optional input that is not given")
+        raise bad_input(f"output '{missing[0]}' needs an optional tensor that is not given")
     found: list[Tensor] = []
     for name in names:
         value = values.get(name)

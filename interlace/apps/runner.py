@@ -23,7 +23,7 @@ from interlace.apps.parts import (
 )
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import AppEnded
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.request import (
     Callbacks,
     LaterStage,
@@ -138,10 +138,10 @@ class AppRuntime:
 class _AppRequest:
     """One request of an app under way.
 
-    ``absent`` are tensors that never come: optional inputs that were left out, and outputs of
-    steps that need one of them. ``running`` holds the requests of steps, by step and part.
-    ``pending`` counts the parts of a step without an answer, and ``replies`` has the answers to
-    the others.
+    ``absent`` are tensors that never come: optional inputs and outputs of Python code that were
+    left out, and outputs of steps that need one of them. ``running`` holds the requests of steps,
+    by step and part. ``pending`` counts the parts of a step without an answer, and ``replies`` has
+    the answers to the others.
     """
 
     owner: AppRuntime
@@ -321,7 +321,7 @@ class _AppRequest:
             self.replies[place].append(reply)
             step = self.served.app.steps[place]
             for name in left_out(step, reply, self._read()):
-                if model.key in self.owner.served:  # an app, in which it was not to be had
+                if model.key in self.owner.served or model.format is Format.PYTHON:
                     self.absent.add(step.outputs[name])
                 else:
                     detail = f"model '{step.model}' gave no output '{name}'"

@@ -548,7 +548,7 @@ def test_what_needs_an_input_that_is_left_out_is_left_out() -> None:
     stand.send(("BOX",))
     reply = stand.replies[1]
     assert reply.error is not None and reply.error.reason is Reason.BAD_INPUT
-    assert "output 'BOX' needs an optional input that is not given" in reply.error.detail
+    assert "output 'BOX' needs an optional tensor that is not given" in reply.error.detail
     stand.settle()
 
 

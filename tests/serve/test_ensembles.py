@@ -90,8 +90,29 @@ class TritonPythonModel:
             top = json.loads(request.parameters()).get("top", 0)
             said = [[top, len(request.request_id()), 0, 0]]
             output = pb_utils.Tensor("y", np.array(said, np.float32))
-            responses.append(pb_utils.InferenceResponse([output]))
+            responses.append(pb_utils.InferenceResponse([output] if top < 9 else []))
         return responses
+"""
+_COUNTS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        counts = [np.full((1, 4), len(request.inputs()), np.float32) for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", one)]) for one in counts]
+"""
+_WITHOUT = f"""platform: "ensemble"
+max_batch_size: 4
+input [ {{ name: "x" {_TENSOR}
+output [ {{ name: "y" {_TENSOR}
+ensemble_scheduling {{
+  step [ {{ model_name: "hears" input_map {{ key: "x" value: "x" }}
+            output_map {{ key: "y" value: "t" }} }},
+         {{ model_name: "counts" input_map {{ key: "x" value: "x" }}
+            input_map {{ key: "more" value: "t" }} output_map {{ key: "y" value: "y" }} }} ]
+}}
 """
 
 
@@ -127,6 +148,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Sh
     write_crops(root)
     config = f'input [ {{ name: "x" {_TENSOR}\noutput [ {{ name: "y" {_TENSOR}\nmax_batch_size: 4\n'
     add(root, "hears", {"config.pbtxt": config, "1/model.py": _HEARS})
+    more = config + f'input [ {{ name: "more" optional: true {_TENSOR}\n'
+    add(root, "counts", {"config.pbtxt": more, "1/model.py": _COUNTS})
+    add(root, "without", {"config.pbtxt": _WITHOUT})
     write_ensemble(root, "tells", ["double", "hears"])
     write_ensemble(root, "retells", ["tells"])
     server = Server(root, cache, "--allow-missing", "all")
@@ -154,12 +178,21 @@ def test_one_call_runs_all_steps(shared: Shared) -> None:
     assert outputs(shared.server.infer("nested", 1.5)) == [18.0] * 4
 
 
+def tell(shared: Shared, name: str, top: int) -> list[float]:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0] * 4}
+    body = {"inputs": [tensor], "id": "abc", "parameters": {"top": top}}
+    return outputs(shared.server.call("POST", f"/v2/models/{name}/infer", body))
+
+
 @pytest.mark.parametrize("name", ["tells", "retells"])
 def test_code_of_members_hears_what_the_client_says(shared: Shared, name: str) -> None:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0] * 4}
-    body = {"inputs": [tensor], "id": "abc", "parameters": {"top": 7}}
-    answer = shared.server.call("POST", f"/v2/models/{name}/infer", body)
-    assert outputs(answer) == [7.0, 3.0, 0.0, 0.0]
+    assert tell(shared, name, 7) == [7.0, 3.0, 0.0, 0.0]
+
+
+def test_outputs_that_code_leaves_out_are_optional_inputs_that_are_not_given(
+    shared: Shared,
+) -> None:
+    assert [tell(shared, "without", top)[0] for top in (8, 9)] == [2.0, 1.0]
 
 
 def test_many_calls_get_their_own_answers(shared: Shared) -> None:
