@@ -7,8 +7,7 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -16,8 +15,7 @@ from typing import Any, Final
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.core.request import CallContext
-from interlace.core.sequence import SequenceStep, SequenceTerms
+from interlace.core.sequence import SequenceStep
 from interlace.formats.arrays import control_array, model_inputs
 from interlace.formats.model_file import execute_file
 from interlace.formats.python_backend import api
@@ -25,7 +23,11 @@ from interlace.formats.python_backend.calls import API_NAME, CallHook, api_modul
 from interlace.formats.python_backend.open_responses import OpenResponses
 from interlace.formats.python_backend.own_modules import OwnModules
 from interlace.formats.python_backend.readiness import Readiness
-from interlace.formats.python_backend.waiting_request import WaitingRequest
+from interlace.formats.python_backend.waiting_request import (
+    WaitingRequest,
+    first_of_sequence,
+    whole_sequence,
+)
 from interlace.formats.runner import (
     Answer,
     Array,
@@ -132,8 +134,8 @@ class PythonRunner:
         answers = self.begin(requests, call)
         while not answers.over and self.left:
             self.iterate()
-        with self._calls.during(call, call), self._tasks_going():
-            return answers.wait(requests[0].cancelled)
+        with self._calls.during(call, call):
+            return self._ended(answers, requests[0].cancelled)
 
     @property
     def joins(self) -> int:
@@ -296,18 +298,17 @@ class PythonRunner:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(returned)
 
-    @contextmanager
-    def _tasks_going(self) -> Iterator[None]:
-        """Run tasks that ``execute`` began and did not wait for; they may respond."""
-        if self._loop is None or not asyncio.all_tasks(self._loop):
-            yield
-            return
-        thread = Thread(target=self._loop.run_forever, daemon=True)
+    def _ended(self, answers: OpenResponses, look: Callable[[], object]) -> list[Answer]:
+        """Wait for responses, also by tasks that ``execute`` began and did not wait for."""
+        loop = self._loop
+        if loop is None or not asyncio.all_tasks(loop):
+            return answers.wait(look)
+        thread = Thread(target=loop.run_forever, daemon=True)
         thread.start()
         try:
-            yield
+            return answers.wait(look)
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
     def _received(
@@ -333,9 +334,9 @@ class PythonRunner:
             inputs[name] = TypedArray(self._datatypes[name], array)
         wanted, context = request.outputs or tuple(self._specs), request.context
         if self._sequences is not None and not context.parameters:  # a trial
-            context = _whole_sequence(self._sequences, index + 1, inputs)
+            context = whole_sequence(self._sequences, index + 1, inputs)
         if self._iterative:
-            context, id = _first_of_sequence(context, next(self._begun))
+            context, id = first_of_sequence(context, next(self._begun))
             inputs |= self._control_tensors(id, start=True)
         received: api.InferenceRequest = self._api.InferenceRequest.received(
             inputs,
@@ -380,23 +381,6 @@ class PythonRunner:
     def _failed(self, message: str) -> ServeError:
         text = f"Failed to process the request(s) for model '{self._name}', message: {message}"
         return ServeError(Reason.BACKEND, text[:_DETAIL_CHARS])
-
-
-def _whole_sequence(terms: SequenceTerms, id: int, inputs: dict[str, TypedArray]) -> CallContext:
-    """Make a request a sequence of its own: its control tensors, and what its client says."""
-    for control in terms.controls:
-        datatype, array = inputs[control.spec.name]
-        value = control_array(control, SequenceStep(id, start=True, end=True), array.shape)
-        inputs[control.spec.name] = TypedArray(datatype, value)
-    flags = {"sequence_id": id, "sequence_start": True, "sequence_end": True}
-    return CallContext("", json.dumps(flags))
-
-
-def _first_of_sequence(context: CallContext, id: int) -> tuple[CallContext, int | str]:
-    """Make a request the first of a sequence of its own, with an id unless its client gave one."""
-    given = json.loads(context.parameters or "{}")
-    parameters = {"sequence_id": id} | given | {"sequence_start": True}
-    return CallContext(context.id, json.dumps(parameters)), parameters["sequence_id"]
 
 
 def _wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str:

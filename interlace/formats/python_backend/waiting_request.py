@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+from interlace.core.request import CallContext
+from interlace.core.sequence import SequenceStep, SequenceTerms
+from interlace.formats.arrays import control_array
 from interlace.formats.python_backend import api
 from interlace.formats.python_backend.open_responses import OpenResponses
-from interlace.formats.runner import Answer, CallModels, RequestInputs
+from interlace.formats.runner import Answer, CallModels, RequestInputs, TypedArray
 
 
 class WaitingRequest:
@@ -44,3 +49,20 @@ class WaitingRequest:
     def shape(self) -> dict[str, tuple[int, ...]]:
         """The dims of its inputs without the rows."""
         return {name: one.shape[1:] for name, one in self.asked.inputs.items()}
+
+
+def whole_sequence(terms: SequenceTerms, id: int, inputs: dict[str, TypedArray]) -> CallContext:
+    """Make a request a sequence of its own: its control tensors, and what its client says."""
+    for control in terms.controls:
+        datatype, array = inputs[control.spec.name]
+        value = control_array(control, SequenceStep(id, start=True, end=True), array.shape)
+        inputs[control.spec.name] = TypedArray(datatype, value)
+    flags = {"sequence_id": id, "sequence_start": True, "sequence_end": True}
+    return CallContext("", json.dumps(flags))
+
+
+def first_of_sequence(context: CallContext, id: int) -> tuple[CallContext, int | str]:
+    """Make a request the first of a sequence of its own, with an id unless its client gave one."""
+    given = json.loads(context.parameters or "{}")
+    parameters = {"sequence_id": id} | given | {"sequence_start": True}
+    return CallContext(context.id, json.dumps(parameters)), parameters["sequence_id"]
