@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -80,10 +81,10 @@ class ModelResidence:
 
     @asynccontextmanager
     async def over_all(self) -> AsyncIterator[ModelResidence]:
-        """What is held at the end is let go of, unless its partition died."""
+        """What is held at the end is let go of, unless its partition died, or all ends."""
         try:
             yield self
-        except PartitionLostError:
+        except (PartitionLostError, asyncio.CancelledError):
             self._held = None
             raise
         finally:

@@ -1,5 +1,6 @@
 """The sweep, on a device whose latencies are known."""
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
@@ -218,6 +219,22 @@ def test_a_model_that_hangs_on_sample_values_has_a_guessed_profile(stand: Stand)
     (found,) = stand.profile_all(make_model())
     assert "batch 1 at a share of 100 %: run did not end within 0.5 s" in found.error
     assert found.profile is not None and {batch for batch, _ in found.profile.points} == {1, 4}
+
+
+def test_a_sweep_that_is_cancelled_waits_for_nothing_behind_a_hung_run(stand: Stand) -> None:
+    stand.device.fail = lambda work: Failure("hang") if isinstance(work, Run) else None
+
+    async def cancelled() -> None:
+        rig = Rig(stand.device, stand.clock, stand.arena)  # type: ignore[arg-type]
+        sweep = asyncio.ensure_future(anext(aiter(profile_all(rig, [make_model()], SETTINGS))))
+        while not any(isinstance(work, Run) for work in stand.device.log):
+            await asyncio.sleep(0.001)
+        sweep.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sweep
+
+    in_virtual_time(stand.clock, cancelled())
+    assert not any(isinstance(work, Unload) for work in stand.device.log)
 
 
 def test_a_model_that_does_not_load_is_an_error(stand: Stand) -> None:
