@@ -28,7 +28,7 @@ ROOM_LINES = {
     "interlace/device": 16_980,
     "interlace/engine": 5_540,
     "interlace/fleet": 4_810,
-    "interlace/formats": 6_670,
+    "interlace/formats": 6_700,
     "interlace/load": 930,
     "interlace/packing": 4_050,
     "interlace/perf": 2_070,
@@ -44,7 +44,7 @@ ROOM_LINES = {
     "interlace/shm": 910,
     "interlace/sim": 2_120,
     "interlace/testing": 1_110,
-    "tests": 63_320,
+    "tests": 63_470,
 }
 #: A budget this far above its room is lowered.
 ROOM_SLACK = 150
