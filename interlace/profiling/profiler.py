@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
 from interlace.core.request import Timing
 from interlace.perf.latency import doubtful
@@ -274,7 +274,9 @@ class _Sweep:
                 measured = await self._point_of_any(partition, batch, inputs)
             except MeasureError as error:
                 died = isinstance(error, PartitionLostError) and not isinstance(error, HangError)
-                self._choked = not (died or self._measured)
+                # Code that takes one request at a time is served so where a batch of several fails.
+                code = self.model.format is Format.PYTHON
+                self._choked = not died and (code or not self._measured)
                 raise type(error)(f"batch {batch} at a share of {share_pct} %: {error}") from None
             self._measured[batch, share_pct] = measured
             self._left -= 1

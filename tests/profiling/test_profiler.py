@@ -18,7 +18,7 @@ from interlace.core.messages import (
     Unload,
     Work,
 )
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.perf.latency import doubtful
@@ -170,6 +170,18 @@ def test_a_model_that_fails_is_named_and_the_next_is_measured(stand: Stand, fata
     assert good.profile is not None
     assert len(good.profile.points) == 6
     assert not stand.arena.blocks
+
+
+def test_code_that_takes_one_request_at_a_time_is_measured_with_one_and_guessed(
+    stand: Stand,
+) -> None:
+    stand.device.fail = fails("code", detail="one request, please")  # type: ignore[assignment]
+    (found,) = stand.profile_all(replace(make_model("code"), format=Format.PYTHON))
+    assert found.error == "code: batch 2 at a share of 100 %: run failed: one request, please"
+    assert found.profile is not None
+    one, many = (found.profile.points[rows, 100] for rows in (1, 4))
+    assert one.median_ms == pytest.approx(latency_ms(1, 100))
+    assert (many.median_ms, many.samples) == (0.2 * make_model().terms.slo_ms, 0)
 
 
 def test_a_model_is_not_blamed_for_partitions_that_another_ended(stand: Stand) -> None:
