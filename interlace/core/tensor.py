@@ -65,6 +65,11 @@ class TensorSpec:
     free_names: tuple[str, ...] = ()
 
     @property
+    def free_dim(self) -> int:
+        """The size of its free dims in samples where none is stated: with many, 64 is too large."""
+        return FREE_DIM if self.dims.count(-1) <= 3 else 8
+
+    @property
     def own(self) -> TensorSpec:
         """The tensor as the model declares it."""
         if self.model_dims is None:

@@ -13,7 +13,7 @@ import numpy as np
 from interlace.core.errors import bad_input
 from interlace.core.model import Model, SampleValue
 from interlace.core.sequence import ControlInput, ControlKind, SequenceStep
-from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec, frame, unframe
+from interlace.core.tensor import BYTES, Signature, TensorSpec, frame, unframe
 from interlace.formats.runner import Array
 
 #: BF16 has no numpy type: its bits travel as uint16.
@@ -213,7 +213,7 @@ def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
 
 
 def sample_shape(spec: TensorSpec, sample: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """``spec.dims`` with each -1 replaced by the stated sizes in order, by 64 where they end.
+    """``spec.dims`` with each -1 replaced by the stated sizes in order, then by the usual one.
 
     ``sample`` gives, per input, either all dims or those of the free ones in order.
     """
@@ -223,7 +223,7 @@ def sample_shape(spec: TensorSpec, sample: Mapping[str, Sequence[int]]) -> tuple
     if len(sizes) == len(spec.dims):  # a full shape: keep what stands at free dims
         sizes = [size for size, dim in zip(sizes, spec.dims, strict=True) if dim < 0]
     given = iter(sizes)
-    return tuple(next(given, FREE_DIM) if dim < 0 else dim for dim in spec.dims)
+    return tuple(next(given, spec.free_dim) if dim < 0 else dim for dim in spec.dims)
 
 
 def control_array(control: ControlInput, step: SequenceStep, shape: tuple[int, ...]) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 from interlace.core.errors import RepositoryError
 from interlace.core.model import STREAM_SLO_MS, Format, Model
 from interlace.core.tables import did_you_mean
-from interlace.core.tensor import BYTES, FREE_DIM, Signature, TensorSpec
+from interlace.core.tensor import BYTES, Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature, reshape_of
 from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH, ModelSettings
@@ -222,7 +222,9 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
             given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
         if free:
             names_of = (*spec.free_names, *("",) * len(free))
-            sizes = given or tuple(named.get(names_of[at], FREE_DIM) for at in range(len(free)))
+            sizes = given or tuple(
+                named.get(names_of[at], spec.free_dim) for at in range(len(free))
+            )
             sample[spec.name] = sizes
             _keep_sizes(named, zip(spec.free_names, sizes, strict=False), spec.name, settings)
     return sample

@@ -55,6 +55,8 @@ def test_free_dims_take_the_stated_sizes() -> None:
     assert sample_shape(spec, {"x": (3, 32, 64)}) == (3, 32, 64)
     assert sample_shape(spec, {"x": (32, 64)}) == (3, 32, 64)
     assert sample_shape(TensorSpec("y", "FP32", (3, 4)), {}) == (3, 4)
+    assert sample_shape(TensorSpec("y", "FP32", (-1, 2, -1, -1)), {}) == (64, 2, 64, 64)
+    assert sample_shape(TensorSpec("y", "FP32", (-1,) * 5), {}) == (8,) * 5  # 64: 4 GB
 
 
 def test_a_free_dim_without_a_size_is_moderate() -> None:
