@@ -223,7 +223,8 @@ class AdminApi(AdminAnswers):
                 config = _text(key, value)
             elif key.startswith("file:"):
                 decode = partial(_contents, key, value)  # of many megabytes, perhaps
-                files[key.removeprefix("file:")] = await asyncio.to_thread(decode)
+                path = key.removeprefix("file:").removeprefix("/")  # Triton takes both
+                files[path] = await asyncio.to_thread(decode)
             else:
                 raise bad_input(f"load takes the parameters 'config' and 'file:PATH', not '{key}'")
         await self._control.load(name, config, files or None, caller)
