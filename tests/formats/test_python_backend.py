@@ -279,15 +279,22 @@ def test_one_request_of_a_batch_may_fail(tmp_path: Path, code: str, reason: Reas
         ),
     ],
 )
-def test_a_wrong_list_fails_all_requests(tmp_path: Path, returned: str, said: str) -> None:
+def test_a_wrong_list_fails_a_lone_request_and_has_others_tried_alone(
+    tmp_path: Path, returned: str, said: str
+) -> None:
     body = f"""
     def execute(self, requests):
         made = [answer(y=given(r, "x").as_numpy()) for r in requests]
         return {returned}
 """
-    failed = opened(tmp_path, body).run_requests([floats(1, 2), floats(3, 4)])
+    runner = opened(tmp_path, body)
     text = f"Failed to process the request(s) for model 'm', message: {said}"
-    assert [failure(one) for one in failed] == [ServeError(Reason.BACKEND, text)] * 2
+    with pytest.raises(api.TritonModelException) as raised:
+        runner.run_requests([floats(1, 2), floats(3, 4)])
+    assert str(raised.value) == text
+    if returned == "None":
+        (lone,) = runner.run_requests([floats(1, 2)])
+        assert failure(lone) == ServeError(Reason.BACKEND, text)
 
 
 @pytest.mark.parametrize(

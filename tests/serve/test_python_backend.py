@@ -315,7 +315,7 @@ def test_errors_of_responses_have_tritons_statuses(
 )
 def test_what_fails_beside_good_requests_fails_alone(shared: Shared, said: str, text: str) -> None:
     before = shared.server.workers()
-    said_all = ["good"] * 6 if said == "short list" else ["good", "NOT_FOUND"] * 3
+    said_all = ["good", "NOT_FOUND"] * 3
     with ThreadPoolExecutor(8) as threads:
         bad = threads.submit(word, shared, said)
         others = list(threads.map(lambda one: word(shared, one), said_all))
@@ -323,8 +323,7 @@ def test_what_fails_beside_good_requests_fails_alone(shared: Shared, said: str, 
     sentence = f"Failed to process the request(s) for model 'words', message: {text}"
     assert status == 500 and body["error"].startswith(sentence)
     wanted = [200 if one == "good" else 404 for one in said_all]
-    if said != "short list":  # that fails whoever is in the batch
-        assert [status for status, _ in others] == wanted
+    assert [status for status, _ in others] == wanted
     assert shared.server.workers() == before
 
 

@@ -127,7 +127,7 @@ class Tensor:
         """
         if self.value.datatype == "BF16":
             raise TritonModelException(
-                f"tensor '{self._name}' is BF16, which numpy does not have: use DLPack"
+                f"tensor dtype is bf16 and cannot be converted to numpy: '{self._name}', use DLPack"
             )
         return self.value.array
 

@@ -196,6 +196,8 @@ class PythonRunner:
             self._raised(error, batch)
             return
         if wrong := self._wrong_return(returned, received):
+            if len(batch) > 1 and not (self._iterative or self.signature.decoupled):
+                raise api.TritonModelException(self._failed(wrong).detail)
             for one in batch:
                 one.end(self._failed(wrong))
             return
