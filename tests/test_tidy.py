@@ -24,11 +24,11 @@ ROOM_LINES = {
     "interlace/assembly": 2_690,
     "interlace/cli": 5_030,
     "interlace/control": 2_700,
-    "interlace/core": 2_540,
+    "interlace/core": 2_550,
     "interlace/device": 16_980,
     "interlace/engine": 5_540,
     "interlace/fleet": 4_810,
-    "interlace/formats": 6_700,
+    "interlace/formats": 6_710,
     "interlace/load": 930,
     "interlace/packing": 4_050,
     "interlace/perf": 2_070,
@@ -44,7 +44,7 @@ ROOM_LINES = {
     "interlace/shm": 910,
     "interlace/sim": 2_120,
     "interlace/testing": 1_110,
-    "tests": 63_470,
+    "tests": 63_490,
 }
 #: A budget this far above its room is lowered.
 ROOM_SLACK = 150
