@@ -48,6 +48,8 @@ _STATUSES: Final = (
     (Reason.TOO_LARGE, 413, GrpcStatus.RESOURCE_EXHAUSTED),
     (Reason.QUARANTINED, 503, GrpcStatus.UNAVAILABLE),
     (Reason.BACKEND, 500, GrpcStatus.INTERNAL),
+    (Reason.ALREADY_EXISTS, 400, GrpcStatus.ALREADY_EXISTS),  # 400 and not 409, as in Triton
+    (Reason.UNKNOWN, 400, GrpcStatus.UNKNOWN),
     (Reason.SUPERSEDED, 409, GrpcStatus.FAILED_PRECONDITION),
 )
 HTTP_STATUS: Final = {reason: status for reason, status, _ in _STATUSES}

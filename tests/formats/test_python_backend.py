@@ -244,8 +244,8 @@ def test_a_request_tells_what_its_client_said(tmp_path: Path) -> None:
         (", pb_utils.TritonError.UNSUPPORTED", Reason.UNSUPPORTED),
         (", pb_utils.TritonError.CANCELLED", Reason.CANCELLED),
         (", pb_utils.TritonError.INVALID_ARG", Reason.BAD_INPUT),
-        (", pb_utils.TritonError.ALREADY_EXISTS", Reason.BAD_INPUT),
-        (", pb_utils.TritonError.UNKNOWN", Reason.BAD_INPUT),
+        (", pb_utils.TritonError.ALREADY_EXISTS", Reason.ALREADY_EXISTS),
+        (", pb_utils.TritonError.UNKNOWN", Reason.UNKNOWN),
     ],
 )
 def test_one_request_of_a_batch_may_fail(tmp_path: Path, code: str, reason: Reason) -> None:

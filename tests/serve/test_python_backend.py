@@ -291,7 +291,8 @@ def test_a_model_is_ready_while_its_code_says_so(shared: Shared) -> None:
         ("UNAVAILABLE", 503, "UNAVAILABLE"),
         ("UNSUPPORTED", 501, "UNIMPLEMENTED"),
         ("INVALID_ARG", 400, "INVALID_ARGUMENT"),
-        ("UNKNOWN", 400, "INVALID_ARGUMENT"),
+        ("UNKNOWN", 400, "UNKNOWN"),
+        ("ALREADY_EXISTS", 400, "ALREADY_EXISTS"),
     ],
 )
 def test_errors_of_responses_have_tritons_statuses(

@@ -38,6 +38,8 @@ _CODES: Final = {
     Reason.NOT_READY: api.TritonError.UNAVAILABLE,
     Reason.QUARANTINED: api.TritonError.UNAVAILABLE,
     Reason.CANCELLED: api.TritonError.CANCELLED,
+    Reason.ALREADY_EXISTS: api.TritonError.ALREADY_EXISTS,
+    Reason.UNKNOWN: api.TritonError.UNKNOWN,
 }
 
 

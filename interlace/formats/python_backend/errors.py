@@ -46,11 +46,13 @@ class TritonError:
 
     @property
     def reason(self) -> Reason:
-        """The server's reason for this code; callers see most codes as bad input, as in Triton."""
+        """The server's reason for this code; one that is none of these is the caller's fault."""
         return _REASONS.get(self._code, Reason.BAD_INPUT)
 
 
 _REASONS: Final = {
+    TritonError.UNKNOWN: Reason.UNKNOWN,
+    TritonError.ALREADY_EXISTS: Reason.ALREADY_EXISTS,
     TritonError.INTERNAL: Reason.BACKEND,
     TritonError.NOT_FOUND: Reason.UNKNOWN_MODEL,
     TritonError.UNAVAILABLE: Reason.NOT_READY,
