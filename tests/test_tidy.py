@@ -40,7 +40,7 @@ ROOM_LINES = {
     "interlace/router": 2_330,
     "interlace/routing": 440,
     "interlace/runtime": 1_450,
-    "interlace/server": 12_140,
+    "interlace/server": 12_150,
     "interlace/shm": 910,
     "interlace/sim": 2_120,
     "interlace/testing": 1_110,

@@ -172,7 +172,7 @@ class Model:
 
 
 #: Formats whose files are programs: opening or running one does what its author wants. torch
-#: evaluates expressions of a ``.pt2`` as Python, TorchScript reads and writes files, and a plan is
+#: evaluates expressions of a ``.pt2`` as Python, and TorchScript reads and writes files. A plan is
 #: machine code of a GPU. All other formats, and all configs, are data.
 CODE_FORMATS: Final = frozenset(
     {Format.FACTORY, Format.PYTHON, Format.TORCHSCRIPT, Format.EXPORTED, Format.TENSORRT}

@@ -53,7 +53,7 @@ worst-off model of the eight cases then gets from 5.5 less to 3.0 more.
 A request may take longer than its model's SLO where nobody set that (``Model.limit_ms``). By their
 deadlines such requests come after all others, and they lose nothing that would make their model
 contend. So a batch of it is *due* in each partition as often as the plan has it, and at least once
-in every SLO: it goes before the others then, and waits behind them for the rest of the time.
+in every SLO. It goes before the others then, and waits behind them for the rest of the time.
 
 The price is goodput counted in requests: the time that a model of long rows gets back would have
 served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more. At nine tenths

@@ -71,7 +71,7 @@ def test_the_last_stage_is_nobodys_and_starts_our_program() -> None:
 
 
 #: The package itself, what is needed on a GPU alone, and what reads stores that CI does not have.
-NOT_IN_CI = ("interlace", "nvidia-cuda-nvrtc", "s3fs", "gcsfs", "adlfs")
+NOT_IN_CI = ("interlace", "nvidia-cuda-nvrtc", "tensorrt", "s3fs", "gcsfs", "adlfs")
 
 
 def test_what_ci_installs_is_within_what_we_allow() -> None:

@@ -27,6 +27,7 @@ from interlace.formats.python_backend.waiting_request import (
     WaitingRequest,
     first_of_sequence,
     whole_sequence,
+    wrong_list,
 )
 from interlace.formats.runner import (
     Answer,
@@ -196,10 +197,11 @@ class PythonRunner:
             self._raised(error, batch)
             return
         if wrong := self._wrong_return(returned, received):
+            failed = self._failed(wrong)
             if len(batch) > 1 and not (self._iterative or self.signature.decoupled):
-                raise api.TritonModelException(self._failed(wrong).detail)
+                raise api.TritonModelException(failed.detail)
             for one in batch:
-                one.end(self._failed(wrong))
+                one.end(failed)
             return
         for one, response in zip(batch, returned or (), strict=False):
             one.answers.kept.append(response)
@@ -261,7 +263,7 @@ class PythonRunner:
             )
         if returned is None and all(one.responds or one.rescheduled for one in requests):
             return ""
-        return _wrong_list(returned, requests)
+        return wrong_list(returned, requests)
 
     def watch(self, changed: Callable[[bool], None]) -> None:
         """Tell every half second whether ``is_ready`` of the model says so, if it has that.
@@ -383,32 +385,6 @@ class PythonRunner:
     def _failed(self, message: str) -> ServeError:
         text = f"Failed to process the request(s) for model '{self._name}', message: {message}"
         return ServeError(Reason.BACKEND, text[:_DETAIL_CHARS])
-
-
-def _wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str:
-    """What is wrong with the list of ``execute``, in Triton's words; empty if nothing is."""
-    if not isinstance(responses, list):
-        return f"Expected a list in the execute return, found type '{type(responses)}'."
-    if len(responses) != len(requests):
-        return (
-            "Number of InferenceResponse objects do not match the number of InferenceRequest "
-            f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size "
-            f"is:{len(responses)}"
-        )
-    for one, request in zip(responses, requests, strict=True):
-        if request.rescheduled:
-            if one is not None:
-                return (
-                    "Expected a None object in the execute function return list for rescheduled "
-                    f"request, found type '{type(one)}'."
-                )
-            continue
-        if not isinstance(one, api.InferenceResponse) and not (one is None and request.responds):
-            return (
-                "Expected an 'InferenceResponse' object in the execute function return list, "
-                f"found type '{type(one)}'."
-            )
-    return ""
 
 
 def _place(error: BaseException, folder: Path) -> str:

@@ -1,8 +1,10 @@
-"""A request that the code of a model is to receive, perhaps once more."""
+"""Requests that the code of a model is to receive, and the list that it returns for them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from interlace.core.request import CallContext
 from interlace.core.sequence import SequenceStep, SequenceTerms
@@ -66,3 +68,29 @@ def first_of_sequence(context: CallContext, id: int) -> tuple[CallContext, int |
     given = json.loads(context.parameters or "{}")
     parameters = {"sequence_id": id} | given | {"sequence_start": True}
     return CallContext(context.id, json.dumps(parameters)), parameters["sequence_id"]
+
+
+def wrong_list(responses: Any, requests: Sequence[api.InferenceRequest]) -> str:
+    """What is wrong with the list of ``execute``, in Triton's words; empty if nothing is."""
+    if not isinstance(responses, list):
+        return f"Expected a list in the execute return, found type '{type(responses)}'."
+    if len(responses) != len(requests):
+        return (
+            "Number of InferenceResponse objects do not match the number of InferenceRequest "
+            f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size "
+            f"is:{len(responses)}"
+        )
+    for one, request in zip(responses, requests, strict=True):
+        if request.rescheduled:
+            if one is not None:
+                return (
+                    "Expected a None object in the execute function return list for rescheduled "
+                    f"request, found type '{type(one)}'."
+                )
+            continue
+        if not isinstance(one, api.InferenceResponse) and not (one is None and request.responds):
+            return (
+                "Expected an 'InferenceResponse' object in the execute function return list, "
+                f"found type '{type(one)}'."
+            )
+    return ""
