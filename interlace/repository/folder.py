@@ -324,7 +324,7 @@ def find_model(folder: Path, config: ModelConfig) -> tuple[Format, str]:
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     _check_no_pointers(folder)
     asked = config.values.get("default_model_filename", "")
-    files = {one: name for one, name in MODEL_FILES.items() if one in _runnable()}
+    files = dict(MODEL_FILES)
     if asked:
         form = _format_of(asked, config)
         alike = [one for one, usual in MODEL_FILES.items() if usual == MODEL_FILES[form]]
@@ -369,16 +369,16 @@ def _check_no_pointers(folder: Path) -> None:
             check_content(path)
 
 
-def _runnable() -> frozenset[Format]:
-    """The formats whose library may be there: nobody has TensorRT who did not ask for it."""
-    return frozenset(Format) - ({Format.TENSORRT} if find_spec("tensorrt") is None else set())
+def _runs_plans() -> bool:
+    """Whether TensorRT is installed: nobody has it who did not ask for it."""
+    return find_spec("tensorrt") is not None
 
 
 def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
     for key in ("backend", "platform"):
         name = config.values.get(key, "")
         if name:
-            if _INSTEAD.get(name) is _PLAN and Format.TENSORRT in _runnable():
+            if _INSTEAD.get(name) is _PLAN and _runs_plans():
                 return (Format.TENSORRT,)
             if name in _INSTEAD:
                 raise config.error(key, f"'{name}': {_INSTEAD[name][0]}", _INSTEAD[name][1])
@@ -397,13 +397,15 @@ def _format_of(filename: str, config: ModelConfig) -> Format:
         known = ", ".join(map(_suffix, MODEL_FILES))
         expected = f"a file of the version folder that ends in one of {known}"
         raise config.error("default_model_filename", f"'{filename}'", expected)
+    if usual is Format.TENSORRT and not _runs_plans():
+        raise config.error("default_model_filename", *_PLAN)
     return usual
 
 
 def _is_of_kind(file: Path, format: Format) -> bool:
-    """Whether a file of a format's name is of it: two formats have a ``model.py``."""
+    """Whether a file of a format's name is of it, and can run: two have a ``model.py``."""
     if format not in (Format.FACTORY, Format.PYTHON):
-        return True
+        return format is not Format.TENSORRT or _runs_plans()
     text = ""
     if file.is_file():
         with open_regular(file) as opened:
@@ -418,8 +420,6 @@ def _suffix(format: Format) -> str:
 
 def _file(folder: Path, format: Format, name: str) -> str:
     """The file's path in the folder; empty if it is the usual one, or if there are several."""
-    if format not in _runnable():
-        raise RepositoryError(str(folder), *_PLAN)
     if not (folder / name).is_dir() or format is Format.HUGGINGFACE:
         return "" if name == MODEL_FILES.get(format, "") else name
     inner = MODEL_FILES[format]  # beside it may lie what it refers to, as external data
