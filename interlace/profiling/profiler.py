@@ -141,12 +141,14 @@ _GUESSED: Final = (0.05, 0.2)
 class MeasuredModel(NamedTuple):
     """A model and its profile, or why there is none.
 
-    With both, the model failed on sample values and the latencies are guessed.
+    With both, the model failed on sample values and the latencies are guessed. It is ``hung`` if
+    an execution did not end within ``SweepSettings.run_s``.
     """
 
     model: Model
     profile: Profile | None
     error: str = ""
+    hung: bool = False
 
 
 async def profile_all(
@@ -176,7 +178,7 @@ async def _measured(sweep: _Sweep) -> MeasuredModel:
     try:
         return MeasuredModel(model, await sweep.run())
     except MeasureError as error:
-        return MeasuredModel(model, sweep.guess(), str(error))
+        return MeasuredModel(model, sweep.guess(), str(error), sweep.hung)
     except Exception as error:  # of its sizes or types: the others are measured all the same
         return MeasuredModel(model, None, f"{model.name} cannot be measured: {error!r}")
 
@@ -201,6 +203,7 @@ class _Sweep:
         self._sizes = batch_sizes(self.model.signature.max_batch, self._settings.factor)
         self._holdings = ModelResidence(self._rig, self.model, self._settings.timeout_s)
         self._left = _points(self._rig, self.model, self._settings)
+        self.hung = False  #: an execution did not end
         self._choked = False  #: the model runs, but not on the sample values
 
     async def run(self) -> Profile:
@@ -273,7 +276,8 @@ class _Sweep:
             try:
                 measured = await self._point_of_any(partition, batch, inputs)
             except MeasureError as error:
-                died = isinstance(error, PartitionLostError) and not isinstance(error, HangError)
+                self.hung = isinstance(error, HangError)
+                died = isinstance(error, PartitionLostError) and not self.hung
                 # Code that takes one request at a time is served so where a batch of several fails.
                 code = self.model.format is Format.PYTHON
                 self._choked = not died and (code or not self._measured)
@@ -334,7 +338,7 @@ class _Sweep:
 
     async def _once(self, partition: str, batch: int, inputs: SampleInputs) -> tuple[float, Timing]:
         work = inputs.batch(self._rig.next_id(), batch)
-        done = await self._rig.run(partition, work, self._settings.timeout_s)
+        done = await self._rig.run(partition, work, self._settings.run_s)
         for error in done.finished.errors:
             if error is not None:  # its code raises, or answers with an error
                 raise MeasureError(f"run failed: {error.detail}")

@@ -313,9 +313,11 @@ async def fill_by_parts(
 
     What was stored comes first, and then, after ``part_s`` each, what was measured in that time.
     Of models of one architecture one is measured. ``force`` measures everything again. A model that
-    cannot be measured is in ``failures``.
+    cannot be measured is in ``failures``. One that takes longer than ``settings.run_s`` does not
+    keep the others waiting: it comes last, and may take ``settings.timeout_s``.
     """
     part, since_s = FillResult(), monotonic()
+    slow: list[Model] = []
     if not force:
         part.profiles.update(await asyncio.to_thread(_stored, store, models, rig, settings))
     missing = [model for model in models if model.key not in part.profiles]
@@ -325,8 +327,11 @@ async def fill_by_parts(
     while missing:
         tried: set[str] = set()
         some = one_of_each(missing)
-        async for model, profile, error in profile_all(rig, some, settings, progress):
+        async for model, profile, error, hung in profile_all(rig, some, settings, progress):
             tried.add(model.key)
+            if hung and settings.run_s < settings.timeout_s:
+                slow.append(model)
+                continue
             part.enter(model.key, profile, error)
             if profile is not None and not error:
                 # Beside the loop: a disk that is busy takes its time.
@@ -339,6 +344,10 @@ async def fill_by_parts(
         part.profiles.update(alike)
         missing = [model for model in left if model.key not in alike]
     yield part
+    if slow:
+        patient = replace(settings, run_s=settings.timeout_s)
+        async for part in fill_by_parts(rig, slow, store, patient, progress, force, part_s):
+            yield part
 
 
 def one_of_each(models: Sequence[Model]) -> list[Model]:

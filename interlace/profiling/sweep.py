@@ -24,7 +24,7 @@ class SweepSettings:
     beside the others. It is measured again ``retakes`` times at most, and the calmest take counts.
     A share's larger batches are left out once the median passes ``slo_multiple`` times the SLO: no
     plan could use them.
-    ``factor`` is the step between batches.
+    ``factor`` is the step between batches. A load may take ``timeout_s``, an execution ``run_s``.
     """
 
     samples: int = 100
@@ -38,6 +38,7 @@ class SweepSettings:
     calm: float = 1.5
     retakes: int = 1
     timeout_s: float = 120.0
+    run_s: float = 120.0
 
     def disturbed(self, point: LatencyPoint) -> bool:
         """Whether a point is worth taking again."""
@@ -56,7 +57,9 @@ class SweepSettings:
 #: What `interlace profile` and a first start use.
 THOROUGH: Final = SweepSettings()
 #: For a model loaded into a running server: a couple of seconds instead of a quarter of a minute.
-QUICK: Final = SweepSettings(samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4)
+QUICK: Final = SweepSettings(
+    samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4, run_s=10.0
+)
 
 
 def batch_sizes(max_batch: int, factor: int) -> tuple[int, ...]:

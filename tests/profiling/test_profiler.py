@@ -28,7 +28,9 @@ from interlace.profiling.sweep import SweepSettings, SweepStep, batch_sizes, eno
 from interlace.runtime.clock import SimClock
 from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, latency_ms, make_model
 
-SETTINGS = SweepSettings(samples=8, samples_min=3, warm_ups=1, budget_s=0.5, timeout_s=0.5)
+SETTINGS = SweepSettings(
+    samples=8, samples_min=3, warm_ups=1, budget_s=0.5, timeout_s=0.5, run_s=0.5
+)
 
 
 class Stand:

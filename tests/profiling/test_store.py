@@ -302,6 +302,33 @@ def test_what_is_stored_comes_first_and_then_what_is_measured(tmp_path: Path) ->
     assert in_virtual_time(device.clock, parts()) == [{"a", "b"}, {"c"}, {"d"}, set()]
 
 
+def test_a_model_that_takes_long_lets_the_others_go_first_and_has_more_time_then(
+    tmp_path: Path,
+) -> None:
+    device = FakeDevice(SimClock())
+    slow = make_model("a")
+    times: list[Run] = []
+
+    def judge(work: Work) -> Failure | None:
+        if isinstance(work, Run) and work.batch.model == slow.key:
+            times.append(work)
+            return Failure("hang") if len(times) == 1 else None
+        return None
+
+    device.fail = judge
+    rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
+    settings = replace(SETTINGS, run_s=0.3, timeout_s=0.6)
+
+    async def parts() -> list[tuple[set[str], bool]]:
+        store = ProfileStore(tmp_path)
+        found = fill_by_parts(rig, [slow, make_model("b")], store, settings, part_s=0.0)
+        return [({k[0] for k in part.profiles}, bool(part.guessed)) async for part in found]
+
+    told = in_virtual_time(device.clock, parts())
+    assert told == [({"b"}, False), (set(), False), ({"a"}, False), (set(), False)]
+    assert [round(work.limit_ms) for work in times[:2]] == [300, 600]
+
+
 def test_force_measures_everything_again(tmp_path: Path) -> None:
     start(tmp_path, "ab", FakeDevice(SimClock()))
     device = FakeDevice(SimClock())
