@@ -18,7 +18,7 @@ PARAMETERS_WANTED = 6
 #: Most lines of each room, and of all tests and benchmarks. They only fall: a change that must
 #: raise one says why in its commit, and what it deleted first.
 ROOM_LINES = {
-    "bench": 17_400,
+    "bench": 16_950,
     "interlace": 250,
     "interlace/apps": 1_710,
     "interlace/assembly": 2_690,
