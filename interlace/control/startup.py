@@ -132,7 +132,7 @@ class Startup:
             for one in some:
                 del left[one.model.key]
             serving += await self._bring_up(some, found)
-            if left:
+            if some and left:
                 _log.info("%d of %d models are served already", len(serving), len(opened))
         return serving
 
