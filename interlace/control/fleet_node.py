@@ -248,7 +248,10 @@ class NodeStates:
         newest = {served.model.name: served for served in self._table.all()}
         found = {
             name: replace(
-                outlooks[served.key], arrived=_arrived(served), slo_ms=served.model.limit_ms
+                outlooks[served.key],
+                arrived=_arrived(served),
+                slo_ms=served.model.limit_ms,
+                stateful=served.model.sequences is not None,
             )
             for name, served in newest.items()
             if served.ready and served.key in outlooks
