@@ -197,8 +197,8 @@ class LiveServer:
             ],
         )
         self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
-        self._core_wait, self._loop_wait = RunDelay(loop), RunDelay(loop)
-        self.loop_delay = LoopDelay(loop, self._loop_wait.ms)
+        self._core_wait = RunDelay(loop)
+        self.loop_delay = LoopDelay(loop, self._core_wait.all_ms)
         self._data_plane()
         self.registry = VersionRegistry()
         self.statuses = StatusFutures(self.registry, self.table)
@@ -430,7 +430,6 @@ class LiveServer:
         self.devices.close()
         self.loop_delay.close()
         self._core_wait.close()
-        self._loop_wait.close()
         if self._log is not None:
             self._log.close()
         if self._spans is not None:

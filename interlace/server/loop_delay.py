@@ -29,10 +29,10 @@ class LoopDelay:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, run_delay_ms: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """``run_delay_ms`` says how long the thread waited for a processor since it last did."""
+        """``run_delay_ms`` says how long the thread waited for a processor in all."""
         self.delays = Duration()
         self._loop, self._run_delay_ms = loop, run_delay_ms
-        self._collected_ms = self._collection_s = 0.0
+        self._collected_ms = self._collection_s = self._waited_ms = 0.0
         self._longest_ms, self._why, self._long = 0.0, "", 0
         self._told_s = float("-inf")
         self._begun_s = 0.0
@@ -54,7 +54,9 @@ class LoopDelay:
     def _look(self) -> None:
         now_s = self._loop.time()
         late_ms = max(0.0, now_s - self._begun_s - _PERIOD_S) * 1000.0
-        waited_ms, collected_ms = self._run_delay_ms(), self._collected_ms
+        run_delay_ms = self._run_delay_ms()
+        waited_ms, collected_ms = run_delay_ms - self._waited_ms, self._collected_ms
+        self._waited_ms = run_delay_ms
         self._collected_ms = 0.0
         self.delays.add(late_ms * _US_PER_MS)
         if late_ms > _LONG_MS:

@@ -42,7 +42,8 @@ class RunDelay:
     """The time the loop's thread was ready but not running before the present turn of the loop.
 
     What is read in a turn arrived up to so long before it. The kernel counts it (the second figure
-    of ``schedstat``, in ns, see proc(5)); where it does not, the wait is taken to be none.
+    of ``schedstat``, in ns, see proc(5)); where it does not, the wait is taken to be none. A timer
+    has to call ``all_ms``, or the first request after a pause gets all waits of the pause.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,6 +51,7 @@ class RunDelay:
         self._turn_s = float("-inf")
         self._total_ns = 0
         self._waited_ms = 0.0
+        self._all_ms = 0.0
         try:
             self._file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -63,7 +65,13 @@ class RunDelay:
             total_ns = int(os.pread(self._file, 64, 0).split()[1])
             self._waited_ms = (total_ns - self._total_ns) / _NS_PER_MS if self._total_ns else 0.0
             self._total_ns = total_ns
+            self._all_ms += self._waited_ms
         return self._waited_ms
+
+    def all_ms(self) -> float:
+        """All waits until now."""
+        self.ms()
+        return self._all_ms
 
     def close(self) -> None:
         """Close the file."""

@@ -401,6 +401,19 @@ def test_a_busy_core_is_seen_and_no_descriptor_is_left() -> None:
     assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
+def test_waits_of_a_pause_are_not_those_of_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.new_event_loop()
+    wait, totals_ms = RunDelay(loop), iter((5, 105, 106))
+    monkeypatch.setattr(os, "pread", lambda *_: f"0 {next(totals_ms) * 1_000_000} 0".encode())
+    assert wait.ms() == 0.0
+    assert wait.all_ms() == 100.0  # by the timer
+    assert wait.ms() == 1.0
+    wait.close()
+    loop.close()
+
+
 def test_a_model_that_this_node_is_not_told_to_serve_is_not_unknown() -> None:
     table = ModelTable()
     table.at_hand = {"m"}
