@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
 from interlace.formats.python_backend import api, metrics, readiness
 from interlace.formats.python_backend.open_responses import ResponseState
+from interlace.formats.python_backend.own_modules import OwnModules
 from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import Answer, Array, ModelResponse, RequestInputs, TypedArray
 from interlace.repository.draft import read
@@ -448,6 +450,31 @@ def test_models_of_one_process_have_their_own_siblings(tmp_path: Path) -> None:
         assert outputs(runner.run_requests([words(b"x")])[0]) == {"y": [said]}
     for runner in runners:
         runner.close()
+
+
+def test_modules_imported_before_any_model_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    class Shared(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            looked.append(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(OwnModules, "_last_shared", "")
+    monkeypatch.setitem(sys.modules, "shared", Shared("shared"))
+    first, second = (OwnModules(tmp_path / name / "1") for name in "ab")
+    first.activate()
+    looked.clear()
+    own = ModuleType("own")
+    own.__file__ = str(tmp_path / "a" / "own.py")
+    monkeypatch.setitem(sys.modules, "own", own)
+    second.activate()
+    assert "own" not in sys.modules and not looked
+    first.activate()
+    assert sys.modules["own"] is own
+    first.deactivate()
 
 
 AUTO = """
