@@ -55,6 +55,8 @@ def with_fast_convolutions(module: nn.Module, try_on_sample: Try) -> nn.Module:
 
 
 def _folded(module: nn.Module) -> nn.Module:
+    if not any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+        return module  # tracing writes to every class of modules, in pages that workers share
     try:
         traced = fx.symbolic_trace(module)
     except Exception:  # control flow that depends on the input

@@ -26,7 +26,7 @@ from interlace.formats.weights_file import (
 from interlace.formats.weights_folder import publish, tell_damaged
 
 #: To be raised when modules are prepared in another way, so that old files are not looked at.
-_REVISION: Final = "4"
+_REVISION: Final = "5"
 
 
 @dataclass(frozen=True, slots=True)
