@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,14 @@ from interlace.core.tensor import TensorSpec
 from interlace.formats.architecture import architecture
 from interlace.formats.opened import DeclaredSignature, ModelCall, OpenedModel
 from interlace.formats.torch_sharing import module_tensors
+
+# On import, before workers are forked: the first writes to every logger, in pages that they share.
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+with suppress(ImportError):  # before transformers 5
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    get_checkpoint_conversion_mapping("")  # makes the table that each model is looked up in
 
 Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 #: transformers looks for it by itself.
@@ -170,8 +179,6 @@ def open_call(model: Model) -> OpenedModel:
 
 
 def _load(folder: Path, bare: bool) -> Any:
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     config = json.loads((folder / "config.json").read_text())
     for index in folder.glob("*.index.json"):
         for name in json.loads(index.read_text()).get("weight_map", {}).values():

@@ -1,6 +1,8 @@
 """Hugging Face folders: inputs by kind of model, heads, embeddings, nothing but safetensors."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,20 @@ def test_pickled_weights_are_not_read(bert: Path, tmp_path: Path) -> None:
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(RepositoryError, match=r"safetensors|no file named"):
         opened(folder)
+
+
+def test_a_worker_imports_nothing_but_the_models_own_code(bert: Path) -> None:
+    """The fork server has imported the rest, and workers share its pages."""
+    code = (
+        "import sys; from importlib import import_module; from pathlib import Path; "
+        "from interlace.device.cpu.settings import CpuSettings; "
+        "from tests.formats.test_huggingface import Format, opened; "
+        "preload = CpuSettings((0,), 0).preload[Format.HUGGINGFACE]; "
+        "before = [import_module(name) for name in preload] and set(sys.modules); "
+        "opened(Path(sys.argv[1])); print(*sorted(set(sys.modules) - before))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(bert)], capture_output=True, text=True, check=True
+    )
+    found = [name for name in said.stdout.split() if name.startswith(("torch", "transformers"))]
+    assert found and all(name.startswith("transformers.models.bert") for name in found)

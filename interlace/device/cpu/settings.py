@@ -33,6 +33,7 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
         "transformers.modeling_utils",
         "transformers.modeling_layers",
         "transformers.masking_utils",
+        "transformers.generation.utils",
     ),
     Format.FACTORY: (_TORCH, f"{_FORMATS}.factory"),
     Format.PYTHON: (f"{_FORMATS}.python_backend.runner",),
