@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
+import mmap
 import os
+import re
 import selectors
 import signal
 import socket
@@ -16,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Final, NoReturn
 
@@ -35,6 +39,10 @@ Entry = Callable[[socket.socket, str], None]
 #: How long workers may take to end by themselves; less than the main process waits for all.
 _PATIENCE_S: Final = 0.5
 _LOOK_S: Final = 0.005
+#: In smaps, begin and end of what is mapped read-only and as it is in its file.
+_UNCHANGED: Final = re.compile(
+    r"^(\w+)-(\w+) r-.p .*/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB\n(?:\w+: .*\n)*?Swap: +0 kB", re.M
+)
 
 
 def main(descriptor: int, entry: str) -> None:
@@ -168,3 +176,14 @@ def _preload(modules: tuple[str, ...]) -> None:
             import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every shared page
+    _unmap_code()
+
+
+def _unmap_code() -> None:
+    """Unmap the code of libraries that importing ran, 54 MB with torch: little of it runs again.
+
+    Workers map what they run themselves: pages of files that nobody wrote to are not inherited.
+    """
+    for begin, end in _UNCHANGED.findall(Path("/proc/self/smaps").read_text()):
+        place = ctypes.c_void_p(int(begin, 16)), ctypes.c_size_t(int(end, 16) - int(begin, 16))
+        ctypes.CDLL(None).madvise(*place, mmap.MADV_DONTNEED)

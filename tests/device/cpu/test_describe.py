@@ -59,6 +59,10 @@ def test_the_fork_server_has_the_libraries_and_no_threads(make_rig: MakeRig) -> 
     maps = memory_maps(pid)
     assert "libtorch_cpu" in maps and "onnxruntime" in maps
     assert len(os.listdir(f"/proc/{pid}/task")) == 1
+    code = re.search(
+        r" r-xp .*libtorch_cpu(?:.*\n)*?Rss: +(\d+) kB", Path(f"/proc/{pid}/smaps").read_text()
+    )
+    assert code and int(code[1]) < 4096  # importing maps 45 MB
 
 
 @pytest.mark.parametrize("code", ["", "import other"])
