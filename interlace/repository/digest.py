@@ -17,7 +17,7 @@ from interlace.core.node import ModelFiles
 from interlace.formats.page_cache import open_regular
 from interlace.repository.folder import check_name, folder_names, leads_out
 
-_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 17  #: threads that read keep two each
 _FILES_LIMIT: Final = 10_000
 #: Most bytes of all files of a model, holes included.
 _MODEL_BYTES: Final = 1 << 40
