@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.tensor import Span
+from interlace.core.tensor import Signature, Span
 from interlace.server.compression import unpack_into
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import InputSource, OutputTarget, Parameter
 from interlace.server.grpc.infer_head import read_head
 from interlace.server.http.bodies import ArenaBody, aligned
-from interlace.server.http.request_json import decode_request
+from interlace.server.http.request_json import decode_generate, decode_request
 from interlace.shm import children
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
@@ -52,11 +52,15 @@ class Coding(IntEnum):
 
 
 class Parse(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Decode the head of an inference request, ``nbytes`` at ``offset``."""
+    """Decode the head of an inference request, ``nbytes`` at ``offset``.
+
+    With a model's ``signature`` it is the JSON of a generate request.
+    """
 
     offset: int
     nbytes: int
     coding: Coding
+    signature: Signature | None = None
 
 
 class Fill(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -129,6 +133,8 @@ class DecoderProcess:
         head = self._arena.view(question.offset, question.nbytes)
         if question.coding is Coding.PROTOBUF:
             decoded = read_head(bytes(head))
+        elif question.signature is not None:
+            decoded = decode_generate(question.signature, head)
         else:
             decoded = decode_request(head, question.coding is Coding.WITH_HEADER)
         self._data = [source.data for source in decoded.sources if source.data is not None]
@@ -203,14 +209,18 @@ class BodyDecoder:
         plain.cut(answer.nbytes)
         return True
 
-    async def decode(self, head: Span, coding: Coding) -> tuple[DecodedRequest, ArenaBlocks]:
+    async def decode(
+        self, head: Span, coding: Coding, signature: Signature | None = None
+    ) -> tuple[DecodedRequest, ArenaBlocks]:
         """The meaning of a head, and the block in which the tensors given in it then lie.
+
+        With a model's ``signature`` it is the JSON of a generate request.
 
         Raises:
             ServeError: it is no inference request, there is no room, or the process is too busy.
         """
         async with self._exclusive():
-            parsed = await self._ask(Parse(head.offset, head.nbytes, coding))
+            parsed = await self._ask(Parse(head.offset, head.nbytes, coding, signature))
             assert isinstance(parsed, Parsed)
             sizes = [source.nbytes for source in parsed.sources if source.at is not None]
             offsets, blocks = await self._filled(sizes)

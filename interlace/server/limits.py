@@ -33,7 +33,6 @@ class HttpLimits:
     head_bytes: int = 64 * KIB
     body_bytes: int = 256 * MIB  #: an inference body, as received and after decompression
     json_bytes: int = 16 * MIB  #: its JSON part; larger tensors belong in binary
-    generate_bytes: int = 64 * KIB  #: a body of generate, decompressed too
     load_bytes: int = 64 * MIB  #: a body of a model load: JSON with its files in base64
     plan_bytes: int = 4 * MIB  #: a node's part of a fleet's plan: 120 bytes or so a model
     admin_bytes: int = 64 * KIB  #: any other body
@@ -57,9 +56,7 @@ class HttpLimits:
                 return self.load_bytes
             case RouteKind.PLAN:
                 return self.plan_bytes
-            case RouteKind.GENERATE:
-                return self.generate_bytes
-            case RouteKind.INFER:
+            case RouteKind.INFER | RouteKind.GENERATE:
                 return self.body_bytes if binary else self.json_bytes
 
 

@@ -10,16 +10,14 @@ from typing import Final
 import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
-from interlace.core.errors import Reason, ServeError, bad_input
-from interlace.core.model import Model
+from interlace.core.errors import Reason, ServeError
 from interlace.core.request import PartialResponse, Reply
-from interlace.core.tensor import TensorSpec, element_count
-from interlace.server.dataplane.call import DecodedRequest
-from interlace.server.dataplane.tensor_places import InputSource, Parameter
+from interlace.core.tensor import element_count
 from interlace.server.http.bodies import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.inference import HttpContext, HttpInference
 from interlace.server.http.request_head import RequestHead
+from interlace.server.http.request_json import FIELDS, decode_generate
 from interlace.server.http.responses import (
     EVENTS,
     EVENTS_END,
@@ -28,17 +26,13 @@ from interlace.server.http.responses import (
     event,
     response,
 )
-from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, decoded, to_bytes, to_json
+from interlace.server.tensor_json import to_json
 from interlace.shm.blocks import ArenaBlocks
 
-_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_parameters: Final = msgspec.json.Decoder(dict[str, Parameter])
-_parameter: Final = msgspec.json.Decoder(Parameter)
 _NOT_ONE: Final = (
     "generate expects model to produce exactly 1 response, use generate stream for models that "
     "generate varying number of responses"
 )
-_text: Final = msgspec.json.Decoder(str)
 
 
 class Generation(HttpInference):
@@ -53,8 +47,8 @@ class Generation(HttpInference):
         self._only = b""  #: the response of a decoupled model, until it is known to be the last
 
     def start(self, body: ArenaBody | bytes) -> None:
-        assert isinstance(body, bytes), "bodies of generate are small"
-        self.call(decode_generate(self._model().model, body), None)
+        assert isinstance(body, bytes), "large bodies are decoded in another process"
+        self.call(decode_generate(self._model().model.signature, body), None)
 
     def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
         json = self.values(reply, reply.request.model, texts)
@@ -68,7 +62,7 @@ class Generation(HttpInference):
         values: dict[str, object] = {"model_name": key.name, "model_version": str(key.version)}
         if self._decoded.id:
             values["id"] = self._decoded.id
-        values.update(_fields.decode(response_.parameters or "{}"))
+        values.update(FIELDS.decode(response_.parameters or "{}"))
         for tensor in response_.outputs:
             text = texts.get(tensor.name) or to_json(
                 tensor.name, tensor.datatype, self._context.view(tensor.span)
@@ -152,66 +146,3 @@ class GenerationStream(Generation):
 
     def _finish(self, data: bytes) -> None:
         self._writer.respond((b"" if self._begun else EVENTS_HEAD) + data + EVENTS_END)
-
-
-def decode_generate(model: Model, body: bytes) -> DecodedRequest:
-    """Inputs, id and parameters of a generate request.
-
-    A value is one element or nested arrays; the batch dimension is added in front. What names no
-    input is a parameter.
-
-    Raises:
-        ServeError: BAD_INPUT, naming the field.
-    """
-    try:
-        fields = decoded(_fields, body)
-        id = _text.decode(fields.pop("id", b'""'))
-        parameters = _parameters.decode(fields.pop("parameters", b"{}"))
-    except MALFORMED as error:
-        raise bad_input(f"failed to parse the request JSON: {error}") from error
-    batched = model.signature.batched
-    sources = tuple(
-        _source(spec, bytes(fields.pop(spec.name)), batched)
-        for spec in model.signature.inputs
-        if spec.name in fields
-    )
-    return DecodedRequest(id, sources, (), {**_others(fields), **parameters})
-
-
-def _source(spec: TensorSpec, value: bytes, batched: bool) -> InputSource:
-    if value.startswith(b"["):
-        shape = _shape(spec.name, value)
-    else:
-        value = b"[" + value + b"]"
-        shape = (1,) * len(spec.dims)
-    if batched and len(shape) == len(spec.dims):
-        shape = (1, *shape)
-    data = to_bytes(spec.name, spec.datatype, shape, value)
-    return InputSource(spec.name, spec.datatype, shape, 0, len(data), data)
-
-
-def _shape(name: str, value: bytes) -> tuple[int, ...]:
-    try:
-        nested = msgspec.json.decode(value)
-    except MALFORMED as error:
-        raise bad_input(f"'{name}': {error}") from error
-    shape: list[int] = []
-    while isinstance(nested, list):
-        shape.append(len(nested))
-        if not nested or len(shape) > DEPTH_MAX:
-            break
-        nested = nested[0]
-    return tuple(shape)
-
-
-def _others(fields: Mapping[str, msgspec.Raw]) -> dict[str, Parameter]:
-    parameters = {}
-    for name, value in fields.items():
-        try:
-            parameters[name] = _parameter.decode(value)
-        except MALFORMED as error:
-            raise bad_input(
-                f"'{name[:128]}' is no input of the model, and as a parameter it must be a string, "
-                f"number or boolean: {error}"
-            ) from error
-    return parameters

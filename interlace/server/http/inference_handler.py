@@ -9,7 +9,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.tensor import ITEM_BYTES, Span, element_count
 from interlace.server.body_decoder import Coding
-from interlace.server.compression import unpack_small, unpack_within
+from interlace.server.compression import unpack_small
 from interlace.server.dataplane.inference import InferenceContext
 from interlace.server.http.bodies import ArenaBody, check_json
 from interlace.server.http.exchange import ResponseWriter
@@ -94,15 +94,12 @@ class InferenceHandler:
     def _begin_from_heap(
         self, inference: HttpInference, head: RequestHead, body: bytearray
     ) -> None:
-        generates = head.route.kind is RouteKind.GENERATE
-        here_bytes = self._limits.generate_bytes if generates else self._limits.here_bytes
+        here_bytes = self._limits.here_bytes
         if len(body) > here_bytes:
             inference.later(self._prepare(inference, head, body))
             return
         if not head.encoding:
             plain: bytes | None = bytes(body)
-        elif generates:
-            plain = unpack_within(body, head.encoding, here_bytes)
         else:
             plain = unpack_small(body, head.encoding, here_bytes)
         if plain is None:
@@ -150,9 +147,11 @@ class InferenceHandler:
             inference.start(placed if has_header else placed.view.tobytes())
             return
         check_json(json_bytes, placed.length)
+        generates = head.route.kind is RouteKind.GENERATE
         decoded, blocks = await self.context.bodies.decode(
             Span(self.arena.number, placed.offset, json_bytes),
             Coding.WITH_HEADER if has_header else Coding.JSON,
+            self.context.model(head.names).model.signature if generates else None,
         )
         inference.blocks.take_over(blocks)
         inference.check_wanted()

@@ -170,8 +170,9 @@ class RequestHeadReader:
         accept, asked = _accepted(fields.get(b"accept-encoding", b""))
         length = _length(minor, fields)
         json_length = _json_length(length, fields)
+        if route.kind is not RouteKind.INFER:
+            json_length = ABSENT
         encoding = _encoding(fields)
-        binary = route.kind is RouteKind.INFER and json_length >= 0
         return RequestHead(
             method=method,
             route=route,
@@ -181,7 +182,8 @@ class RequestHeadReader:
             plain=keep_alive and minor == 1,
             length=length,
             json_length=json_length,
-            placed=length >= 0 and ((binary and not encoding) or self._is_large(route, length)),
+            placed=length >= 0
+            and ((json_length >= 0 and not encoding) or self._is_large(route, length)),
             encoding=encoding,
             accept=accept,
             accept_asked=asked,
@@ -193,14 +195,15 @@ class RequestHeadReader:
 
     def _is_large(self, route: Route, length: int) -> bool:
         """Whether a body is decoded in another process, which finds it in the arena."""
-        return route.kind is RouteKind.INFER and length > self._limits.here_bytes
+        inference = route.kind in (RouteKind.INFER, RouteKind.GENERATE)
+        return inference and length > self._limits.here_bytes
 
     def _too_large(
         self, route: Route, length: int, json_length: int, encoding: str
     ) -> ServeError | None:
         if route is _NOWHERE:
             return None
-        if route.kind is RouteKind.INFER and json_length > self._limits.json_bytes:
+        if json_length > self._limits.json_bytes:
             what, given, limit = "JSON part", json_length, self._limits.json_bytes
         else:
             limit = self._limits.of_body(route.kind, json_length >= 0 or bool(encoding))

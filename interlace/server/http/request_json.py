@@ -1,4 +1,4 @@
-"""The JSON part of a v2 inference request: decoded, typed, and checked on its own."""
+"""The JSON of infer and generate requests: decoded, typed, and checked on its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from interlace.core.errors import bad_input
-from interlace.core.tensor import BYTES, ITEM_BYTES
+from interlace.core.tensor import BYTES, ITEM_BYTES, Signature, TensorSpec, element_count
 from interlace.server.dataplane.call import DecodedRequest
 from interlace.server.dataplane.tensor_places import (
     InputSource,
@@ -16,7 +16,7 @@ from interlace.server.dataplane.tensor_places import (
     Parameter,
     RegionSpan,
 )
-from interlace.server.tensor_json import MALFORMED, decoded, to_bytes
+from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, decoded, to_bytes
 
 RANK_MAX: Final = 32
 #: Sizes and counts from here on are refused: no tensor has them, and products overflow texts.
@@ -52,6 +52,10 @@ class InferenceBody(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(InferenceBody)
+FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_parameters: Final = msgspec.json.Decoder(dict[str, Parameter])
+_parameter: Final = msgspec.json.Decoder(Parameter)
+_text: Final = msgspec.json.Decoder(str)
 
 
 def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
@@ -155,3 +159,74 @@ def _flag(parameters: Mapping[str, Parameter], key: str, where: str) -> bool | N
     if value is not None and not isinstance(value, bool):
         raise bad_input(f"{where}: parameter '{key}' must be true or false, got {value!r:.64}")
     return value
+
+
+def decode_generate(signature: Signature, body: bytes | memoryview) -> DecodedRequest:
+    """Inputs, id and parameters of a generate request.
+
+    A value is one element, a list of them, or nested arrays in the tensor's shape, with or without
+    rows. What names no input is a parameter.
+
+    Raises:
+        ServeError: BAD_INPUT, naming the field.
+    """
+    try:
+        fields = decoded(FIELDS, body)
+        id = _text.decode(fields.pop("id", b'""'))
+        parameters = _parameters.decode(fields.pop("parameters", b"{}"))
+    except MALFORMED as error:
+        raise bad_input(f"failed to parse the request JSON: {error}") from error
+    sources = tuple(
+        _given(spec, bytes(fields.pop(spec.name)), signature.batched)
+        for spec in signature.inputs
+        if spec.name in fields
+    )
+    return DecodedRequest(id, sources, (), {**_others(fields), **parameters})
+
+
+def _given(spec: TensorSpec, value: bytes, batched: bool) -> InputSource:
+    value = value if value.startswith(b"[") else b"[" + value + b"]"
+    shape = _nested_shape(spec.name, value)
+    if len(shape) == 1:
+        shape = _spread(shape[0], (-1, *spec.dims) if batched else spec.dims)
+    elif batched and len(shape) == len(spec.dims):
+        shape = (1, *shape)
+    data = to_bytes(spec.name, spec.datatype, shape, value)
+    return InputSource(spec.name, spec.datatype, shape, 0, len(data), data)
+
+
+def _nested_shape(name: str, value: bytes) -> tuple[int, ...]:
+    try:
+        nested = msgspec.json.decode(value)
+    except MALFORMED as error:
+        raise bad_input(f"'{name}': {error}") from error
+    shape: list[int] = []
+    while isinstance(nested, list):
+        shape.append(len(nested))
+        if not nested or len(shape) > DEPTH_MAX:
+            break
+        nested = nested[0]
+    return tuple(shape)
+
+
+def _spread(count: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The dims with that many elements: all beyond the fixed ones in the last free one."""
+    rest = -(-count // element_count(tuple([dim for dim in dims if dim > 0])))
+    shape = []
+    for dim in reversed(dims):
+        shape.append(rest if dim < 0 else dim)
+        rest = 1 if dim < 0 else rest
+    return tuple(reversed(shape))
+
+
+def _others(fields: Mapping[str, msgspec.Raw]) -> dict[str, Parameter]:
+    parameters = {}
+    for name, value in fields.items():
+        try:
+            parameters[name] = _parameter.decode(value)
+        except MALFORMED as error:
+            raise bad_input(
+                f"'{name[:128]}' is no input of the model, and as a parameter it must be a string, "
+                f"number or boolean: {error}"
+            ) from error
+    return parameters

@@ -82,6 +82,19 @@ def test_large_replies_in_json(stand: Stand) -> None:
     assert ask(stand, "free", body, {**headers, "Accept-Encoding": "gzip"}).status == 200
 
 
+@pytest.mark.parametrize("coding", ["", "gzip"])
+def test_large_bodies_of_generate(stand: Stand, coding: str) -> None:
+    for model, value in (("text", "word" * 50_000), ("free", [0.5] * 50_000)):
+        body = json.dumps({"INPUT0": value, "id": "7", "seed": 3}).encode()
+        headers = {"Content-Encoding": coding} if coding else {}
+        data = gzip.compress(body) if coding else body
+        with stand.connect() as connection:
+            path = f"/v2/models/{model}/generate"
+            response = exchange(connection, request("POST", path, data, headers))
+        assert (response.status, response.json["id"]) == (200, "7")
+        assert response.json["OUTPUT0"] == value
+
+
 def test_large_texts_in_json(stand: Stand) -> None:
     texts = [f"text {i}, with a comma" for i in range(5000)]
     response = ask(stand, "text", as_json(texts, [1, 5000], "BYTES"))

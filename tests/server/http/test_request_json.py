@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
+from interlace.core.tensor import Signature, TensorSpec
 from interlace.server.dataplane.tensor_places import RegionSpan
-from interlace.server.http.request_json import decode_request
+from interlace.server.http.request_json import decode_generate, decode_request
 
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -141,3 +142,32 @@ def test_numbers_that_nobody_means_are_refused_in_few_words(data: bytes) -> None
         decode_request(data, True)
     assert caught.value.reason is Reason.BAD_INPUT
     assert len(caught.value.detail) < 500
+
+
+@pytest.mark.parametrize(
+    ("dims", "batched", "value", "shape"),
+    [
+        ((1, 1), False, "3", (1, 1)),
+        ((1, 1), False, "[3]", (1, 1)),
+        ((1, -1), False, "[3, 4, 5]", (1, 3)),
+        ((1,), True, "[3, 4, 5]", (3, 1)),
+        ((-1,), True, "[3, 4, 5]", (1, 3)),
+        ((2, -1, 2, -1), True, "[1, 2, 3, 4, 5, 6, 7, 8]", (1, 2, 1, 2, 2)),
+        ((2, 2), True, "[[1, 2], [3, 4]]", (1, 2, 2)),
+        ((2,), True, "[[1, 2], [3, 4]]", (2, 2)),
+        ((1, -1), False, "[]", (1, 0)),
+    ],
+)
+def test_a_list_of_generate_fills_the_dims(
+    dims: tuple[int, ...], batched: bool, value: str, shape: tuple[int, ...]
+) -> None:
+    signature = Signature((TensorSpec("x", "INT32", dims),), (), batched, 8)
+    (source,) = decode_generate(signature, f'{{"x": {value}}}'.encode()).sources
+    assert source.shape == shape
+
+
+@pytest.mark.parametrize("value", ["[3, 4]", "[]", "[3, 4, 5]"])
+def test_a_list_of_generate_that_does_not_fill_the_dims(value: str) -> None:
+    signature = Signature((TensorSpec("x", "INT32", (1, 1)),), (), False, 1)
+    with pytest.raises(ServeError, match=r"of shape \[1, 1\] needs 1 values"):
+        decode_generate(signature, f'{{"x": {value}}}'.encode())
