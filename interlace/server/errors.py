@@ -43,7 +43,7 @@ _STATUSES: Final = (
     (Reason.OVERLOADED, 429, GrpcStatus.RESOURCE_EXHAUSTED),
     (Reason.DEADLINE, 504, GrpcStatus.DEADLINE_EXCEEDED),
     (Reason.NOT_READY, 503, GrpcStatus.UNAVAILABLE),
-    (Reason.CANCELLED, 499, GrpcStatus.CANCELLED),
+    (Reason.CANCELLED, 400, GrpcStatus.CANCELLED),  # 499 is C++ tritonclient's own timeout
     (Reason.UNAUTHORIZED, 401, GrpcStatus.UNAUTHENTICATED),
     (Reason.TOO_LARGE, 413, GrpcStatus.RESOURCE_EXHAUSTED),
     (Reason.QUARANTINED, 503, GrpcStatus.UNAVAILABLE),
@@ -54,8 +54,8 @@ _STATUSES: Final = (
 )
 HTTP_STATUS: Final = {reason: status for reason, status, _ in _STATUSES}
 GRPC_STATUS: Final = {reason: status for reason, _, status in _STATUSES}
-#: Of the status line. The first is nginx's.
-PHRASES: Final = {499: "Client Closed Request", **{each.value: each.phrase for each in HTTPStatus}}
+#: Of the status line.
+PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
 def error_text(body: bytes) -> str:

@@ -293,6 +293,7 @@ def test_a_model_is_ready_while_its_code_says_so(shared: Shared) -> None:
         ("INVALID_ARG", 400, "INVALID_ARGUMENT"),
         ("UNKNOWN", 400, "UNKNOWN"),
         ("ALREADY_EXISTS", 400, "ALREADY_EXISTS"),
+        ("CANCELLED", 400, "CANCELLED"),
     ],
 )
 def test_errors_of_responses_have_tritons_statuses(
