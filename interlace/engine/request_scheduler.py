@@ -339,7 +339,7 @@ class RequestScheduler:
         run_ms = deployed.estimator.latency_ms(batch.run_rows, live.share_pct, head.shape)
         if deployed.weights:
             self.fetching.runs(deployed, live.gpu, batch.id, now_ms)
-        left_ms = max(0.0 if one.streams else one.deadline_ms for one in requests) - now_ms
+        left_ms = max(one.deadline_ms for one in requests) - now_ms
         limit_ms = failures.limit_ms(self._state, live, run_ms, left_ms)
         run = Run(live.gpu, live.id, batch, limit_ms)
         running = live.give(run, run_ms, now_ms)

@@ -7,7 +7,7 @@ import pytest
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
 from interlace.core.messages import ModelWithdrawn, ReportTimeout, Run, SendReply
-from interlace.core.request import Outcome, Request
+from interlace.core.request import Callbacks, Outcome, Request
 from interlace.engine.engine import Engine
 from tests.builders import OVERLAP, World, line_profile, machine
 
@@ -118,11 +118,14 @@ def test_the_limit_is_a_second_or_twenty_times_what_is_believed() -> None:
     assert _limit_ms(world, "slow") == pytest.approx(20.0 * run_ms, rel=0.1)
 
 
-def test_a_worker_is_waited_for_until_its_caller_expects_no_answer() -> None:
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_worker_is_waited_for_until_its_caller_expects_no_answer(streams: bool) -> None:
     world = World(PROFILES, machine())
     world.deploy(dict.fromkeys("ab", SLO_MS))
     world.run(1_000.0)
-    world.send("a", 60_000.0)
+    now_ms = world.clock.now_ms()
+    request = Request(world.runtime.next_id(), "a", now_ms, now_ms + 60_000.0, streams=streams)
+    world.runtime.submit(request, Callbacks(lambda reply: None))
     world.run(100.0)
     assert _limit_ms(world, "a") == pytest.approx(60_000.0, abs=10.0)
 
