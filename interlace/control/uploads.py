@@ -46,7 +46,8 @@ class Uploads:
             self._kept.setdefault(name, []).append(root)
             await asyncio.to_thread(_write, root / name, files)
         except OSError as error:
-            text = f"failed to load '{name}': its files could not be written: {error.strerror}"
+            text = f"failed to load '{name}', failed to poll from model repository: its files "
+            text += f"could not be written: {error.strerror}"
             raise ServeError(Reason.BACKEND, text) from error
         return root
 

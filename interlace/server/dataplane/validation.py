@@ -84,16 +84,18 @@ def _order(model: Model, call: InferenceCall) -> tuple[int, ...]:
 
 
 def _missing_text(model: Model, given: list[str], missing: list[str]) -> str:
+    most = len(model.signature.inputs)
     needed = sum(not spec.optional for spec in model.signature.inputs)
+    count = f"{most} inputs" if needed == most else f"number of inputs between {needed} and {most}"
     return (
-        f"expected {needed} inputs but got {len(given)} inputs for model '{model.name}'. "
-        f"Got input(s) [{_names(given)}], but missing required input(s) [{_names(missing)}]. "
+        f"expected {count} but got {len(given)} inputs for model '{model.name}'. Got input(s) "
+        f"[{_names(given, ',')}], but missing required input(s) [{_names(missing, ',')}]. "
         f"Please provide all required input(s)."
     )
 
 
-def _names(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
+def _names(names: list[str], between: str = ", ") -> str:
+    return between.join(f"'{name}'" for name in names)
 
 
 def _rows(model: Model, call: InferenceCall, inputs: tuple[Tensor, ...]) -> int:

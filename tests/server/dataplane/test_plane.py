@@ -210,6 +210,9 @@ async def test_inputs_are_put_in_the_order_of_the_signature(plane: Plane) -> Non
     twice = (given[0], given[0], given[1])
     assert plane.infer(InferenceCall("three", "", "", twice, asked())) is None
     assert "given twice" in plane.errors[-1].detail
+    assert plane.infer(InferenceCall("three", "", "", (), asked())) is None
+    tritons = "between 2 and 3 but got 0 inputs for model 'three'. Got input(s) [], but missing "
+    assert tritons + "required input(s) ['a','c']" in plane.errors[-1].detail
     rows = plane.memory.put("c", "UINT8", (2, 1), b"xy")
     assert plane.infer(InferenceCall("three", "", "", (given[1], rows), asked())) is None
     assert "batch size does not match other inputs for 'three'" in plane.errors[-1].detail
