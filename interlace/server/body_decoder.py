@@ -52,10 +52,7 @@ class Coding(IntEnum):
 
 
 class Parse(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Decode the head of an inference request, ``nbytes`` at ``offset``.
-
-    With a model's ``signature`` it is the JSON of a generate request.
-    """
+    """Decode ``nbytes`` at ``offset``: with a ``signature`` a generate request, else a head."""
 
     offset: int
     nbytes: int

@@ -94,14 +94,9 @@ class InferenceHandler:
     def _begin_from_heap(
         self, inference: HttpInference, head: RequestHead, body: bytearray
     ) -> None:
-        here_bytes = self._limits.here_bytes
-        if len(body) > here_bytes:
-            inference.later(self._prepare(inference, head, body))
-            return
-        if not head.encoding:
-            plain: bytes | None = bytes(body)
-        else:
-            plain = unpack_small(body, head.encoding, here_bytes)
+        here_bytes, plain = self._limits.here_bytes, None
+        if len(body) <= here_bytes:
+            plain = unpack_small(body, head.encoding, here_bytes) if head.encoding else bytes(body)
         if plain is None:
             inference.later(self._prepare(inference, head, body))
         else:

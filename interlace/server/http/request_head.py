@@ -169,9 +169,8 @@ class RequestHeadReader:
         keep_alive = b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
         accept, asked = _accepted(fields.get(b"accept-encoding", b""))
         length = _length(minor, fields)
-        json_length = _json_length(length, fields)
-        if route.kind is not RouteKind.INFER:
-            json_length = ABSENT
+        given = _json_length(length, fields)
+        json_length = given if route.kind is RouteKind.INFER else ABSENT
         encoding = _encoding(fields)
         return RequestHead(
             method=method,

@@ -122,6 +122,7 @@ def test_raw_bodies(http: Stand) -> None:
     assert "has 3" in post(http, "pair", bytes(4), raw).error
 
 
+BARE = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1]}
 REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
     "no JSON": (b"{", "failed to parse the request JSON"),
     "not UTF-8": (b'{"inputs": "\xff"}', "failed to parse the request JSON"),
@@ -135,21 +136,9 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
     "ragged": (one("FP32", [2, 2], [[1, 2], [3]]), "rows of different lengths"),
     "text for numbers": (one("FP32", [1, 1], ["x"]), "Expected `float`, got `str` - at `$[0]`"),
     "no array": (one("FP32", [1, 1], 5), "'data' must be an array"),
-    "no data": (
-        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1]}]},
-        "must have exactly one of 'data'",
-    ),
+    "no data": ({"inputs": [BARE]}, "must have exactly one of 'data'"),
     "binary without header": (
-        {
-            "inputs": [
-                {
-                    "name": "INPUT0",
-                    "datatype": "FP32",
-                    "shape": [1, 1],
-                    "parameters": {"binary_data_size": 4},
-                }
-            ]
-        },
+        {"inputs": [BARE | {"parameters": {"binary_data_size": 4}}]},
         "no header Inference-Header-Content-Length",
     ),
     "wrong rank": (
