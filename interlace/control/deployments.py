@@ -155,4 +155,5 @@ def demand_of(model: Model) -> Demand:
 
 def _deployment(one: PreparedModel) -> Deployment:
     terms, demand = one.model.terms, one.asked or demand_of(one.model)
-    return Deployment(demand, one.profile, terms.queue_limit, terms.resident, 1000.0 * terms.keep_s)
+    keep_ms, limit_ms = 1000.0 * terms.keep_s, one.model.limit_ms
+    return Deployment(demand, one.profile, terms.queue_limit, terms.resident, keep_ms, limit_ms)

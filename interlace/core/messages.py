@@ -267,7 +267,7 @@ class Deployment:
     """A profiled model to deploy. ``demand.rows_per_s`` is the expected rate, 0 if unknown.
 
     Where weights are swapped, those of a ``pinned`` model stay resident, and others' stay for
-    ``keep_ms`` after a batch began.
+    ``keep_ms`` after a batch began. A batch may take ``limit_ms``, whatever its requests may.
     """
 
     demand: Demand
@@ -275,6 +275,7 @@ class Deployment:
     queue_limit: int = 4096
     pinned: bool = False
     keep_ms: float = 0.0
+    limit_ms: float = 0.0
 
 
 class ModelsDeployed(Message, frozen=True):

@@ -87,10 +87,11 @@ _LEAST_MS: Final = 1_000.0
 _LEAST_SLOW_MS: Final = 10_000.0
 
 
-def limit_ms(state: EngineState, live: LivePartition, run_ms: float, left_ms: float) -> float:
+def limit_ms(state: EngineState, live: LivePartition, run_ms: float, asked_ms: float) -> float:
     """How long a batch with a predicted ``run_ms`` may take before its process is ended.
 
-    On cores it may take the ``left_ms`` until the last deadline of its requests.
+    On cores it may take ``asked_ms``, what its model may and its requests do: a caller with little
+    time would else end a process that is well.
 
     The wait is as long as replacing the process would take, which costs at most twice what an
     oracle would pay (the ski rental rule). A worker on cores starts within about a second, and
@@ -99,7 +100,7 @@ def limit_ms(state: EngineState, live: LivePartition, run_ms: float, left_ms: fl
     all their models count, from profiles: partitions of a process load in turn.
     """
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
-        return max(_LEAST_MS, live.loads_ms, _TIMES * run_ms, left_ms)
+        return max(_LEAST_MS, live.loads_ms, _TIMES * run_ms, asked_ms)
     there = [one for one in state.partitions.values() if one.gpu == live.gpu]
     models = [model for one in there for model in one.model_states if model in state.models]
     load_ms = sum(state.models[model].profile.load_ms for model in models)

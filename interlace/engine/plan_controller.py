@@ -345,4 +345,5 @@ def _deployed_model(one: Deployment) -> DeployedModel:
         admission_margin,
         pinned=one.pinned,
         keep_ms=one.keep_ms,
+        limit_ms=one.limit_ms,
     )

@@ -340,7 +340,8 @@ class RequestScheduler:
         if deployed.weights:
             self.fetching.runs(deployed, live.gpu, batch.id, now_ms)
         left_ms = max(one.deadline_ms for one in requests) - now_ms
-        limit_ms = failures.limit_ms(self._state, live, run_ms, left_ms)
+        asked_ms = max(left_ms, deployed.limit_ms)
+        limit_ms = failures.limit_ms(self._state, live, run_ms, asked_ms)
         run = Run(live.gpu, live.id, batch, limit_ms)
         running = live.give(run, run_ms, now_ms)
         self._state.running_on[live.gpu][live.id] = live

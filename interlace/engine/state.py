@@ -54,6 +54,7 @@ class DeployedModel(ModelView):
     status_reported: bool = False  #: its owner was told: ready, or failed
     pinned: bool = False
     keep_ms: float = 0.0
+    limit_ms: float = 0.0
     #: its weights by accelerator, where they are swapped, and when they are predicted to be loaded
     weights: dict[str, ModelWeights] = field(default_factory=dict)
     ready_ms: float = float("-inf")

@@ -6,7 +6,15 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
-from interlace.core.messages import ModelWithdrawn, ReportTimeout, Run, SendReply
+from interlace.core.messages import (
+    Deployment,
+    ModelsDeployed,
+    ModelWithdrawn,
+    ReportTimeout,
+    Run,
+    SendReply,
+)
+from interlace.core.plan import Demand
 from interlace.core.request import Callbacks, Outcome, Request
 from interlace.engine.engine import Engine
 from tests.builders import OVERLAP, World, line_profile, machine
@@ -128,6 +136,16 @@ def test_a_worker_is_waited_for_until_its_caller_expects_no_answer(streams: bool
     world.runtime.submit(request, Callbacks(lambda reply: None))
     world.run(100.0)
     assert _limit_ms(world, "a") == pytest.approx(60_000.0, abs=10.0)
+
+
+def test_a_caller_with_little_time_does_not_end_a_worker_that_may_take_longer() -> None:
+    world = World(PROFILES, machine())
+    asked = Deployment(Demand("a", 0.0, SLO_MS), world.profiles["a"], limit_ms=60_000.0)
+    world.runtime.deliver(ModelsDeployed((asked,)))
+    world.run(1_000.0)
+    world.send("a", 300.0)
+    world.run(100.0)
+    assert _limit_ms(world, "a") == 60_000.0
 
 
 def test_a_process_that_takes_long_to_start_is_waited_for_as_long_as_that_takes() -> None:
