@@ -18,10 +18,11 @@ class SweepSettings:
     """How thoroughly a model is measured.
 
     A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
-    not before ``samples_min``; also once ``steady_samples`` have a p95 of at most ``steady`` times
-    their median. Warm-up runs of a point take a quarter of ``budget_s``. A point was disturbed by
-    other work on the machine if its p95 is over ``calm`` times its median, or if it is ``doubtful``
-    beside the others. It is measured again ``retakes`` times at most, and the calmest take counts.
+    not before ``samples_min``, unless they take ten times ``budget_s``; also once
+    ``steady_samples`` have a p95 of at most ``steady`` times their median. Warm-up runs of a point
+    take a quarter of ``budget_s``. A point was disturbed by other work on the machine if its p95 is
+    over ``calm`` times its median, or if it is ``doubtful`` beside the others. It is measured again
+    ``retakes`` times at most, and the calmest take counts.
     A share's larger batches are left out once the median passes ``slo_multiple`` times the SLO: no
     plan could use them.
     ``factor`` is the step between batches. A load may take ``timeout_s``, an execution ``run_s``.
@@ -71,11 +72,15 @@ def batch_sizes(max_batch: int, factor: int) -> tuple[int, ...]:
     return (*sizes, max_batch)
 
 
+#: So many times its budget a point may take for ``samples_min``.
+_LONG: Final = 10.0
+
+
 def enough(latencies_ms: Sequence[float], spent_s: float, settings: SweepSettings) -> bool:
     """Whether a point has been sampled enough."""
     count = len(latencies_ms)
     if count < settings.samples_min:
-        return False
+        return spent_s >= _LONG * settings.budget_s
     if count >= settings.samples or spent_s >= settings.budget_s:
         return True
     if count < settings.steady_samples:

@@ -279,7 +279,8 @@ def test_batches_ascend_from_one_to_the_largest(max_batch: int, factor: int) -> 
 
 def test_a_point_ends_by_count_or_by_time_but_not_before_the_least() -> None:
     settings = SweepSettings(samples=10, samples_min=3, budget_s=1.0)
-    assert not enough([1.0] * 2, 99.0, settings)
+    assert not enough([1.0] * 2, 9.9, settings)
+    assert enough([1.0], 10.0, settings) and not enough([], 0.0, settings)
     assert enough([1.0] * 3, 1.0, settings)
     assert not enough([1.0] * 9, 0.9, settings)
     assert enough([1.0] * 10, 0.0, settings)
