@@ -16,6 +16,7 @@ from typing import Final
 from interlace.apps.parts import TensorMemory
 from interlace.apps.sequences import SequenceRuntime
 from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.machine import PUBLIC
 from interlace.assembly.page import live_page
 from interlace.assembly.profiling_run import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
@@ -79,7 +80,6 @@ from interlace.server.tls import NO_TLS, TlsFiles
 from interlace.shm.arena import RESERVE_BYTES, Arena, ArenaMap
 
 _LOG: Final = logging.getLogger(__name__)
-PUBLIC: Final = "hf://"  #: repositories there are their authors', not the operator's
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
@@ -55,6 +56,7 @@ def drafts(
                 yield draft
 
 
+PUBLIC: Final = "hf://"  #: repositories there are their authors', not the operator's
 #: Part of the machine's memory that models may hold; the rest is for buffers and neighbours.
 _MEMORY_PART = 0.8
 

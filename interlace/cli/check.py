@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from interlace.apps.graph import check_members, read_ensemble
-from interlace.assembly.machine import find_models, local_repository
+from interlace.assembly.machine import PUBLIC, find_models, local_repository
 from interlace.cli.options import Json
 from interlace.cli.screen import FoldingTable, console
 from interlace.core.errors import RepositoryError
@@ -62,7 +62,7 @@ def check(
       interlace check model_repository/ resnet --json
     """
     root = local_repository(models)
-    found = list(checked(root, find_models(root, names or ())))
+    found = list(checked(root, find_models(root, names or ()), models.startswith(PUBLIC)))
     if as_json:
         typer.echo(json_text(found))
     else:
@@ -81,8 +81,11 @@ def _show(found: list[Checked]) -> None:
     typer.echo(f"{counted(len(found), 'version')}: {counts}")
 
 
-def checked(root: Path, folders: list[ModelFolder]) -> Iterator[Checked]:
-    """Judge each version of these models of a repository, and each folder that is none."""
+def checked(root: Path, folders: list[ModelFolder], strangers: bool) -> Iterator[Checked]:
+    """Judge each version of these models of a repository, and each folder that is none.
+
+    Code of ``strangers`` runs only if the operator says so.
+    """
     digests, drafts = Digests(), dict[tuple[str, int], Draft | str]()
     for folder in folders:
         if folder.error is not None:
@@ -97,19 +100,21 @@ def checked(root: Path, folders: list[ModelFolder]) -> Iterator[Checked]:
         if isinstance(draft, str):
             yield Checked(name, str(version), _UNREAD, Verdict.REFUSED, (draft,))
         else:
-            verdict, notes = _judged(draft, served)
+            verdict, notes = _judged(draft, served, strangers)
             yield Checked(name, str(version), draft.format.value, verdict, notes)
 
 
-def _judged(draft: Draft, served: Mapping[str, Draft]) -> tuple[Verdict, tuple[str, ...]]:
+def _judged(
+    draft: Draft, served: Mapping[str, Draft], strangers: bool
+) -> tuple[Verdict, tuple[str, ...]]:
     if draft.format is Format.ENSEMBLE:
         try:
             _check_ensemble(draft, served)
         except RepositoryError as error:
             return Verdict.REFUSED, (str(error),)
     verdict = Verdict.DIFFERS if draft.notes else Verdict.SERVED
-    if draft.format in CODE_FORMATS:
-        return verdict, (f"it is code: needs --trust-models {draft.name}", *draft.notes)
+    if strangers and draft.format in CODE_FORMATS:
+        return verdict, ("it is code: served only if --trust-models names it", *draft.notes)
     return verdict, draft.notes
 
 

@@ -161,8 +161,7 @@ class ModelPreparer:
             RepositoryError: files and model contradict each other, or it is code and not trusted.
             ServeError: the model cannot be opened.
         """
-        trusted = replace(self._trusted, everyone=False) if sent else self._trusted
-        trusted.check(draft.name, draft.format, draft.path)
+        self._trusted.check(draft.name, draft.format, draft.path, sent)
         model = await self._with_environment(draft.provisional())
         files = _described_by(model)
         known = self._known.get(files) or self._kept.find(model)

@@ -197,16 +197,18 @@ class TrustedModels:
         names = frozenset(name for part in text.split(",") if (name := part.strip()))
         return cls(names - {"all", "none"}, "all" in names)
 
-    def check(self, name: str, form: Format, path: str) -> None:
-        """Refuse a model that is code and is not trusted.
+    def check(self, name: str, form: Format, path: str, sent: bool = False) -> None:
+        """Refuse a model that is code and is not trusted; one that was ``sent``, by its name.
 
         Raises:
             RepositoryError: which file, and how the operator allows it.
         """
-        if form in CODE_FORMATS and not (self.everyone or name in self.names):
+        everyone = ["all"] if self.everyone else []
+        if form in CODE_FORMATS and name not in self.names and (sent or not everyone):
+            wanted = ",".join([*everyone, *sorted(self.names), name])
             raise RepositoryError(
                 path,
                 f"{MODEL_FILES[form]} ({form.value}), which is code, "
                 f"in a model that is not trusted",
-                f"ONNX or safetensors; or --trust-models {name} if you trust its author",
+                f"ONNX or safetensors; or --trust-models {wanted} if you trust its author",
             )

@@ -137,8 +137,12 @@ def test_every_format_is_code_or_data(tmp_path: Path) -> None:
         TrustedModels.of("all").check("c", form, "c/1")
         some.check("b", form, "b/1")
         for trusted in (some, TrustedModels.of("none"), TrustedModels.of("")):
-            with pytest.raises(RepositoryError, match=r"c/1: found model\.p.*--trust-models c "):
+            with pytest.raises(RepositoryError, match=r"c/1: found model\.p.*--trust-models .*c "):
                 trusted.check("c", form, "c/1")
+    for said, wanted in (("a, b", "a,b,c"), ("all,b", "all,b,c"), ("none", "c")):
+        with pytest.raises(RepositoryError, match=f"--trust-models {wanted} if"):
+            TrustedModels.of(said).check("c", Format.PYTHON, "c/1", sent=True)
+    TrustedModels.of("all,c").check("c", Format.PYTHON, "c/1", sent=True)
     for form in data:
         TrustedModels.of("none").check("c", form, "c/1")
 

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from interlace.assembly.machine import find_models
+from interlace.cli.check import checked
 from tests.cli.planning import invoke
 from tests.serve.test_ensembles import write_ensemble
 
@@ -45,7 +47,9 @@ def test_each_version_is_judged(tmp_path: Path) -> None:
     notes = {one["model"]: " ".join(one["notes"]) for one in found}
     assert "instance_group has no effect" in notes["grouped"]
     assert "direct.minimum_slot_utilization has no effect" in notes["stateful"]
-    assert "--trust-models code" in notes["code"]
+    assert notes["code"] == ""  # the code of a folder runs unless the operator forbids it
+    (code,) = checked(tmp_path, find_models(tmp_path, ["code"]), strangers=True)
+    assert code.notes == ("it is code: served only if --trust-models names it",)
     assert "step[1].model_name: found 'nobody'" in notes["lost"]
 
 
