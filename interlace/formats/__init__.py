@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.core.work import ModelWork
 from interlace.formats.arrays import sample_shape
+from interlace.formats.model_file import place_of
 from interlace.formats.runner import CallModels, ModelRunner
 
 if TYPE_CHECKING:  # it needs torch
@@ -133,13 +135,12 @@ def _in_words(model: Model) -> Iterator[None]:
         yield
     except (RepositoryError, MemoryError):
         raise
-    except Exception as error:  # libraries raise anything on a broken file
+    except (Exception, SystemExit) as error:  # libraries raise anything on a broken file
         if model.source.is_file() and not model.source.stat().st_size:
             expected = f"a model of {model.format.value}"
             raise RepositoryError(str(model.source), "an empty file", expected) from error
         lines = str(error).strip().splitlines() or [""]
-        raise RepositoryError(
-            model.path,
-            f"a model that does not load ({type(error).__name__}: {lines[0][:500]})",
-            f"a working {model.format.value} model",
-        ) from error
+        place = place_of(error, Path(model.path).parent)
+        found = f"a model that does not load ({type(error).__name__}: {lines[0][:500]}{place})"
+        expected = f"a working {model.format.value} model"
+        raise RepositoryError(model.path, found, expected) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -17,3 +18,10 @@ def execute_file(source: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     exec(compile(source.read_bytes(), str(source), "exec"), module.__dict__)
     return module
+
+
+def place_of(error: BaseException, folder: Path) -> str:
+    """The last line of the model's own files that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(f"{folder}/")]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def test_an_error_of_the_model_has_its_traceback(
     assert "Traceback" in shown and 'raise ValueError("not this word")' in shown
     refused = run(words, "--input", 'WORD="refuse"')
     assert str(refused.exception) == "no such word"
+
+
+@pytest.mark.parametrize("raised", ['{}["weights"]', 'sys.exit("weights")'])
+def test_an_error_of_initialize_has_its_line(tmp_path: Path, raised: str) -> None:
+    code = f"    def initialize(self, args):\n        import sys\n        {raised}\n"
+    added = CODE.replace("    def execute", f"{code}    def execute")
+    done = run(add(tmp_path, "m", {"config.pbtxt": CONFIG, "1/model.py": added}))
+    wanted = r"\((KeyError|SystemExit): '?weights'? \(model.py, line 8\)\)"
+    assert isinstance(done.exception, RepositoryError) and re.search(wanted, str(done.exception))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -17,7 +16,7 @@ from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.sequence import SequenceStep
 from interlace.formats.arrays import control_array, model_inputs
-from interlace.formats.model_file import execute_file
+from interlace.formats.model_file import execute_file, place_of
 from interlace.formats.python_backend import api
 from interlace.formats.python_backend.calls import API_NAME, CallHook, api_module
 from interlace.formats.python_backend.open_responses import OpenResponses
@@ -223,7 +222,7 @@ class PythonRunner:
 
         A model that is iterative receives those of several again that it had not begun, alone.
         """
-        text = f"{type(error).__name__}: {error}{_place(error, self._own.folder)}"
+        text = f"{type(error).__name__}: {error}{place_of(error, self._own.folder)}"
         failed = self._failed(text)
         failed.__cause__ = error
         answer = error if isinstance(error, ServeError) else failed
@@ -282,7 +281,7 @@ class PythonRunner:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
         except (Exception, SystemExit) as error:  # other models of this process go on
-            place = _place(error, self._own.folder)
+            place = place_of(error, self._own.folder)
             api.Logger.log_error(f"finalize failed: {type(error).__name__}: {error}{place}")
         self._model = None
         if self._loop is not None:
@@ -385,13 +384,6 @@ class PythonRunner:
     def _failed(self, message: str) -> ServeError:
         text = f"Failed to process the request(s) for model '{self._name}', message: {message}"
         return ServeError(Reason.BACKEND, text[:_DETAIL_CHARS])
-
-
-def _place(error: BaseException, folder: Path) -> str:
-    """The last line of the model's own files that an error came through."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename.startswith(f"{folder}/")]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _configured(model: Model, kind: Any) -> api.ModelConfig:
