@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from interlace.core.tensor import Span, Tensor, TensorSpec, element_count
 from interlace.core.user_errors import InputError, UserError
 from interlace.formats import open_model
 from interlace.formats.arrays import read_value, sample_inputs, wire_bytes
+from interlace.formats.python_backend.api import TritonModelException
 from interlace.formats.python_backend.runner import PythonRunner
 from interlace.formats.runner import (
     Answer,
     Array,
     ModelResponse,
     ModelRunner,
+    OutgoingCall,
     RequestInputs,
     TypedArray,
 )
@@ -67,7 +69,7 @@ def run_model(
 def _responses(runner: PythonRunner, arrays: Mapping[str, Array]) -> list[Mapping[str, TypedArray]]:
     answers: list[Answer | None] = []
     request = RequestInputs(arrays, respond=lambda answer, final: answers.append(answer))
-    answers += runner.run_requests([request])
+    answers += runner.run_requests([request], _no_calls)
     for answer in answers:
         if isinstance(answer, ServeError):
             if answer.__cause__ is not None:
@@ -88,14 +90,19 @@ def _open(root: Path, name: str, version: int) -> tuple[ModelRunner, Model]:
     draft = read(root, name, version)
     threads = len(os.sched_getaffinity(0))
     provisional = draft.provisional()
-    runner = open_model(provisional, threads, None)
+    runner = open_model(provisional, threads, None, _no_calls)
     model = complete(draft, runner.signature, 0)
     stated = provisional.signature.inputs and provisional.signature.outputs
     described = not stated and model.format is not Format.PYTHON
     if described or model.sequences is not None:  # it takes tensors as it describes them
         runner.close()
-        runner = open_model(model, threads, None)
+        runner = open_model(model, threads, None, _no_calls)
     return runner, model
+
+
+def _no_calls(asked: OutgoingCall) -> NoReturn:
+    what = f"cannot {asked.control or 'call'} '{asked.model}'"
+    raise TritonModelException(f"{what}: interlace run opens one model alone; use interlace serve")
 
 
 def _inputs(model: Model, given: Mapping[str, SampleValue]) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from interlace.core.loading import link_of
 from interlace.core.model import Description, Format, Model, TrustedModels
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
+from interlace.device.base import LEARNED
 from interlace.formats import on_gpus_alone
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import doubts, surface
@@ -267,7 +268,10 @@ class ModelPreparer:
     async def _completed(self, models: Sequence[Model], found: FillResult) -> FillResult:
         """The profiles with layers, if those are wanted, and beside busy neighbours."""
         for reason in found.guessed.values():
-            _log.warning(_GUESSED, reason)
+            if reason.endswith(LEARNED):  # other values would not help
+                _log.info("%s", reason)
+            else:
+                _log.warning(_GUESSED, reason)
         for key, profile in found.profiles.items():
             if said := doubts(key, profile):
                 _log.warning("%s", said)

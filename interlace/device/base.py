@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
@@ -21,6 +21,8 @@ from interlace.core.request import BlsCall, PartialResponse, Reply, Request
 Done = Callable[[WorkFinished], None]
 #: What a device tells unasked.
 DeviceEvent = PartitionLost | BatchWaits | TierChanged | PartialResponse
+#: How the reason ends why code that calls other models is not measured.
+LEARNED: Final = "its latency is learned from requests"
 
 
 class Registers(Protocol):

@@ -85,6 +85,24 @@ def test_an_error_of_the_model_has_its_traceback(
     assert str(refused.exception) == "no such word"
 
 
+@pytest.mark.parametrize(
+    ("method", "call", "said"),
+    [
+        ("execute", "InferenceRequest(model_name='b').exec()", "cannot call 'b'"),
+        ("execute", "load_model('b')", "cannot load 'b'"),
+        ("initialize", "load_model('b')", "cannot load 'b'"),
+    ],
+)
+def test_calls_of_other_models_need_a_server(
+    tmp_path: Path, method: str, call: str, said: str
+) -> None:
+    added = f"{CODE}\n    def {method}(self, _):\n        pb_utils.{call}\n"
+    done = run(add(tmp_path, "m", {"config.pbtxt": CONFIG, "1/model.py": added}))
+    assert f"{said}: interlace run opens one model alone; use interlace serve" in str(
+        done.exception
+    )
+
+
 @pytest.mark.parametrize("raised", ['{}["weights"]', 'sys.exit("weights")'])
 def test_an_error_of_initialize_has_its_line(tmp_path: Path, raised: str) -> None:
     code = f"    def initialize(self, args):\n        import sys\n        {raised}\n"

@@ -13,6 +13,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Description, Format, ServiceTerms, TrustedModels
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import Signature
+from interlace.device.cpu.outgoing_calls import _MEASURED
 from interlace.profiling.store import FillResult, ProfileStore
 from tests.apps.test_graph import ensemble, model
 from tests.builders import line_profile
@@ -36,6 +37,21 @@ def test_a_profile_without_times_from_disk_is_told_of_once(
         preparer._warn_of_cached(models, FillResult(profiles, {}))
     (message,) = caplog.messages
     assert message.startswith("1 profiles (the first: known)")
+
+
+async def test_values_are_asked_for_only_where_they_help(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = cast(Any, SimpleNamespace(gpu=SimpleNamespace(kind="cpu-2")))
+    preparer = ModelPreparer(
+        tmp_path, cast(Any, None), rig, ProfileStore(tmp_path), TrustedModels()
+    )
+    calls = f"b: {_MEASURED.format('c')}"
+    with caplog.at_level(logging.INFO):
+        await preparer._completed((), FillResult(guessed={"a": "a: bad crop", "b": calls}))
+    wrong, alone = caplog.messages
+    assert wrong.startswith("a: bad crop: its sample values") and "[sample]" in wrong
+    assert alone == calls
 
 
 @pytest.mark.parametrize(

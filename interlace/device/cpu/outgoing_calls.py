@@ -12,12 +12,12 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Run
 from interlace.core.request import BlsCall, PartialResponse, Reply, Request
-from interlace.device.base import Callees
+from interlace.device.base import LEARNED, Callees
 from interlace.device.process.batch_frames import error_result
 from interlace.device.process.output_arena import OutputArena
 from interlace.device.process.wire import CallAnswered, CallModel, CallsLeft, RequestResult
 
-_MEASURED: Final = "it calls '{}', and is measured alone: its latency is learned from requests"
+_MEASURED: Final = f"it calls '{{}}', and is measured alone: {LEARNED}"
 
 
 @dataclass(slots=True)
