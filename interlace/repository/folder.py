@@ -14,7 +14,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import MODEL_FILES, Format
 from interlace.formats.page_cache import open_regular
 from interlace.repository.app_table import app_config
-from interlace.repository.model_config import ModelConfig, parse_pbtxt
+from interlace.repository.model_config import FILLED, ModelConfig, parse_pbtxt
 
 _POINTER: Final = b"version https://git-lfs"
 _ZIP: Final = "a zip archive, as torch writes them"
@@ -115,16 +115,14 @@ _BACKENDS: Final[Mapping[str, tuple[Format, ...]]] = {
     "huggingface": (Format.HUGGINGFACE,),
 }
 
-
+_EXPORTED: Final = '1/model.onnx with backend: "onnxruntime"'
+_CODE: Final = '1/model.py with backend: "python"'
 _PLAN: Final = (
     "a TensorRT plan, which one kind of GPU and one version of TensorRT can run",
-    'the ONNX model that it was built from, as 1/model.onnx, with backend: "onnxruntime"; or such '
-    "a GPU, and pip install 'interlace[tensorrt]'",
+    f"the ONNX model that it was built from, as {_EXPORTED}; or such a GPU, and "
+    "pip install 'interlace[tensorrt]'",
 )
-_TENSORFLOW: Final = (
-    "a TensorFlow model",
-    '1/model.onnx, as tf2onnx exports it, with backend: "onnxruntime"',
-)
+_TENSORFLOW: Final = ("a TensorFlow model", f"{_EXPORTED}, as tf2onnx exports it")
 #: Backends of Triton that are not served: what their models are, and what to serve instead.
 _INSTEAD: Final[Mapping[str, tuple[str, str]]] = {
     "tensorrt": _PLAN,
@@ -132,6 +130,11 @@ _INSTEAD: Final[Mapping[str, tuple[str, str]]] = {
     "tensorflow": _TENSORFLOW,
     "tensorflow_graphdef": _TENSORFLOW,
     "tensorflow_savedmodel": _TENSORFLOW,
+    "openvino": ("an OpenVINO model", f"the model that it was made from, as {_EXPORTED}"),
+    "fil": ("a forest of trees", f"{_EXPORTED}, as onnxmltools or skl2onnx exports it; or {_CODE}"),
+    "dali": ("a DALI pipeline", f"{_CODE} that does the same, or clients that do"),
+    "vllm": ("a language model of vLLM", "vLLM's own server: vllm serve"),
+    "tensorrtllm": ("a TensorRT-LLM engine", "TensorRT-LLM's own server: trtllm-serve"),
 }
 
 
@@ -383,7 +386,9 @@ def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
             if name in _INSTEAD:
                 raise config.error(key, f"'{name}': {_INSTEAD[name][0]}", _INSTEAD[name][1])
             if name not in _BACKENDS:
-                raise config.error(key, f"'{name}'", f"one of {', '.join(_BACKENDS)}, or none")
+                known = f"one of {', '.join(_BACKENDS)}, or none"
+                others = f"{known}; export it to {_EXPORTED}, or write {_CODE}"
+                raise config.error(key, f"'{name}'", FILLED if "${" in name else others)
             return _BACKENDS[name]
     return None
 

@@ -158,6 +158,10 @@ class ModelConfig:
         return RepositoryError(self.where(path), found, expected)
 
 
+#: What a placeholder as ``${name}`` stands for.
+FILLED: Final = "a value: this file is a template, and must be filled first"
+
+
 def parse_pbtxt(text: str, source: str) -> ModelConfig:
     """Read the text of a ``config.pbtxt``.
 
@@ -268,6 +272,8 @@ def _text_error(error: text_format.ParseError, text: str, source: str) -> Reposi
         return RepositoryError(where, f"'{both[1]}' besides '{both[2]}'", "one of them")
     rest = text[at:].split(maxsplit=1)
     found = f"'{rest[0]}'" if rest else "end of file"
+    if "${" in found:
+        return RepositoryError(where, found, FILLED)
     wanted = _WANTED.match(said)
     if wanted is None:
         expected = said if before.field is None else _expected(before.field)

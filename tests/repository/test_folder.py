@@ -193,6 +193,11 @@ def test_a_config_names_the_file(
         (["model.onnx", "model.pt"], {}, "found several models: onnx, torchscript"),
         (["model.onnx"], {"backend": "pytorch"}, "with a model of onnx; expected torchscript or"),
         (["model.onnx"], {"backend": "tensorrt"}, "a TensorRT plan, .*; expected the ONNX model"),
+        (["m.dali"], {"backend": "dali"}, "a DALI pipeline; expected 1/model.py with backend"),
+        (["x.json"], {"backend": "fil"}, "found 'fil': .*model.onnx .* as onnxmltools or skl2onnx"),
+        (["model.json"], {"backend": "vllm"}, "of vLLM; expected vLLM's own server: vllm serve"),
+        (["a.so"], {"backend": "own"}, "or none; export it to 1/model.onnx .* or write 1/model.py"),
+        ([], {"backend": "${triton_backend}"}, "expected a value: this file is a template"),
         (["model.plan"], {}, "found a TensorRT plan, .*, and not the ONNX model"),
         (["model.pt"], {"default_model_filename": "net.pt"}, "found 'net.pt', which is not in"),
         (

@@ -71,6 +71,11 @@ def test_a_whole_file() -> None:
         ("name { }", "c:1: name: found '{'; expected \":\""),
         ("name 'x'", "name: found ''x''; expected \":\""),
         ("name: 'x", "c:1: name: found ''x'; expected a quoted string"),
+        (
+            "max_batch_size: ${n}",
+            r"_size: found '\${n}'; expected a value: this file is a template",
+        ),
+        ("input { data_type: TYPE_${t} }", r"found 'TYPE_\${t}'; expected a value: this file is"),
         ("= 3", "c:1: ModelConfig: found '='; expected identifier or number"),
         ("optimization {" * 40, "c:1: optimization: found field 'optimization'"),
         ("}", "found '}'; expected identifier"),
