@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -78,10 +79,13 @@ def _unpack(archive: str, folder: Path) -> None:
             command = [str(into / "bin" / "python"), str(mend)]
             subprocess.run(command, check=True, capture_output=True, timeout=_UNPACK_S)
         into.rename(folder)
-    except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
+    except Exception as error:  # of broken archives tarfile raises anything
         shutil.rmtree(into, ignore_errors=True)
         if not folder.exists():  # else another server was faster
-            raise RepositoryError(archive, str(error), "an archive of conda-pack") from error
+            lines = str(error).splitlines() or [type(error).__name__]
+            found = "a zip archive" if zipfile.is_zipfile(archive) else lines[0].rstrip(":")
+            expected = "an archive of conda-pack (.tar.gz): pack it again, or copy it again"
+            raise RepositoryError(archive, found, expected) from error
 
 
 def _check(environment: str, folder: Path) -> None:

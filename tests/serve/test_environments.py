@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -92,18 +93,33 @@ def test_a_worker_runs_in_the_environment_of_its_model(
 @pytest.mark.parametrize(
     ("made", "found"),
     [
-        ("", "expected an archive of conda-pack"),
+        (
+            "no archive",
+            "environment: found file could not be opened successfully; expected an arch",
+        ),
+        (
+            "cut",
+            "environment: found Compressed file ended before .*; expected an archive of conda-",
+        ),
+        ("zip", "environment: found a zip archive; expected an archive of conda-pack"),
         ("#!/bin/sh\nexit 3", "expected bin/python that runs here"),
         ("#!/bin/sh\necho '[[3, 8], true]'", "found Python 3.8; expected Python 3"),
     ],
 )
 def test_what_no_worker_can_run_in_is_refused(tmp_path: Path, made: str, found: str) -> None:
     environment = tmp_path / "environment"
-    if made:
+    if made.startswith("#!"):
         (environment / "bin").mkdir(parents=True)
         (environment / "bin" / "python").write_text(made)
         (environment / "bin" / "python").chmod(0o755)
+    elif made == "cut":
+        with tarfile.open(environment, "w:gz") as packed:
+            packed.add(__file__, "file")
+        environment.write_bytes(environment.read_bytes()[:-200])
+    elif made == "zip":
+        zipfile.ZipFile(environment, "w").close()
     else:
-        environment.write_text("no archive")
-    with pytest.raises(RepositoryError, match=found):
+        environment.write_text(made)
+    with pytest.raises(RepositoryError, match=found) as refused:
         unpacked(str(environment), tmp_path / "cache")
+    assert "\n" not in str(refused.value)
