@@ -152,9 +152,10 @@ def check_value(value: SampleValue, spec: TensorSpec, where: str) -> None:
     elif value.dtype:
         found = _misfit(np.dtype(value.dtype), wanted)
     elif value.file and wanted != BYTES:
-        size_bytes = Path(value.file).stat().st_size
-        if not size_bytes or size_bytes % ITEM_BYTES[wanted]:
-            found = f"a file of {size_bytes} bytes: a value has {ITEM_BYTES[wanted]}"
+        size_bytes, item = Path(value.file).stat().st_size, ITEM_BYTES[wanted]
+        least = item * math.prod(dim for dim in value.shape or spec.dims if dim > 0)
+        if size_bytes < least or size_bytes % item:
+            found = f"a file of {size_bytes} bytes: a value has {least}"
     if found:
         raise RepositoryError(where, found, f"values of {wanted} for '{spec.name}'")
 

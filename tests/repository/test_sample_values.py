@@ -57,6 +57,8 @@ def test_warm_up_data_gives_values(tmp_path: Path) -> None:
     entry = 'model_warmup [ {{ name: "w" inputs {{ key: "size" value: {{ {} }} }} }} ]'
     told = 'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "size.bin"'
     assert values(tmp_path, config=entry.format(told)) == [8, 9]
+    with pytest.raises(RepositoryError, match="found a file of 16 bytes: a value has 24"):
+        values(tmp_path, config=entry.format(told.replace("[ 2 ]", "[ 3 ]")))
     zeros = "data_type: TYPE_INT64 dims: [ 3 ] zero_data: true"
     assert values(tmp_path, config=entry.format(zeros)) == [0, 0, 0]
     # interlace.toml decides before config.pbtxt
