@@ -24,6 +24,7 @@ class Reason(Enum):
         TOO_LARGE: a size limit is exceeded, which the error names. Send less.
         QUARANTINED: the model ended its worker three times. Retry after ``retry_after_ms``.
         BACKEND: model or load failed, or these inputs ended its worker twice. See the error's text.
+        NOT_FOUND: the model's code says so. See the error's text.
         ALREADY_EXISTS: the model's code says so. See the error's text.
         UNKNOWN: the model's code gives an error of no kind. See the error's text.
         SUPERSEDED: a node has a newer order of its fleet. Nothing: the controller stops.
@@ -40,6 +41,7 @@ class Reason(Enum):
     TOO_LARGE = "too_large"
     QUARANTINED = "quarantined"
     BACKEND = "backend"
+    NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
     UNKNOWN = "unknown"
     SUPERSEDED = "superseded"

@@ -48,6 +48,7 @@ _STATUSES: Final = (
     (Reason.TOO_LARGE, 413, GrpcStatus.RESOURCE_EXHAUSTED),
     (Reason.QUARANTINED, 503, GrpcStatus.UNAVAILABLE),
     (Reason.BACKEND, 500, GrpcStatus.INTERNAL),
+    (Reason.NOT_FOUND, 404, GrpcStatus.NOT_FOUND),
     (Reason.ALREADY_EXISTS, 400, GrpcStatus.ALREADY_EXISTS),  # 400 and not 409, as in Triton
     (Reason.UNKNOWN, 400, GrpcStatus.UNKNOWN),
     (Reason.SUPERSEDED, 409, GrpcStatus.FAILED_PRECONDITION),

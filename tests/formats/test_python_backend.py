@@ -241,7 +241,7 @@ def test_a_request_tells_what_its_client_said(tmp_path: Path) -> None:
     [
         ("", Reason.BACKEND),
         (", pb_utils.TritonError.INTERNAL", Reason.BACKEND),
-        (", pb_utils.TritonError.NOT_FOUND", Reason.UNKNOWN_MODEL),
+        (", pb_utils.TritonError.NOT_FOUND", Reason.NOT_FOUND),
         (", pb_utils.TritonError.UNAVAILABLE", Reason.NOT_READY),
         (", pb_utils.TritonError.UNSUPPORTED", Reason.UNSUPPORTED),
         (", pb_utils.TritonError.CANCELLED", Reason.CANCELLED),

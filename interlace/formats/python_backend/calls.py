@@ -29,6 +29,7 @@ from interlace.formats.runner import (
 API_NAME: Final = "triton_python_backend_utils"
 _INSIDE: Final = "BLS is supported only during the 'execute' function."
 _CODES: Final = {
+    Reason.NOT_FOUND: api.TritonError.NOT_FOUND,
     Reason.UNKNOWN_MODEL: api.TritonError.NOT_FOUND,
     Reason.BAD_INPUT: api.TritonError.INVALID_ARG,
     Reason.TOO_LARGE: api.TritonError.INVALID_ARG,

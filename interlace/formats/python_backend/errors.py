@@ -54,7 +54,7 @@ _REASONS: Final = {
     TritonError.UNKNOWN: Reason.UNKNOWN,
     TritonError.ALREADY_EXISTS: Reason.ALREADY_EXISTS,
     TritonError.INTERNAL: Reason.BACKEND,
-    TritonError.NOT_FOUND: Reason.UNKNOWN_MODEL,
+    TritonError.NOT_FOUND: Reason.NOT_FOUND,
     TritonError.UNAVAILABLE: Reason.NOT_READY,
     TritonError.UNSUPPORTED: Reason.UNSUPPORTED,
     TritonError.CANCELLED: Reason.CANCELLED,
