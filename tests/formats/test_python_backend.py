@@ -520,7 +520,11 @@ def test_a_model_may_complete_its_configuration(tmp_path: Path) -> None:
         ('backend: "python"\n', AUTO.replace("decoupled", "coupled"), "property 'coupled' is not"),
         ('backend: "python"\n', AUTO.replace("TYPE_FP32", "FLOAT"), "data type 'FLOAT'"),
         ('backend: "python"\n', AUTO.replace('"dims"', '"shape"'), "has no 'dims'"),
-        ('backend: "python"\n', AUTO.replace("[2]}", "[2], 'sort': 1}"), "unknown property 'sort'"),
+        (
+            'backend: "python"\n',
+            AUTO.replace("[2]}", "[2], 'sort': 1}"),
+            "'sort' \\(model.py, line \\d+\\)",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, config: str, body: str, found: str) -> None:

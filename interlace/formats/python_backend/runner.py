@@ -400,7 +400,8 @@ def _configured(model: Model, kind: Any) -> api.ModelConfig:
         signature = config.signature()
     except ValueError as error:
         where = f"{model.source}: auto_complete_config"
-        raise RepositoryError(where, str(error), "what config.pbtxt says") from error
+        place = place_of(error, Path(model.path).parent)
+        raise RepositoryError(where, f"{error}{place}", "what config.pbtxt says") from error
     if not (signature.inputs or (signature.outputs and not signature.batched)):
         raise RepositoryError(str(model.source), "no inputs or outputs", _NO_TENSORS)
     return config
