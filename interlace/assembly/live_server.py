@@ -29,6 +29,7 @@ from interlace.control.model_files import ControllerCalls, WantedModels
 from interlace.control.model_preparer import ModelPreparer
 from interlace.control.refinement import ProfileRefinement
 from interlace.control.registry import VersionRegistry
+from interlace.control.repository_poll import RepositoryPoll
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
 from interlace.control.uploads import Uploads
@@ -90,16 +91,16 @@ class ServeOptions:
     asked for. Orders to a node need ``node_key``, else ``admin_key``. ``allow_hosts`` are further
     Host names to answer to; ``allow_client_shm`` lets clients pass shared memory.
     ``request_memory_mb`` bounds the bodies of requests. Every event is kept in ``log``, for
-    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. A server that
-    stops serves on for ``drain_delay_s``, not ready, then waits ``exit_timeout_s`` for accepted
-    requests. One that is ``assigned`` loads nothing before an assignment (docs/fleet.md); it is the
-    ``node`` of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports
-    speak TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
+    `interlace replay`; it and the file before it hold ``log_limit_mb`` at most. A server that stops
+    serves on for ``drain_delay_s``, not ready, then waits ``exit_timeout_s`` for accepted requests.
+    One that is ``assigned`` loads nothing before an assignment (docs/fleet.md); it is the ``node``
+    of that name (else host:port) in that ``zone``. With a certificate in ``tls`` its ports speak
+    TLS alone; with an authority, too, callers of HTTP and gRPC need a certificate of it.
     ``trust_models`` names the models that may be code (SECURITY.md): "all", "none" or names with
     commas; else all of a folder or bucket, and none of a controller or of hf://. The server is
     ready without models that cannot be served only if ``allow_missing`` names them, or "all"; with
-    ``exit_on_error`` it ends if another cannot. Spans of requests are sent to the collector at the
-    URL ``otlp`` (OpenTelemetry, the extra ``otel``).
+    ``exit_on_error`` it ends if another cannot. It looks for changes of the repository each
+    ``poll_s``, or never. Spans go to the collector at the URL ``otlp`` (the extra ``otel``).
     """
 
     api_key: str = ""
@@ -119,6 +120,7 @@ class ServeOptions:
     trust_models: str = ""
     allow_missing: tuple[str, ...] = ()
     exit_on_error: bool = False
+    poll_s: float = 0.0
     otlp: str = ""
 
     def __post_init__(self) -> None:
@@ -227,8 +229,7 @@ class LiveServer:
                 device.serve_code(self._model_calls, self.custom_metrics.apply)
 
     def _code_ready(self, key: str) -> bool:
-        devices = [device for device in self.devices.all if isinstance(device, CpuDevice)]
-        return all(device.code_ready(key) for device in devices)
+        return all(one.code_ready(key) for one in self.devices.all if isinstance(one, CpuDevice))
 
     def _model(self, name: str, version: str) -> Model:
         return self.table.resolve(name, version).model
@@ -243,7 +244,7 @@ class LiveServer:
 
     def _control(self, choices: ServeSettings) -> None:
         rig = Rig(self.devices.all[0], self.clock, self.arena)
-        where, layers = choices.accelerators, None
+        where, options, layers = choices.accelerators, choices.options, None
         if isinstance(where, SimulatedAccelerators):
             store: ProfileStore = where.profiles
         else:
@@ -258,7 +259,7 @@ class LiveServer:
         self.at_hand = AvailableModels(preparation, self.devices, self.registry, ensembles)
         self.table.at_hand = self.at_hand.found
         self.table.why_missing = self.registry.why_missing
-        allowed = ("all",) if choices.options.assigned else choices.options.allow_missing
+        allowed = ("all",) if options.assigned else options.allow_missing
         self.lifecycle = ModelLifecycle(
             preparation,
             deployments,
@@ -276,6 +277,7 @@ class LiveServer:
             self.runtime.deliver,
             self._idle_s,
         )
+        self._poll = RepositoryPoll(preparation, self.lifecycle, self.registry, options.poll_s)
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked, ensembles
         )
@@ -412,6 +414,7 @@ class LiveServer:
         """Begin to look after workers on cores, and after profiles, once a second."""
         if self._assigned is None:
             self._watching.append(asyncio.ensure_future(self._refinement.run()))
+            self._watching.append(asyncio.ensure_future(self._poll.run()))
         self._watching += [
             asyncio.ensure_future(WorkerMonitor(device, self.engine.snapshot, self.registry).run())
             for device in self.devices.all

@@ -35,6 +35,7 @@ from interlace.planning.plan_file import following, unknown_models
 from interlace.policy.base import System
 from interlace.policy.catalog import system_of
 from interlace.profiling.sweep import OnSweepStep, no_progress
+from interlace.repository.remote import is_remote
 from interlace.runtime.event_loop import (
     raise_descriptor_limit,
     run_loop,
@@ -324,6 +325,13 @@ def _tell_confinement(settings: ServeSettings) -> None:
 
 
 def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
+    if options.poll_s < 0.0:
+        raise InputError(f"--poll-s is {options.poll_s:g}; expected seconds, or 0 for never")
+    if options.poll_s and (options.assigned or is_remote(str(models))):
+        raise InputError(
+            "--poll-s follows a folder; an assigned node follows its controller, and a URL is read "
+            "at the start"
+        )
     if models is not None:
         return local_repository(models)
     if not options.assigned:

@@ -177,6 +177,10 @@ _Log = Annotated[Path | None, typer.Option(help="Write every event, for interlac
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Size limit of --log and its predecessor together.")
 ]
+_Poll = Annotated[
+    float,
+    typer.Option(help="Seconds between looks for changed, new and removed models; 0: never."),
+]
 _Delay = Annotated[float, typer.Option(help="Seconds to serve after SIGTERM while not ready.")]
 
 
@@ -214,7 +218,7 @@ def serve(
     allow_host: _Hosts = None, allow_client_shm: _Shm = False,
     trust_models: TrustModels = "", allow_missing: _Missing = None,
     exit_on_error: _Exit = False, request_memory_mb: Requests = 2048.0,
-    drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0, otlp: Otlp = "",
+    poll_s: _Poll = 0.0, drain_delay_s: _Delay = 0.0, exit_timeout_s: Grace = 30.0, otlp: Otlp = "",
     log: _Log = None, log_limit_mb: _LogLimit = 1000.0, log_level: Level = LogLevel.INFO,
 ) -> None:  # fmt: skip
     """Profile what is new, plan, and serve a folder of models.
@@ -232,7 +236,7 @@ def serve(
         keys.api, keys.admin, tuple(allow_host or ()), allow_client_shm,
         request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
         keys.node, TlsFiles(tls_cert, tls_key, ca), trust_models, tuple(allow_missing or ()),
-        exit_on_error, otlp,
+        exit_on_error, poll_s, otlp,
     )  # fmt: skip
     _run(log_level, node, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
