@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +24,7 @@ from interlace.core.request import CallContext
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
 from interlace.formats.python_backend import api, metrics, readiness
+from interlace.formats.python_backend.calls import CallHook, api_module
 from interlace.formats.python_backend.open_responses import ResponseState
 from interlace.formats.python_backend.own_modules import OwnModules
 from interlace.formats.python_backend.runner import PythonRunner
@@ -308,7 +311,10 @@ def test_a_wrong_list_fails_a_lone_request_and_has_others_tried_alone(
         ("pb_utils.InferenceRequest(model_name='b').exec()", "BLS is supported only during the 'e"),
         ("pb_utils.InferenceRequest(inputs=[])", "InferenceRequest: expected model_name"),
         ("pb_utils.InferenceRequest(model_name=7)", "model_name: expected a str, got int"),
-        ("pb_utils.InferenceRequest(model_name='b', timeout=0.5)", "'float' object cannot be"),
+        (
+            "pb_utils.InferenceRequest(model_name='b', timeout=0.5)",
+            "timeout: expected an int, got float",
+        ),
         ("pb_utils.Tensor('y', [1])", "tensor 'y': expected a numpy array, got list"),
         ("pb_utils.Tensor('y', np.zeros(1, complex))", "numpy type complex128 has no datatype"),
         ("pb_utils.InferenceResponse([np.zeros(1)])", "expected pb_utils.Tensor, got ndarray"),
@@ -644,6 +650,91 @@ def test_the_module_has_tritons_names(tmp_path: Path) -> None:
     assert json.loads(said) == [folder, True, 2, 7, 9, '{"top":3}', None, "object_"]
 
 
+@pytest.mark.parametrize(
+    ("call", "raised"),
+    [
+        ("pb.Tensor('A', None)", TypeError),
+        ("pb.Tensor(None, array)", TypeError),
+        ("pb.Tensor('', array)", api.TritonModelException),
+        ("pb.Tensor.from_dlpack('A', None)", api.TritonModelException),
+        ("pb.Tensor.from_dlpack(None, array)", TypeError),
+        ("pb.Tensor.from_dlpack('', array)", api.TritonModelException),
+        ("call(model_name=None)", TypeError),
+        ("call(inputs=None)", TypeError),
+        ("call(inputs=[None])", api.TritonModelException),
+        ("call(inputs=[1])", TypeError),
+        ("call(requested_output_names=None)", TypeError),
+        ("call(requested_output_names='OUT')", TypeError),
+        ("call(requested_output_names=[None])", TypeError),
+        ("call(request_id=None)", TypeError),
+        ("call(correlation_id=None)", TypeError),
+        ("call(correlation_id=1.5)", api.TritonModelException),
+        ("call(correlation_id=b'x')", api.TritonModelException),
+        ("call(model_version='1')", TypeError),
+        ("call(model_version=1.0)", TypeError),
+        ("call(flags=None)", TypeError),
+        ("call(flags=-1)", TypeError),
+        ("call(timeout=-1)", TypeError),
+        ("call(parameters=[])", api.TritonModelException),
+        ("call().set_flags(None)", TypeError),
+        ("call().exec(decoupled=None)", TypeError),
+        ("call().exec(decoupled='x')", TypeError),
+        ("request.set_release_flags(None)", TypeError),
+        ("request.get_response_sender().send(5)", TypeError),
+        ("request.get_response_sender().send(pb.InferenceResponse(), -1)", TypeError),
+        ("pb.InferenceResponse(None)", TypeError),
+        ("pb.InferenceResponse(tensor)", TypeError),
+        ("pb.InferenceResponse('x')", TypeError),
+        ("pb.InferenceResponse([None])", api.TritonModelException),
+        ("pb.InferenceResponse(error=1)", TypeError),
+        ("pb.InferenceResponse(error=ValueError('x'))", TypeError),
+        ("pb.InferenceResponse(parameters=[])", api.TritonModelException),
+        ("pb.TritonError(None)", TypeError),
+        ("pb.TritonError(ValueError('x'))", TypeError),
+        ("pb.TritonError('x', 'INTERNAL')", TypeError),
+        ("pb.Logger.log('x', None)", TypeError),
+        ("pb.Logger.log('x', 1)", TypeError),
+        ("pb.Logger.log_info(None)", TypeError),
+        ("pb.Logger.log_warn(5)", TypeError),
+        ("pb.Logger.log_error(None)", TypeError),
+        ("pb.Logger.log_verbose(None)", TypeError),
+        ("pb.MetricFamily(None, 'x', pb.MetricFamily.COUNTER)", TypeError),
+        ("pb.MetricFamily('x', None, pb.MetricFamily.COUNTER)", TypeError),
+        ("pb.MetricFamily('x', 'x', 0)", TypeError),
+        (
+            "pb.MetricFamily('x', 'x', pb.MetricFamily.COUNTER).Metric([1])",
+            api.TritonModelException,
+        ),
+        (
+            "pb.MetricFamily('x', 'x', pb.MetricFamily.COUNTER).Metric({'a': 1})",
+            api.TritonModelException,
+        ),
+        ("pb.load_model(None)", TypeError),
+        ("pb.load_model('m', config=5)", TypeError),
+        ("pb.load_model('m', files=5)", api.TritonModelException),
+        ("pb.load_model('m', files={'file:1/model.py': 'x'})", TypeError),
+        ("pb.unload_model(None)", TypeError),
+        ("pb.is_model_ready(None)", TypeError),
+        ("pb.is_model_ready('m', 1)", TypeError),
+    ],
+)
+def test_a_wrong_argument_raises_as_in_triton(call: str, raised: type[Exception]) -> None:
+    """The types that ``tritonserver`` 2.51.0 raises for the same calls."""
+    hook = CallHook(lambda: None)
+    pb: Any = api_module(hook, "folder")
+    array = np.zeros(1, np.int32)
+    request = api.InferenceRequest.received(
+        {}, [], CallContext(), bool, ResponseState(lambda response, final: None, True)
+    )
+    names = {"pb": pb, "array": array, "tensor": pb.Tensor("A", array), "request": request}
+    names["call"] = partial(pb.InferenceRequest, model_name="m", requested_output_names=["o"])
+    hook.control = hook.call = lambda call: pytest.fail(f"{call} was sent")
+    with pytest.raises(raised) as error:
+        eval(call, names)
+    assert error.type is raised
+    assert "object is not iterable" not in str(error.value)
+
+
 def test_the_file_of_a_model_may_lie_in_a_folder_of_its_version(tmp_path: Path) -> None:
     config = CONFIG + 'default_model_filename: "sub/main.py"\n'
     code = """
@@ -771,10 +862,10 @@ def test_metrics_count_and_tell_what_changed() -> None:
     gauge.set(5)
     gauge.increment(-2)
     assert gauge.value() == 3
-    times = api.MetricFamily("times", "", api.MetricFamily.HISTOGRAM).Metric(buckets=[1, 2])
+    kinds, spread = metrics.MetricKind, api.MetricFamily("times", "", api.MetricFamily.HISTOGRAM)
+    times = spread.Metric(buckets=[1, 2])
     for value in (0.5, 1, 1.5, 9):
         times.observe(value)
-    assert times.value() == 12
     first, level, last = metrics.take_changes()
     labels = (("kind", "a"),)
     assert first == MetricChange("requests", "by kind", "counter", labels, 3.0)
@@ -782,11 +873,23 @@ def test_metrics_count_and_tell_what_changed() -> None:
     assert (last.bounds, last.counts, last.added) == ((1, 2), (2, 1, 1), 12.0)
     counter.increment(1)
     assert [one.added for one in metrics.take_changes()] == [1.0]
-    for wrong in (lambda: counter.increment(-1), lambda: counter.set(1), lambda: gauge.observe(1)):
-        with pytest.raises(ValueError, match="metric '"):
+    for wrong, said in (
+        (lambda: counter.increment(-1), "metric 'requests': a counter cannot go down by -1"),
+        (lambda: counter.set(1), "metric 'requests' of kind COUNTER has no set()"),
+        (lambda: gauge.observe(1), "metric 'level' of kind GAUGE has no observe()"),
+        (times.value, "metric 'times' of kind HISTOGRAM has no value()"),
+        (spread.Metric, "buckets: expected ascending numbers, got None"),
+        (lambda: spread.Metric({}, [2.0, 1.0]), "got [2.0, 1.0]"),
+        (lambda: spread.Metric({}, [1.0, 1.0]), "got [1.0, 1.0]"),
+        (
+            lambda: api.MetricFamily("requests", "", kinds.GAUGE),
+            "'requests' is a COUNTER; expected",
+        ),
+        (lambda: api.MetricFamily("no spaces", "", kinds.GAUGE), "metric or label 'no spaces'"),
+    ):
+        with pytest.raises(api.TritonModelException, match=re.escape(said)):
             wrong()
-    with pytest.raises(ValueError, match="metric or label 'no spaces'"):
-        api.MetricFamily("no spaces", "", api.MetricFamily.GAUGE)
+    assert api.MetricFamily("requests", "again", kinds.COUNTER).Metric().value() == 0
 
 
 SENDS = """

@@ -7,7 +7,7 @@ unchanged. It is ordinary Python: a model can be debugged and tested without a s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,8 +27,10 @@ from interlace.formats.python_backend.datatypes import (
 from interlace.formats.python_backend.errors import (
     TritonError,
     TritonModelException,
+    integer,
     json_parameters,
     text,
+    wrong_type,
 )
 from interlace.formats.python_backend.logger import Logger
 from interlace.formats.python_backend.metrics import Metric, MetricFamily, MetricKind
@@ -68,11 +70,11 @@ class Tensor:
         """``array`` may be of any numeric type, of ``bytes`` or ``str`` objects, or of text.
 
         Raises:
-            TritonModelException: it is no NumPy array, or of a type that Triton does not have.
+            TypeError: it is no NumPy array, or ``name`` no text.
+            TritonModelException: it is of a type that Triton does not have, or ``name`` is empty.
         """
         if not isinstance(array, np.ndarray):
-            found = type(array).__name__
-            raise TritonModelException(f"tensor '{name}': expected a numpy array, got {found}")
+            raise wrong_type(f"tensor '{name}'", "a numpy array", array)
         if array.dtype.kind == "U":
             array = np.char.encode(array, "utf-8").astype(object)
         elif array.dtype.kind == "S":
@@ -80,6 +82,8 @@ class Tensor:
         if array.dtype not in DATATYPES:
             raise TritonModelException(f"tensor '{name}': numpy type {array.dtype} has no datatype")
         self._name = text(name, "name of a tensor")
+        if not name:
+            raise TritonModelException("the name of a tensor cannot be empty")
         self._value = TypedArray(DATATYPES[array.dtype], np.asarray(array, order="C"))
 
     @classmethod
@@ -94,16 +98,21 @@ class Tensor:
         """A tensor from a DLPack capsule, or from an object that exports one.
 
         Raises:
-            TritonModelException: its elements are not in C order.
+            TritonModelException: it is neither, or its elements are not in C order.
         """
         import torch
 
+        if not (hasattr(tensor, "__dlpack__") or type(tensor).__name__ == "PyCapsule"):
+            found = type(tensor).__name__
+            raise TritonModelException(f"tensor '{name}': expected DLPack, got {found}")
         held = torch.from_dlpack(tensor).detach()
         if not held.is_contiguous():
             raise TritonModelException(f"DLPack tensor '{name}' is not contiguous in C order")
-        if held.dtype == torch.bfloat16:
-            return cls.of(name, TypedArray("BF16", held.view(torch.uint16).cpu().numpy()))
-        return cls(name, held.cpu().numpy())
+        bf16 = held.dtype == torch.bfloat16
+        made = cls(name, (held.view(torch.uint16) if bf16 else held).cpu().numpy())
+        if bf16:
+            made._value = TypedArray("BF16", made._value.array)
+        return made
 
     @property
     def value(self) -> TypedArray:
@@ -250,9 +259,9 @@ class InferenceRequest:
         given: int | str = self._parameters().get("sequence_id", 0)
         return given
 
-    def requested_output_names(self) -> list[str]:
+    def requested_output_names(self) -> set[str]:
         """The outputs that the client asks for."""
-        return list(self._outputs)
+        return set(self._outputs)
 
     def parameters(self) -> str:
         """The client's parameters as JSON."""
@@ -290,7 +299,7 @@ class InferenceRequest:
 
         Models with ``iterative_sequence`` may set it before ``execute`` returns.
         """
-        self._release_flags = flags
+        self._release_flags = integer(flags, "flags")
 
     @property
     def rescheduled(self) -> bool:
@@ -334,7 +343,11 @@ class ResponseSender:
         Raises:
             TritonModelException: after the last one, or with neither; of a model that is not
                 decoupled anything but one response.
+            TypeError: it is no response, or ``flags`` no integer.
         """
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise wrong_type("response", "pb_utils.InferenceResponse", response)
+        flags = integer(flags, "flags")
         state, final = self._responses, bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         if wrong := _wrong_response(state, response, flags):
             raise TritonModelException(wrong)
@@ -367,28 +380,44 @@ def _wrong_response(state: ResponseState, response: object, flags: int) -> str:
     return ""
 
 
+def tensors(given: Iterable[Tensor], what: str) -> list[Tensor]:
+    """Tensors as a list.
+
+    Raises:
+        TypeError: it is no list of tensors.
+        TritonModelException: ``None`` is in it, as in Triton.
+    """
+    try:
+        held = list(given)
+    except TypeError:
+        raise wrong_type(what, "a list of pb_utils.Tensor", given) from None
+    for one in held:
+        if not isinstance(one, Tensor):
+            wrong = wrong_type(what, "pb_utils.Tensor", one)
+            raise TritonModelException(str(wrong)) if one is None else wrong
+    return held
+
+
 class InferenceResponse:
     """The answer to one request: outputs, or an error."""
 
     def __init__(
         self,
-        output_tensors: Sequence[Tensor] | None = None,
+        output_tensors: Iterable[Tensor] = (),
         error: TritonError | str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         """``parameters`` are sent beside the outputs.
 
         Raises:
-            TritonModelException: an output that is no ``Tensor``, or a parameter of another type
-                than bool, int and str.
+            TypeError: ``output_tensors`` are no list of tensors, or ``error`` is no error.
+            TritonModelException: ``None`` among the outputs, or a parameter of another type than
+                bool, int and str.
         """
-        self._outputs = list(output_tensors or ())
-        for tensor in self._outputs:
-            if not isinstance(tensor, Tensor):
-                raise TritonModelException(
-                    f"output_tensors: expected pb_utils.Tensor, got {type(tensor).__name__}"
-                )
+        self._outputs = tensors(output_tensors, "output_tensors")
         self._error = TritonError(error) if isinstance(error, str) else error
+        if self._error is not None and not isinstance(self._error, TritonError):
+            raise wrong_type("error", "pb_utils.TritonError", error)
         self._parameters = json_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:

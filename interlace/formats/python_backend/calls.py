@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from operator import index
 from types import ModuleType
 from typing import ClassVar, Final, NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import CallContext
 from interlace.formats.python_backend import api
-from interlace.formats.python_backend.errors import json_parameters, text
+from interlace.formats.python_backend.errors import integer, json_parameters, text, wrong_type
 from interlace.formats.runner import (
     CallModels,
     LentArray,
@@ -113,8 +112,8 @@ class CallableRequest(api.InferenceRequest):
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[api.Tensor] = (),
-        requested_output_names: Sequence[str] = (),
+        inputs: Iterable[api.Tensor] = (),
+        requested_output_names: Iterable[str] = (),
         model_name: str = "",
         model_version: int = -1,
         flags: int = 0,
@@ -126,21 +125,27 @@ class CallableRequest(api.InferenceRequest):
         """``timeout`` is in us; 0 leaves the caller's deadline. ``trace`` has no effect.
 
         Raises:
-            TritonModelException: no model is named, or an input is no ``Tensor``.
-            TypeError: ``timeout`` is no integer.
+            TypeError: no model is named, or an argument is of another type.
+            TritonModelException: ``None`` among the inputs, or ``correlation_id`` or ``parameters``
+                of another type.
         """
-        if not model_name:
-            raise api.TritonModelException("InferenceRequest: expected model_name")
-        for tensor in inputs:
-            if not isinstance(tensor, api.Tensor):
-                found = type(tensor).__name__
-                raise api.TritonModelException(f"inputs: expected pb_utils.Tensor, got {found}")
         self._model_name = text(model_name, "model_name")
-        self._version = "" if model_version < 0 else str(model_version)
-        self._timeout_us = index(timeout)
-        self._inputs = {tensor.name(): tensor for tensor in inputs}
-        self._outputs = [text(one, "output name") for one in requested_output_names]
+        if not model_name:
+            raise TypeError("InferenceRequest: expected model_name")
+        version = integer(model_version, "model_version", -(2**63))
+        self._version = "" if version < 0 else str(version)
+        self._timeout_us = integer(timeout, "timeout")
+        self._inputs = {one.name(): one for one in api.tensors(inputs, "inputs")}
+        names = requested_output_names
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise wrong_type("requested_output_names", "a list of str", names)
+        self._outputs = [text(one, "requested_output_names") for one in names]
         json_parameters(parameters)
+        if correlation_id is None:
+            raise wrong_type("correlation_id", "an int or a str", correlation_id)
+        if not isinstance(correlation_id, int | str):
+            found = type(correlation_id).__name__
+            raise api.TritonModelException(f"correlation_id: expected an int or a str, got {found}")
         self._given = {**(parameters or {})}
         if correlation_id:
             self._given["sequence_id"] = correlation_id
@@ -152,6 +157,7 @@ class CallableRequest(api.InferenceRequest):
 
     def set_flags(self, flags: int) -> None:
         """Set ``TRITONSERVER_REQUEST_FLAG_...``, which count for requests of a sequence."""
+        flags = integer(flags, "flags")
         if "sequence_id" in self._given:
             start = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
             end = bool(flags & api.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
@@ -165,11 +171,12 @@ class CallableRequest(api.InferenceRequest):
 
         Raises:
             TritonModelException: not during ``execute``.
+            TypeError: ``decoupled`` is neither true nor false.
         """
-        if decoupled:
+        if integer(decoupled, "decoupled"):
             return ResponseIterator(self)
         try:
-            return self.response(self.begin(decoupled).result())
+            return self.response(self.begin(decoupled=False).result())
         except (ServeError, MemoryError, ValueError) as error:
             return failed(error)
         finally:
@@ -177,10 +184,10 @@ class CallableRequest(api.InferenceRequest):
 
     async def async_exec(self, decoupled: bool = False) -> api.InferenceResponse | ResponseIterator:
         """Call the model; other calls of the same code may be under way. As ``exec``."""
-        if decoupled:
+        if integer(decoupled, "decoupled"):
             return ResponseIterator(self)
         try:
-            return self.response(await asyncio.wrap_future(self.begin(decoupled)))
+            return self.response(await asyncio.wrap_future(self.begin(decoupled=False)))
         except (ServeError, MemoryError, ValueError) as error:
             return failed(error)
         finally:
@@ -284,14 +291,16 @@ class ModelLoader:
 
         Raises:
             TritonModelException: why it is not loaded, or not yet.
+            TypeError: an argument is of another type.
         """
         contents: dict[str, TypedArray | LentArray] = {}
+        if not isinstance(files, Mapping | None):
+            raise api.TritonModelException(f"files: expected a dict, got {type(files).__name__}")
         for path, data in (files or {}).items():
             if not isinstance(data, bytes):
-                found = type(data).__name__
-                raise api.TritonModelException(f"files: '{path}': expected bytes, got {found}")
+                raise wrong_type(f"files: '{path}'", "bytes", data)
             contents[text(path, "files")] = TypedArray("UINT8", np.frombuffer(data, np.uint8))
-        parameters = {"config": config} if config else {}
+        parameters = {"config": text(config, "config")} if config else {}
         self._ask("load", model_name, parameters=parameters, files=contents)
 
     def unload(self, model_name: str, unload_dependents: bool = False) -> None:

@@ -32,18 +32,15 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """The NumPy type of a data type's number."""
-    return _NUMPY_CLASSES[TYPES[data_type - 1]]
+    """The NumPy type of a data type's number; ``None`` if there is none."""
+    return _NUMPY_CLASSES[TYPES[data_type - 1]] if 0 < data_type <= len(TYPES) else None
 
 
-def numpy_to_triton_type(data_type: Any) -> int:
-    """The number of the data type of a NumPy type.
-
-    Raises:
-        KeyError: there is none.
-    """
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """The number of the data type of a NumPy type; ``None`` if there is none."""
     dtype = np.dtype(data_type)
-    return TYPES.index("BYTES" if dtype.kind == "S" else DATATYPES[dtype]) + 1
+    name = "BYTES" if dtype.kind == "S" else DATATYPES.get(dtype)
+    return TYPES.index(name) + 1 if name else None
 
 
 def serialize_byte_tensor(input_tensor: Array) -> bytes | tuple[()] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import index
 from typing import Any, Final
 
 from interlace.core.errors import Reason
@@ -13,17 +14,37 @@ class TritonModelException(Exception):
     """An error that a model raises; it fails all requests of the call."""
 
 
+def wrong_type(what: str, expected: str, value: object) -> TypeError:
+    """The error of an argument of another type; Triton raises ``TypeError`` for it, too."""
+    return TypeError(f"{what}: expected {expected}, got {type(value).__name__}")
+
+
 def text(value: str | bytes, what: str) -> str:
     """A name as text. Elements of BYTES inputs are ``bytes``, which Triton takes for names, too.
 
     Raises:
-        TritonModelException: it is neither.
+        TypeError: it is neither.
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    if not isinstance(value, str):
-        raise TritonModelException(f"{what}: expected a str, got {type(value).__name__}")
-    return value
+    raise wrong_type(what, "a str", value)
+
+
+def integer(value: int, what: str, least: int = 0) -> int:
+    """An integer, perhaps of NumPy.
+
+    Raises:
+        TypeError: it is none, or below ``least``.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        raise wrong_type(what, "an int", value) from None
+    if number < least:
+        raise TypeError(f"{what}: expected at least {least}, got {number}")
+    return number
 
 
 class TritonError:
@@ -33,7 +54,10 @@ class TritonError:
     ALREADY_EXISTS, CANCELLED = 6, 7
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = str(message)
+        """Raises ``TypeError`` if ``message`` is no text or ``code`` no code."""
+        if not isinstance(code, int):
+            raise wrong_type("code", "a code of TritonError", code)
+        self._message = text(message, "message")
         self._code = code
 
     def message(self) -> str:
@@ -65,8 +89,11 @@ def json_parameters(parameters: Mapping[str, Any] | None) -> str:
     """Parameters as JSON; empty for none.
 
     Raises:
-        TritonModelException: a name that is no text, or a value of another type than Triton has.
+        TritonModelException: no ``dict``, a name that is no text, or a value of another type than
+            Triton has.
     """
+    if parameters is not None and not isinstance(parameters, dict):
+        raise TritonModelException(f"parameters: expected a dict, got {type(parameters).__name__}")
     for name, value in (parameters or {}).items():
         if not isinstance(name, str):
             found = type(name)

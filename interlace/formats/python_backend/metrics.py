@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from threading import Lock
 from typing import ClassVar, Final
+from weakref import WeakSet
 
 from interlace.core.metric_change import COUNTER, GAUGE, HISTOGRAM, MetricChange
+from interlace.formats.python_backend.errors import TritonModelException, text, wrong_type
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 #: Threads of models count, too.
@@ -28,7 +30,7 @@ _KINDS: Final = (COUNTER, GAUGE, HISTOGRAM)
 
 
 class Metric:
-    """One series of a family. Its calls raise ``ValueError`` if its kind does not have them."""
+    """One series of a family. Its calls raise ``TritonModelException`` if its kind has none."""
 
     changed: ClassVar[dict[Metric, None]] = {}  #: series of this process, since they were taken
 
@@ -47,7 +49,8 @@ class Metric:
         """Add to a counter or gauge; a counter does not go down."""
         self._check("increment", MetricKind.COUNTER, MetricKind.GAUGE)
         if self._family.kind is MetricKind.COUNTER and value < 0:
-            raise ValueError(f"metric '{self._family.name}': a counter cannot go down by {value}")
+            name = self._family.name
+            raise TritonModelException(f"metric '{name}': a counter cannot go down by {value}")
         self._add(value)
 
     def set(self, value: float) -> None:
@@ -66,7 +69,8 @@ class Metric:
         self._add(value)
 
     def value(self) -> float:
-        """What this process counted; of a histogram the sum of its observations."""
+        """What this process counted."""
+        self._check("value", MetricKind.COUNTER, MetricKind.GAUGE)
         return self._value
 
     def _add(self, value: float) -> None:
@@ -94,7 +98,8 @@ class Metric:
     def _check(self, call: str, *kinds: MetricKind) -> None:
         kind = self._family.kind
         if kind not in kinds:
-            raise ValueError(f"metric '{self._family.name}' of kind {kind.name} has no {call}()")
+            name = self._family.name
+            raise TritonModelException(f"metric '{name}' of kind {kind.name} has no {call}()")
 
 
 class MetricFamily:
@@ -104,21 +109,47 @@ class MetricFamily:
     GAUGE = MetricKind.GAUGE
     HISTOGRAM = MetricKind.HISTOGRAM
 
-    def __init__(self, name: str, description: str, kind: int) -> None:
-        _check_name(name)
-        self.name = name
-        self.description = description
-        self.kind = MetricKind(kind)
+    _living: ClassVar[WeakSet[MetricFamily]] = WeakSet()  #: of all models of this process
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        """Name what is counted.
+
+        Raises:
+            TypeError: an argument is of another type.
+            TritonModelException: the name is none, or that of a family of another kind.
+        """
+        self.name = _checked(text(name, "name"))
+        self.description = text(description, "description")
+        if not isinstance(kind, MetricKind):
+            raise wrong_type("kind", "a kind of MetricFamily", kind)
+        for one in self._living:
+            if one.name == name and one.kind is not kind:
+                found = f"metric family '{name}' is a {one.kind.name}"
+                raise TritonModelException(f"{found}; expected another name for a {kind.name}")
+        self.kind: MetricKind = kind
         self._series: dict[tuple[tuple[str, str], ...], Metric] = {}
+        self._living.add(self)
 
     def Metric(
-        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] = ()
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """The series with these labels; two calls give the same one."""
-        key = tuple(sorted((name, str(value)) for name, value in (labels or {}).items()))
-        for name, _ in key:
-            _check_name(name)
-        return self._series.setdefault(key, Metric(self, key, buckets))
+        """The series with these labels; two calls give the same one.
+
+        Raises:
+            TritonModelException: ``labels`` are no ``dict`` of texts, or a histogram has no
+                ``buckets`` in ascending order.
+        """
+        given = {} if labels is None else labels
+        texts = isinstance(given, dict) and all(
+            isinstance(s, str) for p in given.items() for s in p
+        )
+        if not texts:
+            raise TritonModelException(f"labels: expected a dict of str, got {labels!r}")
+        ascending = buckets is not None and sorted(set(buckets)) == list(buckets)
+        if self.kind is MetricKind.HISTOGRAM and not ascending:
+            raise TritonModelException(f"buckets: expected ascending numbers, got {buckets}")
+        key = tuple(sorted((_checked(name), value) for name, value in given.items()))
+        return self._series.setdefault(key, Metric(self, key, buckets or ()))
 
 
 def take_changes() -> list[MetricChange]:
@@ -129,6 +160,7 @@ def take_changes() -> list[MetricChange]:
     return changes
 
 
-def _check_name(name: str) -> None:
+def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"metric or label '{name}': expected letters, digits, '_' and ':'")
+        raise TritonModelException(f"metric or label '{name}': expected letters, digits, _ and :")
+    return name
