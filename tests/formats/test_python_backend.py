@@ -24,6 +24,7 @@ from interlace.core.request import CallContext
 from interlace.core.tensor import TensorSpec
 from interlace.formats import open_model, open_torch, shared_architecture
 from interlace.formats.python_backend import api, metrics, readiness
+from interlace.formats.python_backend import runner as python_runner
 from interlace.formats.python_backend.calls import CallHook, api_module
 from interlace.formats.python_backend.open_responses import ResponseState
 from interlace.formats.python_backend.own_modules import OwnModules
@@ -425,6 +426,16 @@ def test_finalize_is_called_once_at_the_end(tmp_path: Path) -> None:
     assert ended.read_text() == "x"  # of the process that described it
     runner.close()
     assert ended.read_text() == "xx"
+
+
+def test_a_finalize_that_does_not_end_is_interrupted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = "    def finalize(self):\n        __import__('threading').Event().wait()\n"
+    runner = opened(tmp_path, DOUBLE + end)
+    monkeypatch.setattr(python_runner, "_FINALIZE_S", 0.05)
+    runner.close()
+    assert "m: finalize failed: TimeoutError: it did not end within 0.05 s" in caplog.messages[-1]
 
 
 def test_a_failing_finalize_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any, Final
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
@@ -44,6 +46,7 @@ _NO_TENSORS: Final = (
     "input [ { name data_type dims } ] and output [ ... ] in config.pbtxt, or auto_complete_config"
 )
 _DETAIL_CHARS: Final = 2000
+_FINALIZE_S: Final = 10.0
 
 
 class PythonRunner:
@@ -273,13 +276,14 @@ class PythonRunner:
             self._readiness = Readiness(self._model.is_ready, changed)
 
     def close(self) -> None:
-        """Let the model finalize, and forget it."""
+        """Let the model finalize, for 5 s at most, and forget it."""
         if self._readiness is not None:
             self._readiness.close()
         self._activate()
         try:
             if hasattr(self._model, "finalize"):
-                self._model.finalize()
+                with _limited_to(_FINALIZE_S):
+                    self._model.finalize()
         except (Exception, SystemExit) as error:  # other models of this process go on
             place = place_of(error, self._own.folder)
             api.Logger.log_error(f"finalize failed: {type(error).__name__}: {error}{place}")
@@ -384,6 +388,29 @@ class PythonRunner:
     def _failed(self, message: str) -> ServeError:
         text = f"Failed to process the request(s) for model '{self._name}', message: {message}"
         return ServeError(Reason.BACKEND, text[:_DETAIL_CHARS])
+
+
+@contextmanager
+def _limited_to(seconds: float) -> Iterator[None]:
+    """Interrupt a wait for threads that never end; workers open and close models in the main one.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"it did not end within {seconds:g} s")
+
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _configured(model: Model, kind: Any) -> api.ModelConfig:
