@@ -66,10 +66,19 @@ def read_sequences(config: ModelConfig, folder: Path, format: Format) -> Sequenc
 
 
 def _controls(config: ModelConfig, written: Mapping[str, Any]) -> Iterator[ControlInput]:
+    tensors: dict[ControlKind, str] = {}
     for place, tensor in enumerate(written.get("control_input", ())):
+        path, name = f"{KEY}.control_input[{place}]", tensor.get("name", "")
+        if not name or name in tensors.values():
+            expected = "the name of a tensor that no other control_input has"
+            raise config.error(f"{path}.name", f"'{name}'", expected)
         for control in tensor.get("control", ()):
             kind = ControlKind(control.get("kind", "CONTROL_SEQUENCE_START"))
             path = f"{KEY}.control_input[{place}].control"
+            if kind in tensors:
+                found = f"'{tensors[kind]}' and '{name}' of kind {kind.value}"
+                raise config.error(path, found, "one control of a kind")
+            tensors[kind] = name
             values, datatype = (0.0, 1.0), DATA_TYPES.get(control.get("data_type", ""))
             if kind is not ControlKind.CORRID:
                 given = [key for key in _FLAGS if control.get(key)]
@@ -79,7 +88,7 @@ def _controls(config: ModelConfig, written: Mapping[str, Any]) -> Iterator[Contr
                 values = float(false), float(true)
             if datatype is None:
                 raise config.error(path, "no data_type", "data_type: TYPE_UINT64 or another")
-            yield ControlInput(TensorSpec(tensor["name"], datatype, (1,)), kind, values)
+            yield ControlInput(TensorSpec(name, datatype, (1,)), kind, values)
 
 
 def _states(config: ModelConfig, written: Mapping[str, Any], folder: Path) -> Iterator[StateTensor]:

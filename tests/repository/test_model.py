@@ -245,6 +245,17 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
     assert model.sample == {"x": (9,)}
 
 
+START, END = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_END"
+SECOND = r"config.pbtxt:1: sequence_batching.control_input\[1\]"
+TWICE = f"{SECOND}.control: found 'A' and 'B' of kind {START}; expected one control of a kind"
+NO_NAME = SECOND + ".name: found '%s'; expected the name of a tensor that no other"
+
+
+def control(name: str, kind: str) -> str:
+    kinds = f"control {{ kind: {kind} fp32_false_true: [ 0, 1 ] }}"
+    return f'control_input {{ name: "{name}" {kinds} }}'
+
+
 @pytest.mark.parametrize(
     ("pbtxt", "message"),
     [
@@ -262,6 +273,9 @@ def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
             "CONTROL_SEQUENCE_CORRID } } }",
             "found no data_type; expected data_type: TYPE_UINT64",
         ),
+        (f"sequence_batching {{ {control('A', START)} {control('B', START)} }}", TWICE),
+        (f"sequence_batching {{ {control('A', START)} {control('A', END)} }}", NO_NAME % "A"),
+        (f"sequence_batching {{ {control('A', START)} {control('', END)} }}", NO_NAME % ""),
         (
             'sequence_batching { state { input_name: "s" data_type: TYPE_FP32 dims: 1 } }',
             r"state\[0\]: found .*; expected input_name, output_name, data_type and dims",
