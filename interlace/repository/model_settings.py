@@ -47,7 +47,10 @@ _BYTES: Final = 'a size above 0, such as 536870912 or "512MB"'
 _Bytes = Annotated[ByteSize, Meta(description=_BYTES)]
 _PRECISIONS: Final = ", ".join(f'"{each.value}"' for each in Precision)
 _Precision = Annotated[Precision, Meta(description=_PRECISIONS)]
-_Sample = Annotated[Sizes, Meta(description="a list of sizes, such as [3, 224, 224]")]
+_SIZES: Final = (
+    'a list of sizes, such as [3, 224, 224], or { value = ... }, such as { value = ["text"] }'
+)
+_Sample = Annotated[Sizes, Meta(description=_SIZES)]
 _KEPT: Final = "a time in seconds, 0 or more"
 _Kept = Annotated[float, Meta(ge=0, le=_MOST, description=_KEPT)]
 

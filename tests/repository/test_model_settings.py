@@ -82,6 +82,7 @@ def test_sizes_have_units(text: str, wanted: int) -> None:
         ("[sample]\nx = []", r"t:2: sample.x: found \[\]; expected a list of sizes"),
         ("[sample]\nx = [0]", r"sample.x: found \[0\]"),
         ("[sample]\nx = true", "sample.x: found true"),
+        ('[sample]\nx = "hi"', r"t:2: sample.x: found 'hi'; expected .* { value = \[\"text\"\] }"),
         ("slo_ms = ", r"t: found no TOML \(Invalid value \(at end of document\)\)"),
     ],
 )
