@@ -34,11 +34,15 @@ from interlace.formats.python_backend.errors import (
 )
 from interlace.formats.python_backend.logger import Logger
 from interlace.formats.python_backend.metrics import Metric, MetricFamily, MetricKind
-from interlace.formats.python_backend.open_responses import ResponseState
+from interlace.formats.python_backend.open_responses import (
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    ResponseState,
+)
 from interlace.formats.runner import Array, TypedArray
 
 #: Names of other modules that models find here, too.
 __all__ = [
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
     "TRITON_STRING_TO_NUMPY",
     "Logger",
     "Metric",
@@ -56,7 +60,6 @@ __all__ = [
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
-TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 TRITONSERVER_REQUEST_RELEASE_ALL: Final = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: Final = 2
 TRITONSERVER_MEMORY_CPU: Final = 0
@@ -103,8 +106,7 @@ class Tensor:
         import torch
 
         if not (hasattr(tensor, "__dlpack__") or type(tensor).__name__ == "PyCapsule"):
-            found = type(tensor).__name__
-            raise TritonModelException(f"tensor '{name}': expected DLPack, got {found}")
+            raise TritonModelException(f"tensor '{name}': expected DLPack, got {tensor!r}")
         held = torch.from_dlpack(tensor).detach()
         if not held.is_contiguous():
             raise TritonModelException(f"DLPack tensor '{name}' is not contiguous in C order")
@@ -349,7 +351,7 @@ class ResponseSender:
             raise wrong_type("response", "pb_utils.InferenceResponse", response)
         flags = integer(flags, "flags")
         state, final = self._responses, bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        if wrong := _wrong_response(state, response, flags):
+        if wrong := state.wrong(response, flags):
             raise TritonModelException(wrong)
         state.closed = final
         state.sent += response is not None
@@ -358,26 +360,6 @@ class ResponseSender:
     def is_cancelled(self) -> bool:
         """Whether the client went away, or reads no responses."""
         return self._cancelled()
-
-
-def _wrong_response(state: ResponseState, response: object, flags: int) -> str:
-    """Why a response cannot be sent, in Triton's words; empty if it can."""
-    if state.closed:
-        return "Unable to send response. Response sender has been closed."
-    if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
-        return f"Unable to send response. Unsupported flag {flags}."
-    if response is None and not flags:
-        return "Inference Response object must be provided when the response flags is set to zero."
-    if state.decoupled:
-        return ""
-    if response is not None and state.sent:
-        return "Unable to send response. Non-decoupled model cannot send more than one response."
-    if response is None and not state.sent:
-        return (
-            "Unable to send response. Non-decoupled model cannot send complete final before "
-            "sending a response."
-        )
-    return ""
 
 
 def tensors(given: Iterable[Tensor], what: str) -> list[Tensor]:

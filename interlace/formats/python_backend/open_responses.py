@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from interlace.core.errors import Reason, ServeError
 from interlace.formats.runner import Answer
 
+TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 #: How often a model that responds from threads is looked after.
 _LOOK_S: Final = 1.0
 _DROPPED: Final = ServeError(
@@ -44,6 +45,29 @@ class ResponseState:
 
     def __del__(self) -> None:
         self._dropped()
+
+    def wrong(self, response: object, flags: int) -> str:
+        """Why a response cannot be sent, in Triton's words; empty if it can."""
+        if self.closed:
+            return "Unable to send response. Response sender has been closed."
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            return f"Unable to send response. Unsupported flag {flags}."
+        if response is None and not flags:
+            return (
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if self.decoupled:
+            return ""
+        if response is not None and self.sent:
+            return (
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if response is None and not self.sent:
+            return (
+                "Unable to send response. Non-decoupled model cannot send complete final before "
+                "sending a response."
+            )
+        return ""
 
 
 class OpenResponses:
