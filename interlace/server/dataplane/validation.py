@@ -196,20 +196,18 @@ def _sequence(model: Model, call: InferenceCall, rows: int) -> SequenceStep:
     given = call.decoded.parameters
     id = given.get("sequence_id", 0)
     if isinstance(id, bool | float) or not id:
-        raise _bad(
+        raise bad_input(
             f"inference request to model '{model.name}' must specify a non-zero or non-empty "
-            f"correlation ID",
-            call,
+            f"correlation ID"
         )
     if isinstance(id, int) and not 0 < id < 1 << 64:
         raise _bad(f"parameter 'sequence_id' must be a number below 2^64, got {id}", call)
     if isinstance(id, str) and len(id) > _ID_CHARS:
         raise _bad(f"parameter 'sequence_id' is longer than {_ID_CHARS} characters", call)
     if rows > 1:
-        raise _bad(
+        raise bad_input(
             f"inference request to model '{model.name}' must specify batch-size 1 due to "
-            f"requirements of sequence batcher",
-            call,
+            f"requirements of sequence batcher"
         )
     start, end = (given.get(f"sequence_{flag}", False) for flag in ("start", "end"))
     if not (isinstance(start, bool) and isinstance(end, bool)):
