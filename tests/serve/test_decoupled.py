@@ -58,6 +58,9 @@ class TritonPythonModel:
             output = pb_utils.Tensor("SAID", np.array([text.encode()], object))
             last = FINAL if what == "with" and number == count - 1 else 0
             sender.send(pb_utils.InferenceResponse([output]), last)
+            until = time.monotonic() + (5 if what == "patient" else 0)
+            while time.monotonic() < until and not sender.is_cancelled():
+                time.sleep(0.002)
             if last != FINAL and sender.is_cancelled():  # after the last Triton would crash
                 print(f"CANCELLED at {number} of {count}", flush=True)
                 break
@@ -85,7 +88,7 @@ class TritonPythonModel:
             if response.output_tensors():  # the last one may have none
                 sender.send(response)
                 number += 1
-            if said.startswith("slow") and number == 3:
+            if number == {"slow": 3, "patient": 1}.get(said.split()[0]):
                 responses.cancel()
         sender.send(flags=FINAL)
 
@@ -209,6 +212,12 @@ def test_a_caller_may_want_no_further_responses(served: Served) -> None:
     assert status == 200 and 3 <= len(found) < 100
     wait_until(lambda: served.server.text.count("CANCELLED") > before)
     assert served.server.text.count("CANCELLED") == before + 1
+
+
+def test_a_caller_has_a_response_before_the_next_is_sent(served: Served) -> None:
+    status, found = events(served, "iterates patient 3")
+    assert status == 200 and "patient 0" in found[0]
+    wait_until(lambda: "CANCELLED at 0 of 3" in served.server.text)
 
 
 def test_an_error_before_any_response_has_its_status(served: Served) -> None:

@@ -215,6 +215,11 @@ class BatchCalls:
         """Whether another batch could go on with the turn of this one."""
         return self._owner.wanted > 0
 
+    @property
+    def beside(self) -> bool:
+        """Whether another batch waits for a response, perhaps to the request of this one."""
+        return self._owner.waits_beside(self)
+
     def leave(self, call: int) -> None:
         """Nobody waits for responses to a call any more."""
         self._owner.leave(CallsLeft((), call))
@@ -298,6 +303,11 @@ class WorkerCalls:
             self._blocks.free((number,))
             raise
         return future
+
+    def waits_beside(self, calls: BatchCalls) -> bool:
+        """Whether a batch other than that of these calls waits for a response."""
+        opened = tuple(self._open.values())
+        return any(one is not calls and next and next.waited for one, next, _ in opened)
 
     def answered(self, frame: CallAnswered) -> None:
         """Let the caller go on. Called by the thread that leads, without the turn."""

@@ -263,7 +263,6 @@ class ResponseStreams:
         self, batch: int, inbox: Inbox, send: Callable[[Responded], None], calls: BatchCalls
     ) -> None:
         self.failed: dict[int, ServeError] = {}
-        self.cancelled = inbox.cancelled
         self._batch = batch
         self._inbox = inbox
         self._send = send
@@ -279,7 +278,7 @@ class ResponseStreams:
         """
         inbox, blocks = self._inbox, self._inbox.blocks
         with self._sending:
-            if request in self.failed or self.cancelled(request):
+            if request in self.failed or inbox.cancelled(request):
                 return
             try:
                 unread = self._make_room(request)
@@ -294,9 +293,19 @@ class ResponseStreams:
             blocks.hold(number, [] if block is None else [block])
             unread.append(number)
             self._send(Responded(self._batch, request, number, result, final))
-            if self._calls.wanted or self._inbox.holds_answers:
-                with self._calls.turn_given_up():
-                    sleep(TURN_S)
+            self._let_others_go_on(self._calls.beside)  # the response may be theirs
+
+    def cancelled(self, request: int) -> bool:
+        """As ``Inbox.cancelled``; others that have an answer go on."""
+        gone = self._inbox.cancelled(request)
+        self._let_others_go_on()
+        return gone
+
+    def _let_others_go_on(self, soon: bool = False) -> None:
+        """Give up the turn for a moment if somebody can use it, or might ``soon``."""
+        if soon or self._calls.wanted or self._inbox.holds_answers:
+            with self._calls.turn_given_up():
+                sleep(TURN_S)
 
     def _wait(self, frees: int) -> bool:
         with self._calls.turn_given_up():

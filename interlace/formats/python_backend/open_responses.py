@@ -11,8 +11,9 @@ from interlace.core.errors import Reason, ServeError
 from interlace.formats.runner import Answer
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
-#: How often a model that responds from threads is looked after.
-_LOOK_S: Final = 1.0
+#: How often a model that responds from threads is looked after: a caller in the same worker may
+#: have its response meanwhile, and need the turn.
+_LOOK_S: Final = 0.01
 _DROPPED: Final = ServeError(
     Reason.BACKEND,
     "the model let go of a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL",
