@@ -877,8 +877,9 @@ def test_metrics_count_and_tell_what_changed() -> None:
     times = spread.Metric(buckets=[1, 2])
     for value in (0.5, 1, 1.5, 9):
         times.observe(value)
-    first, level, last = metrics.take_changes()
+    first, other, level, last = metrics.take_changes()
     labels = (("kind", "a"),)
+    assert (other.labels, other.added) == ((("kind", "b"),), 0.0)  # it is shown before it counts
     assert first == MetricChange("requests", "by kind", "counter", labels, 3.0)
     assert (level.value, level.added) == (5.0, -2.0)
     assert (last.bounds, last.counts, last.added) == ((1, 2), (2, 1, 1), 12.0)

@@ -149,7 +149,12 @@ class MetricFamily:
         if self.kind is MetricKind.HISTOGRAM and not ascending:
             raise TritonModelException(f"buckets: expected ascending numbers, got {buckets}")
         key = tuple(sorted((_checked(name), value) for name, value in given.items()))
-        return self._series.setdefault(key, Metric(self, key, buckets or ()))
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Metric(self, key, buckets or ())
+            with _LOCK:
+                Metric.changed[series] = None  # the page has it with 0, as in Triton
+        return series
 
 
 def take_changes() -> list[MetricChange]:
