@@ -346,7 +346,9 @@ class CpuDevice:
             self._responded,
         )
         made.calls.callees = self._callees
-        made.on_waits, made.on_metrics = self._waits, self._count
+        made.on_waits = self._waits
+        if not work.quiet:  # what is measured is nobody's request
+            made.on_metrics = self._count
         return made
 
     def _worker_of(self, partition: CpuPartition, model: str) -> CpuPartition:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import WorkFinished
+from interlace.core.messages import CreatePartition, WorkFinished
+from interlace.core.metric_change import MetricChange
 from interlace.core.model import Model, ServiceTerms
 from interlace.core.request import CallContext, Request
 from interlace.core.tensor import Signature, TensorSpec
@@ -145,6 +146,24 @@ def test_finalize_is_called_on_unload_and_when_the_partition_is_released(
         else:
             python_rig.release("end")
         assert ended.exists()
+
+
+def test_what_is_measured_is_not_counted(python_rig: Rig, tmp_path: Path) -> None:
+    counts = """
+    def initialize(self, args):
+        self.family = pb_utils.MetricFamily("calls_total", "", pb_utils.MetricFamily.COUNTER)
+        self.calls = self.family.Metric()
+        self.calls.increment(1)
+"""
+    model = python_model(tmp_path / "m", CODE + counts, SIGNATURE, ServiceTerms(100.0))
+    counted: list[MetricChange] = []
+    share = python_rig.device.gpu.shares_pct[0]
+    python_rig.device.serve_code(python_rig.device._callees, counted.extend)
+    for name, quiet in (("measured", True), ("served", False)):
+        python_rig.end_of(CreatePartition(python_rig.gpu, name, share, quiet=quiet))
+        assert python_rig.load(model, name).failure is None
+        assert [one.added for one in counted] == ([] if quiet else [1.0])
+        python_rig.release(name)
 
 
 def _faults(pid: int) -> int:
