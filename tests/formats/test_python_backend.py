@@ -432,9 +432,8 @@ def test_a_finalize_that_does_not_end_is_interrupted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = "    def finalize(self):\n        __import__('threading').Event().wait()\n"
-    runner = opened(tmp_path, DOUBLE + end)
     monkeypatch.setattr(python_runner, "_FINALIZE_S", 0.05)
-    runner.close()
+    opened(tmp_path, DOUBLE + end).close()
     assert "m: finalize failed: TimeoutError: it did not end within 0.05 s" in caplog.messages[-1]
 
 
