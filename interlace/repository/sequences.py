@@ -35,6 +35,9 @@ def iterative_controls(config: ModelConfig) -> tuple[ControlInput, ...]:
     return tuple(_controls(config, written)) if written.get("iterative_sequence") else ()
 
 
+_ID: Final = ControlKind.CORRID
+
+
 def read_sequences(config: ModelConfig, folder: Path, format: Format) -> SequenceTerms | None:
     """What a config says of sequences; ``None`` if it says nothing.
 
@@ -57,12 +60,15 @@ def read_sequences(config: ModelConfig, folder: Path, format: Format) -> Sequenc
             expected = "none beside iterative_sequence: attributes of the TritonPythonModel"
             raise config.error(f"{KEY}.state", "tensors", expected)
         return None
-    return SequenceTerms(
-        (written.get("max_sequence_idle_microseconds") or _IDLE_US) / 1000.0,
-        written.get("oldest", {}).get("max_candidate_sequences", 0),
-        tuple(_controls(config, written)),
-        tuple(_states(config, written, folder)),
-    )
+    idle_ms = (written.get("max_sequence_idle_microseconds") or _IDLE_US) / 1000.0
+    candidates = written.get("oldest", {}).get("max_candidate_sequences", 0)
+    controls, states = _controls(config, written), _states(config, written, folder)
+    terms = SequenceTerms(idle_ms, candidates, tuple(controls), tuple(states))
+    # An instance of Triton's has one slot then: code may keep the state of its one sequence.
+    slot = not (config.values.get("max_batch_size") or "oldest" in written or terms.states)
+    if slot and format is Format.PYTHON and all(c.kind is not _ID for c in terms.controls):
+        return replace(terms, candidates=1)
+    return terms
 
 
 def _controls(config: ModelConfig, written: Mapping[str, Any]) -> Iterator[ControlInput]:

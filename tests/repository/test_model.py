@@ -311,6 +311,34 @@ def test_what_is_not_supported_is_refused(tmp_path: Path, pbtxt: str, message: s
         draft(tmp_path, pbtxt)
 
 
+CORRID = (
+    'control_input { name: "I" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT64 } }'
+)
+STATE = 'state { input_name: "s" output_name: "t" data_type: TYPE_FP32 dims: 1 }'
+
+
+@pytest.mark.parametrize(
+    ("written", "most"),
+    [
+        ("sequence_batching { direct { } }", 1),
+        ("sequence_batching { }", 1),
+        (f"sequence_batching {{ {CORRID} }}", 0),
+        (f"sequence_batching {{ {STATE} }}", 0),
+        ("max_batch_size: 4 sequence_batching { direct { } }", 0),
+        ("sequence_batching { oldest { max_candidate_sequences: 7 } }", 7),
+    ],
+)
+def test_code_that_may_keep_the_state_of_one_sequence_has_one(
+    tmp_path: Path, written: str, most: int
+) -> None:
+    texts = {
+        "config.pbtxt": f'backend: "python" {written}',
+        "1/model.py": "class TritonPythonModel: ...",
+    }
+    terms = read_after(add(tmp_path, "m", texts)).sequences
+    assert terms is not None and terms.candidates == most
+
+
 def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     text = "instance_group { count: 2 }\ndynamic_batching { max_queue_delay_microseconds: 5 }"
     notes = draft(tmp_path, text).notes

@@ -41,17 +41,15 @@ _NS_PER_MS: Final = 1e6
 class RunDelay:
     """The time the loop's thread was ready but not running before the present turn of the loop.
 
-    What is read in a turn arrived up to so long before it. The kernel counts it (the second figure
-    of ``schedstat``, in ns, see proc(5)); where it does not, the wait is taken to be none. A timer
-    has to call ``all_ms``, or the first request after a pause gets all waits of the pause.
+    What is read in a turn arrived up to so long before it. The kernel counts it (proc(5)), or else
+    it is none. A timer calls ``all_ms``: else a request after a pause gets all waits of the pause.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._turn_s = float("-inf")
         self._total_ns = 0
-        self._waited_ms = 0.0
-        self._all_ms = 0.0
+        self._waited_ms = self._all_ms = 0.0
         try:
             self._file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
