@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import TIMEOUT_MAX
 from types import ModuleType
 from typing import ClassVar, Final, NamedTuple
 
@@ -27,6 +28,8 @@ from interlace.formats.runner import (
 #: What models import.
 API_NAME: Final = "triton_python_backend_utils"
 _INSIDE: Final = "BLS is supported only during the 'execute' function."
+#: How long after its timeout a call is given up: the server's own answer says more.
+_LATE_S: Final = 0.05
 _CODES: Final = {
     Reason.NOT_FOUND: api.TritonError.NOT_FOUND,
     Reason.UNKNOWN_MODEL: api.TritonError.NOT_FOUND,
@@ -165,7 +168,7 @@ class CallableRequest(api.InferenceRequest):
         self._context = CallContext(self._id, json.dumps(self._given) if self._given else "")
 
     def exec(self, decoupled: bool = False) -> api.InferenceResponse | ResponseIterator:
-        """Call the model and wait. A failure is an error of the response.
+        """Call the model and wait, at most for its timeout. A failure is an error of the response.
 
         A ``decoupled`` call waits for nothing: its responses are iterated over.
 
@@ -176,7 +179,12 @@ class CallableRequest(api.InferenceRequest):
         if integer(decoupled, "decoupled"):
             return ResponseIterator(self)
         try:
-            return self.response(self.begin(decoupled=False).result())
+            future = self.begin(decoupled=False)
+            try:
+                return self.response(future.result(self._limit_s))
+            except TimeoutError:
+                future.cancel()
+                return failed(self._overdue())
         except (ServeError, MemoryError, ValueError) as error:
             return failed(error)
         finally:
@@ -187,11 +195,24 @@ class CallableRequest(api.InferenceRequest):
         if integer(decoupled, "decoupled"):
             return ResponseIterator(self)
         try:
-            return self.response(await asyncio.wrap_future(self.begin(decoupled=False)))
+            answer = asyncio.wrap_future(self.begin(decoupled=False))
+            return self.response(await asyncio.wait_for(answer, self._limit_s))
+        except TimeoutError:
+            return failed(self._overdue())
         except (ServeError, MemoryError, ValueError) as error:
             return failed(error)
         finally:
             self.calls.resumed()
+
+    @property
+    def _limit_s(self) -> float | None:
+        """How long a call is waited for. What its model runs then goes on, for nobody."""
+        limit_s = min(self._timeout_us / 1e6 + _LATE_S, TIMEOUT_MAX)
+        return limit_s if self._timeout_us > 0 else None
+
+    def _overdue(self) -> ServeError:
+        had = f"model '{self._model_name}' had {self._timeout_us / 1000.0:g} ms and runs still"
+        return ServeError(Reason.DEADLINE, f"Request timeout expired: {had}")
 
     def begin(self, decoupled: bool) -> Future[LentResponse]:
         """Send the call.

@@ -219,6 +219,45 @@ def test_what_cannot_be_called_is_an_error_of_the_response(
     assert error == ServeError(Reason.UNKNOWN_MODEL, "no such model", retry_after_ms=math.inf)
 
 
+IMPATIENT = """
+import asyncio
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        (tensor,) = requests[0].inputs()
+        value = tensor.as_numpy()[0, 0]
+        call = pb_utils.InferenceRequest(
+            model_name="double", inputs=[tensor], timeout=2**63 - 1 if value == 2 else 100000)
+        return [asyncio.run(call.async_exec()) if value == 1 else call.exec()]
+"""
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_call_whose_model_runs_on_is_given_up_at_its_timeout(
+    rig: Rig, callees: Doubling, tmp_path: Path, value: int
+) -> None:
+    callees.at_once = False
+    model = python_model(tmp_path / "i", IMPATIENT, SIGNATURE, TERMS)
+    assert rig.load(model).failure is None
+    finished = rig.run(wide(rig, model, value))
+    said = "Request timeout expired: model 'double' had 100 ms and runs still"
+    (error,) = finished.errors
+    assert error is not None and error.detail == said and callees.cancelled
+    rig.free(finished)
+    inputs = [rig.arenas.view(call.inputs[0].span)[:4] for call in callees.calls]
+    assert rig.run(wide(rig, model, 5)).errors[0]  # it writes elsewhere: the callee reads still
+    assert [np.frombuffer(one, np.float32)[0] for one in inputs] == [value]
+    for answer in callees.waiting:
+        answer()
+    callees.waiting.clear()
+    callees.at_once = True
+    for last in (value, 2):
+        assert rig.run(wide(rig, model, last)).errors == ()
+    rig.pause()
+    assert not callees.lent
+
+
 def responses(rig: Rig) -> list[PartialResponse]:
     return [event for event in rig.lost if isinstance(event, PartialResponse)]
 
