@@ -7,6 +7,7 @@ import statistics
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu, Trait
@@ -134,8 +135,9 @@ class ModelResidence:
             self.load_ms += took_ms if self._graphs else 0.0
 
 
-#: What is assumed of a model that could not be measured, over its SLO: one row, a full batch.
-_GUESSED: Final = (0.05, 0.2)
+#: What any batch of a model that could not be measured is assumed to take, over its SLO. If rows
+#: cost more, small batches may be planned, and then no request shows what larger ones take.
+_GUESSED: Final = 0.05
 
 
 class MeasuredModel(NamedTuple):
@@ -224,12 +226,11 @@ class _Sweep:
         """
         if not self._choked:
             return None
-        for share_pct in self._rig.gpu.shares_pct:
-            for batch, part in zip((1, self._sizes[-1]), _GUESSED, strict=True):
-                guessed_ms = part * self.model.terms.slo_ms
-                key = batch, share_pct
-                if key not in self._measured:
-                    self._measured[key] = LatencyPoint(guessed_ms, guessed_ms, guessed_ms, 0)
+        known_ms = [one.p99_ms for one in self._measured.values()]
+        guessed_ms = max(_GUESSED * self.model.terms.slo_ms, *known_ms, 0.0)
+        guessed = LatencyPoint(guessed_ms, guessed_ms, guessed_ms, 0)
+        for key in product((1, self._sizes[-1]), self._rig.gpu.shares_pct):
+            self._measured.setdefault(key, guessed)
         return self._profile()
 
     async def _shares(self, inputs: SampleInputs) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     CreatePartition,
     Failure,
@@ -19,9 +20,13 @@ from interlace.core.messages import (
     Work,
 )
 from interlace.core.model import Format, Model
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.perf.latency import doubtful
+from interlace.perf.latency import doubtful, surface
+from interlace.policy.base import Planner
+from interlace.policy.planners.nested import Nested
+from interlace.policy.planners.patterns import Patterns
 from interlace.profiling.profiler import MeasuredModel, profile_all
 from interlace.profiling.rig import MeasureError, Rig
 from interlace.profiling.sweep import SweepSettings, SweepStep, batch_sizes, enough, point
@@ -174,16 +179,34 @@ def test_a_model_that_fails_is_named_and_the_next_is_measured(stand: Stand, fata
     assert not stand.arena.blocks
 
 
+@pytest.mark.parametrize("slo_ms", [100.0, 1000.0])
 def test_code_that_takes_one_request_at_a_time_is_measured_with_one_and_guessed(
-    stand: Stand,
+    stand: Stand, slo_ms: float
 ) -> None:
     stand.device.fail = fails("code", detail="one request, please")  # type: ignore[assignment]
-    (found,) = stand.profile_all(replace(make_model("code"), format=Format.PYTHON))
+    (found,) = stand.profile_all(replace(make_model("code", slo_ms=slo_ms), format=Format.PYTHON))
     assert found.error == "code: batch 2 at a share of 100 %: run failed: one request, please"
     assert found.profile is not None
     one, many = (found.profile.points[rows, 100] for rows in (1, 4))
     assert one.median_ms == pytest.approx(latency_ms(1, 100))
-    assert (many.median_ms, many.samples) == (0.2 * make_model().terms.slo_ms, 0)
+    assert many.median_ms == pytest.approx(max(0.05 * slo_ms, latency_ms(1, 100)))
+    assert many.samples == 0
+    assert surface(found.profile).latency_ms(1, 100) == pytest.approx(latency_ms(1, 100))
+
+
+@pytest.mark.parametrize("planner", [Nested(), Patterns()])
+def test_a_guessed_model_is_planned_with_full_batches(stand: Stand, planner: Planner) -> None:
+    """A plan of single rows would never show what a batch takes. Gains below 5 % are not used."""
+    stand.device.fail = lambda work: Failure("bad") if isinstance(work, Run) else None
+    fleet = Fleet((stand.device.gpu,))
+    for max_batch in range(1, 65):
+        model = make_model(max_batch=max_batch)
+        profile = stand.profile_all(model)[0].profile
+        assert profile is not None
+        demand = Demand(model.key, 1.0, model.terms.slo_ms, max_batch=max_batch)
+        plan = planner([demand], fleet, {model.key: profile}, Plan())
+        planned = {slot.batch for part in plan.partitions for slot in part.slots}
+        assert planned and min(planned) >= max_batch / 1.05
 
 
 def test_a_model_is_not_blamed_for_partitions_that_another_ended(stand: Stand) -> None:
