@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -18,12 +19,14 @@ from interlace.core.tables import counted
 from interlace.repository.folder import leads_out
 
 _log = logging.getLogger(__name__)
-#: What stores say of a file that changes with its content: an entity tag, a hash, a time.
-_IDENTITY: Final = (
-    "ETag", "etag", "md5Hash", "md5", "content_settings", "blob_id", "sha", "size", "LastModified",
-    "last_modified", "updated", "mtime", "created",
-)  # fmt: skip
+#: What stores say of a file that changes with its content: the first of them that is known, as a
+#: hash stays the same when a file is written again; else all times.
+_HASHES: Final = ("md5Hash", "md5", "ETag", "blob_id", "sha", "etag")
+_TIMES: Final = ("LastModified", "last_modified", "updated", "mtime", "created")
 _AT_ONCE: Final = 8
+#: Triton's form of an endpoint, with its scheme or without.
+_WITH_HOST: Final = re.compile(r"s3://(https?://|[^/]+:\d+(/|$))")
+_BUCKET: Final = "s3://BUCKET/PATH, with the host in AWS_ENDPOINT_URL=http://HOST:PORT"
 _EXPECTED: Final = "a repository that can be read, such as s3://bucket/models"
 
 
@@ -43,6 +46,8 @@ def fetched_repository(url: str, cache: Path) -> Path:
     """
     import fsspec
 
+    if _WITH_HOST.match(url):
+        raise RepositoryError(url, "a host", _BUCKET)
     try:
         store, root = fsspec.core.url_to_fs(url)
     except ImportError as error:
@@ -115,8 +120,9 @@ def _relative(path: str, root: str, url: str) -> str:
 
 
 def _digest(path: str, entry: Mapping[str, Any]) -> str:
-    known = {key: str(entry[key]) for key in _IDENTITY if entry.get(key) is not None}
-    return _text_digest([path, known])
+    known = {key: str(entry[key]) for key in (*_HASHES, *_TIMES) if entry.get(key) is not None}
+    told = [known[key] for key in _HASHES if key in known][:1]
+    return _text_digest([path, entry.get("size"), told or known])
 
 
 def _text_digest(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -62,9 +63,35 @@ def test_what_has_not_changed_is_not_fetched_again(
     assert "\n" not in (first / "m/1/model.py").read_text()
 
 
+def test_a_file_that_is_written_again_is_not_fetched_if_the_store_has_its_hash(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = type(memory).find
+
+    def tagged(self: Any, path: str, **how: Any) -> dict[str, Any]:
+        entries = find(self, path, **how)
+        tags = {name: hashlib.md5(self.cat_file(name)).hexdigest() for name in entries}
+        return {name: {**entry, "ETag": tags[name]} for name, entry in entries.items()}
+
+    monkeypatch.setattr(type(memory), "find", tagged)
+    first = fetched_repository("memory://models", tmp_path)
+    put(memory, "/models")
+    assert fetched_repository("memory://models", tmp_path) == first
+    put(memory, "/models", {"m/1/model.py": FILES["m/1/model.py"].replace("pass", "1234")})
+    assert fetched_repository("memory://models", tmp_path) != first
+
+
 @pytest.mark.parametrize(
     ("url", "found"),
     [
+        (
+            "s3://localhost:9000/bucket/models",
+            "a host; expected s3://BUCKET/PATH, with the host in A",
+        ),
+        (
+            "s3://https://minio:9000/bucket",
+            "a host; expected s3://BUCKET/PATH, with the host in AWS_",
+        ),
         ("memory://nothing", "memory://nothing: found no files"),
         ("nowhere://bucket", "nowhere://bucket: found Protocol not known"),
         ("file:///does/not/exist", "file:///does/not/exist: found no files"),
