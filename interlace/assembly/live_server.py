@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,6 +154,7 @@ class ServeSettings:
     options: ServeOptions
     trusted: TrustedModels
     fetches: bool = False  #: ``root`` is filled with what a controller says
+    renew: Callable[[], Path] | None = None  #: fetches a repository elsewhere as it is now
 
     @property
     def keys(self) -> ApiKeys:
@@ -252,7 +253,7 @@ class LiveServer:
             if where.gpus[0].weights_bytes > 0:
                 layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store)
         preparation = ModelPreparer(
-            choices.root, self.devices.describe, rig, store, choices.trusted, layers
+            choices.root, self.devices.describe, rig, store, choices.trusted, layers, choices.renew
         )
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         ensembles = Ensembles(self.apps, self.table, self.registry)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -300,10 +301,12 @@ def serve(
     """
     root, folder = _root(models, options, port), profiles or default_profiles()
     sizes = memory_bytes or 0, host_memory_bytes
-    where = _accelerators(device, gpu, gpus, cores, folder, root).with_weights(*sizes)
+    renew = partial(local_repository, models) if models and is_remote(str(models)) else None
+    read = root.parent if renew else root  # it is another folder after a change there
+    where = _accelerators(device, gpu, gpus, cores, folder, read).with_weights(*sizes)
     planned, trusted = _planned_by(system, plan, where, root), options.trusted(models)
     settings = ServeSettings(
-        root, where, planned, folder, host, options, trusted, fetches=models is None
+        root, where, planned, folder, host, options, trusted, models is None, renew
     )
     return Server(settings, ServerPorts.asked(port, grpc_port, metrics_port))
 

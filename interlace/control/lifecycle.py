@@ -218,6 +218,7 @@ class ModelLifecycle:
         if root is not None:
             return await self._drafts_of_files(name, config or "", root)
         try:
+            await self._preparation.look_again()
             found = await self._preparation.found(name)
         except RepositoryError as error:
             raise _unknown(name, str(error)) from error

@@ -103,6 +103,7 @@ class ModelPreparer:
     _store: ProfileStore
     _trusted: TrustedModels
     _layers: LayerMeasurement | None = None
+    _renew: Callable[[], Path] | None = None  #: fetches a repository elsewhere: its new root
     #: By key: served by profiles that were measured quickly.
     hasty: dict[str, Model] = field(default_factory=dict)
     measured: frozenset[str] = frozenset()  #: names of models being measured now
@@ -113,10 +114,20 @@ class ModelPreparer:
         self._known: GenerationalCache[Hashable, Description] = GenerationalCache(_SIGNATURES)
         self._kept = SignatureStore(self._store.folder / "signatures")
         self._beside = NeighbourSlowdowns(self._store.folder, self._rig.gpu.kind)
-        self._measuring = asyncio.Lock()
+        self._measuring, self._renewing = asyncio.Lock(), asyncio.Lock()
         self._on_cores = link_of(self._rig.gpu.kind).takes_cores
         self._hurried = 0  #: models that are waiting to be measured quickly
         self._told_cached: set[str] = set()
+
+    async def look_again(self) -> None:
+        """Fetch what changed in a repository elsewhere; a local one is read as it is.
+
+        Raises:
+            RepositoryError: it cannot be read.
+        """
+        if self._renew is not None:
+            async with self._renewing:
+                self.root = await asyncio.to_thread(self._renew)
 
     async def names(self) -> list[str]:
         """What may be model folders.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,27 @@ def test_what_has_not_changed_is_not_fetched_again(
     assert second != first and fetched[2:] == ["/models/m/1/model.py"]
     assert "\n" in (second / "m/1/model.py").read_text()
     assert "\n" not in (first / "m/1/model.py").read_text()
+    assert second.parent == first.parent
+
+
+def test_what_no_process_uses_is_removed(memory: Any, tmp_path: Path) -> None:
+    code = "import fsspec, sys; from interlace.repository.remote import fetched_repository as f; "
+    code += "print(f(sys.argv[1], __import__('pathlib').Path(sys.argv[2])), flush=True); input()"
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a").write_text("1")
+    url, cache = f"file://{tmp_path}/there", tmp_path / "cache"
+    command = [sys.executable, "-c", code, url, str(cache)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None
+        first = Path(one.stdout.readline().strip())
+        (tmp_path / "there/a").write_text("22")
+        second = fetched_repository(url, cache)
+        assert (first / "a").read_text() == "1" and (second / "a").read_text() == "22"
+        one.communicate("\n")
+    (tmp_path / "there/a").write_text("333")
+    third = fetched_repository(url, cache)
+    assert set(first.parent.iterdir()) == {second, third}  # this process has not ended
+    assert len(list((first.parent.parent / "files").iterdir())) == 2
 
 
 def test_a_file_that_is_written_again_is_not_fetched_if_the_store_has_its_hash(

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -135,3 +136,26 @@ def test_a_model_whose_import_hangs_holds_up_nobody(
     assert _index(server)["hangs-1"][0] == "LOADING"
     assert server.end() == 0
     assert "Traceback" not in server.text
+
+
+def test_a_load_fetches_what_changed_in_a_store(
+    root: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed: no store to read")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write_model(root, "m", 2.0)
+    write_model(root, "same", 2.0)
+    server = Server(cast(Path, f"file://{root}"), cache)
+    try:
+        server.wait_ready()
+        write_model(root, "m", 3.0)
+        write_model(root, "new", 5.0)
+        for name, factor in (("m", 3.0), ("new", 5.0), ("same", 2.0)):
+            assert _load(server, name) == (200, "")
+            assert server.infer(name)[1]["outputs"][0]["data"] == [factor] * 4
+        root.rename(tmp_path / "elsewhere")
+        status, error = _load(server, "m")
+        assert status == 404 and "no files" in error
+        assert server.infer("m")[1]["outputs"][0]["data"] == [3.0] * 4
+    finally:
+        server.kill()
