@@ -414,8 +414,7 @@ class LiveServer:
     def watch(self) -> None:
         """Begin to look after workers on cores, and after profiles, once a second."""
         if self._assigned is None:
-            self._watching.append(asyncio.ensure_future(self._refinement.run()))
-            self._watching.append(asyncio.ensure_future(self._poll.run()))
+            self._watching += map(asyncio.ensure_future, [self._refinement.run(), self._poll.run()])
         self._watching += [
             asyncio.ensure_future(WorkerMonitor(device, self.engine.snapshot, self.registry).run())
             for device in self.devices.all

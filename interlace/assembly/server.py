@@ -330,11 +330,8 @@ def _tell_confinement(settings: ServeSettings) -> None:
 def _root(models: Path | str | None, options: ServeOptions, port: int) -> Path:
     if options.poll_s < 0.0:
         raise InputError(f"--poll-s is {options.poll_s:g}; expected seconds, or 0 for never")
-    if options.poll_s and (options.assigned or is_remote(str(models))):
-        raise InputError(
-            "--poll-s follows a folder; an assigned node follows its controller, and a URL is read "
-            "at the start"
-        )
+    if options.poll_s and options.assigned:
+        raise InputError("--poll-s: a node that is --assigned follows its controller already")
     if models is not None:
         return local_repository(models)
     if not options.assigned:

@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
 from interlace.control.registry import VersionRegistry
@@ -17,8 +19,8 @@ _LOG: Final = logging.getLogger(__name__)
 #: Files that changed must stay as they are for so long: somebody may be copying them.
 _SETTLE_S: Final = 1.0
 
-#: What the files of a model say, a draft for each version; or why they say nothing.
-_Files = tuple[Draft, ...] | str
+#: What the files of a model say, for each version; or why they say nothing.
+_Files = tuple[tuple[object, ...], ...] | str
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class RepositoryPoll:
             _LOG.info("%s is unloaded: its folder is gone", name)
 
     async def _look(self) -> dict[str, _Files]:
+        await self._preparation.look_again()
         names = await self._preparation.names()
         if self._known and not names:  # a file system that is not mounted looks so
             root = str(self._preparation.root)
@@ -77,7 +80,7 @@ class RepositoryPoll:
             found = await self._preparation.found(name)
             if found is None or found.error is not None:
                 return (found and found.error) or "no folder"
-            return tuple([await self._preparation.draft(name, one) for one in found.versions])
+            return tuple([_said(await self._preparation.draft(name, v)) for v in found.versions])
         except RepositoryError as error:
             return str(error)
 
@@ -88,7 +91,7 @@ class RepositoryPoll:
         if isinstance(files, str) or self._registry.why_failed(name):
             return False
         served = {(one.version, one.digest) for one in self._registry.serving(name)}
-        return served != {(one.version, one.digest) for one in files}
+        return served != {one[:2] for one in files}
 
     async def _load(self, name: str) -> None:
         try:
@@ -96,3 +99,10 @@ class RepositoryPoll:
             _LOG.info("%s is loaded: its files are new, or changed", name)
         except ServeError as error:
             _LOG.error("%s stays as it was: %s", name, error)
+
+
+def _said(draft: Draft) -> tuple[object, ...]:
+    """What matters of a version, wherever its files lie: those of a URL are fetched anew."""
+    settings = replace(draft.settings, source="", lines={})
+    config = draft.config.values
+    return draft.version, draft.digest, config, settings, draft.terms, draft.labels

@@ -113,7 +113,7 @@ class _Fetching:
         named = {name: _digest(path, entry) for name, (path, entry) in files.items()}
         tree = self._trees / _text_digest(sorted(named.items()))
         if tree.exists():
-            _log.info("%s is as it was fetched before", url)
+            _log.debug("%s is as it was fetched before", url)
         else:
             new = {digest: files[name][0] for name, digest in named.items()}
             new = {one: path for one, path in new.items() if not (self._files / one).exists()}

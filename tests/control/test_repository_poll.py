@@ -44,6 +44,8 @@ class Stand:
             model = replace(one_to_one(name), digest=served.digest)
             self.registry.put(VersionEntry(name, "1", VersionState.READY, model=model))
 
+    async def look_again(self) -> None: ...
+
     async def names(self) -> list[str]:
         self.looks += 1
         self.at_look(self.looks)
