@@ -23,7 +23,7 @@ ROOM_LINES = {
     "interlace/apps": 1_710,
     "interlace/assembly": 2_720,
     "interlace/cli": 5_040,
-    "interlace/control": 2_820,
+    "interlace/control": 2_830,
     "interlace/core": 2_560,
     "interlace/device": 17_020,
     "interlace/engine": 5_540,

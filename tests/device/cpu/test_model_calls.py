@@ -216,7 +216,7 @@ def test_what_cannot_be_called_is_an_error_of_the_response(
 
     monkeypatch.setattr(callees, "call", refuse)
     (error,) = rig.run(wide(rig, caller, 1)).errors
-    assert error == ServeError(Reason.UNKNOWN_MODEL, "no such model", retry_after_ms=math.inf)
+    assert error == ServeError(Reason.NOT_FOUND, "no such model", retry_after_ms=math.inf)
 
 
 IMPATIENT = """
