@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fleet import stand
 from tests.serve.server import Server
 
 HOME = Path(os.environ.get("PEERS_HOME", Path.home() / ".cache" / "interlace-peers"))
@@ -41,14 +41,8 @@ class Running(NamedTuple):
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    first = stand.free_ports(count)
+    return list(range(first, first + count))
 
 
 def triton_command(repository: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:

@@ -62,7 +62,7 @@ def measured(rig: Rig, *models: Model) -> list[MeasuredModel]:
 def test_latency_is_that_of_the_rows_at_every_share_and_a_model_is_opened_once(
     rig: Rig, tmp_path: Path
 ) -> None:
-    (_, found, error), (_, _, other) = measured(rig, small("double"), small("late"))
+    (_, found, error, _), (_, _, other, _) = measured(rig, small("double"), small("late"))
     assert found is not None, error
     assert not other
     assert set(found.points) == {(rows, share) for rows in ROWS for share in SHARES_PCT}
