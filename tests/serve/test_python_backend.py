@@ -379,7 +379,8 @@ def test_processes_of_models_can_be_ended_and_end_with_the_server(root: Path, st
 
 
 def test_the_end_of_the_server_lets_models_finalize(root: Path, start: Start) -> None:
-    add(root, "words", {"config.pbtxt": WORDS_CONFIG, "1/model.py": WORDS})
+    slow = WORDS.replace("def finalize(self):", "def finalize(self):\n        time.sleep(0.8)")
+    add(root, "words", {"config.pbtxt": WORDS_CONFIG, "1/model.py": f"import time\n{slow}"})
     server = start().wait_ready()
     before = server.text.count("WORDS ENDS")
     workers = len(server.workers())

@@ -36,8 +36,9 @@ from interlace.device.process.wire import (
 from interlace.shm.frame_socket import FRAME_BYTES_MAX
 
 Entry = Callable[[socket.socket, str], None]
-#: How long workers may take to end by themselves; less than the main process waits for all.
-_PATIENCE_S: Final = 0.5
+#: How long workers may take to end by themselves, ``finalize`` of their models included; less than
+#: the main process waits for all.
+_PATIENCE_S: Final = 3.0
 _LOOK_S: Final = 0.005
 #: In smaps, begin and end of what is mapped read-only and as it is in its file.
 _UNCHANGED: Final = re.compile(

@@ -38,7 +38,7 @@ _CODE_IN_ENVIRONMENT: Final = (
 #: onnxruntime reports to its maker unless this is set before it is imported, by a thread that it
 #: starts on import, which would make forking unsafe.
 _QUIET: Final = ("env", "ORT_DISABLE_TELEMETRY=1")
-_CLOSE_S: Final = 1.0
+_CLOSE_S: Final = 4.0
 _PACKAGES: Final = Path(__file__).resolve().parents[3]  #: where Interlace lies
 
 
@@ -106,7 +106,7 @@ class ForkServerSpawner:
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """End the fork server and, through it, every worker. Waits a second at most."""
+        """End the fork server and, through it, every worker. Waits four seconds at most."""
         for inner in self._inner.values():
             inner.close()
         if self._frames is not None:
