@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ _Files = tuple[tuple[object, ...], ...] | str
 class RepositoryPoll:
     """Compares the contents of all model folders with those at the look before.
 
-    A model that does not load stays as it was until its files change again.
+    A model that does not load stays as it was until its files, or those of another, change again.
     """
 
     _preparation: ModelPreparer
@@ -35,6 +35,7 @@ class RepositoryPoll:
     _registry: VersionRegistry
     _period_s: float  #: 0: never
     _known: dict[str, _Files] | None = None  #: what was read last
+    _failed: set[str] = field(default_factory=set)  #: those that did not load
     _told: str = ""
 
     async def run(self) -> None:
@@ -60,7 +61,8 @@ class RepositoryPoll:
             self._known = {name: now[name] for name in now if not self._is_new(name, now[name])}
         gone = self._known.keys() - now.keys()
         self._known |= {name: now[name] for name in changed}
-        for name in sorted(changed):
+        again = self._failed & now.keys() if changed or gone else set()  # ensembles, say
+        for name in sorted(changed | again):
             await self._load(name)
         for name in sorted(gone):
             del self._known[name]
@@ -88,7 +90,7 @@ class RepositoryPoll:
         """Whether it is to be loaded; at the first look, what the start did not find."""
         if self._known is not None:
             return files != self._known.get(name)
-        if isinstance(files, str) or self._registry.why_failed(name):
+        if isinstance(files, str):
             return False
         served = {(one.version, one.digest) for one in self._registry.serving(name)}
         return served != {one[:2] for one in files}
@@ -96,8 +98,10 @@ class RepositoryPoll:
     async def _load(self, name: str) -> None:
         try:
             await self._lifecycle.load(name)
+            self._failed.discard(name)
             _LOG.info("%s is loaded: its files are new, or changed", name)
         except ServeError as error:
+            self._failed.add(name)
             _LOG.error("%s stays as it was: %s", name, error)
 
 

@@ -113,6 +113,10 @@ def test_one_that_does_not_load_is_tried_again_when_it_changes(
     stand.put("a", "x = 2")
     stand.put("b", "y = 2")
     assert stand.after(9) == ["load a", "load b"]
+    stand.put("a", "broken")
+    assert stand.after(9) == ["load a"]
+    stand.put("c")  # which may be what it lacks
+    assert stand.after(9) == ["load a", "load c"]
 
 
 def test_what_is_still_being_copied_waits(stand: Stand) -> None:
@@ -126,8 +130,8 @@ def test_what_changed_while_the_server_began_is_loaded(stand: Stand) -> None:
     stand.poll = RepositoryPoll(cast(Any, stand), cast(Any, stand), stand.registry, 0.001)
     stand.put("a", "x = 3")
     stand.put("c")
-    stand.registry.put(VersionEntry("c", "1", VersionState.UNAVAILABLE, "it is broken"))
-    assert stand.after() == ["load a"]
+    stand.registry.put(VersionEntry("c", "1", VersionState.UNAVAILABLE, "it was broken"))
+    assert stand.after() == ["load a", "load c"]
 
 
 @pytest.mark.parametrize("gone", [True, False])

@@ -405,7 +405,7 @@ def _limited_to(seconds: float) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again: code may pass over the first
     try:
         yield
     finally:
