@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from interlace.control.lifecycle import ModelLifecycle
-from interlace.control.model_preparer import ModelPreparer
+from interlace.control.model_preparer import ModelPreparer, failure_text
 from interlace.control.registry import VersionRegistry
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.repository.draft import Draft
@@ -44,10 +44,11 @@ class RepositoryPoll:
             try:
                 await self._follow()
                 self._told = ""
-            except RepositoryError as error:
-                if str(error) != self._told:
-                    _LOG.error("what is served stays: %s", error)
-                self._told = str(error)
+            except Exception as error:  # whatever fails, it looks again
+                why = failure_text(error)
+                if why != self._told:
+                    _LOG.error("what is served stays: %s", why)
+                self._told = why
             await asyncio.sleep(self._period_s)
 
     async def _follow(self) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import ModuleType
 
 
@@ -25,3 +29,32 @@ def place_of(error: BaseException, folder: Path) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename.startswith(f"{folder}/")]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+@contextmanager
+def limited_to(seconds: float) -> Iterator[None]:
+    """Interrupt a wait for threads that never end; workers open and close models in the main one.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+
+    waits = True
+
+    def end(*_: object) -> None:
+        if waits:
+            raise TimeoutError(f"it did not end within {seconds:g} s")
+
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again: code may pass over the first
+    try:
+        try:
+            yield
+        finally:
+            waits = False  # a signal that comes here is raised here, and never where nobody waits
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

@@ -119,6 +119,15 @@ def test_one_that_does_not_load_is_tried_again_when_it_changes(
     assert stand.after(9) == ["load a", "load c"]
 
 
+def test_an_unexpected_failure_ends_no_poll(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+    stand.put("a", "x = 4")
+    stand.at_look = lambda number: cast(None, 1 // 0)
+    assert stand.after(9) == []
+    assert caplog.text.count("what is served stays: integer division or modulo by zero") == 1
+    stand.at_look = lambda number: None
+    assert stand.after(9) == ["load a"]
+
+
 def test_what_is_still_being_copied_waits(stand: Stand) -> None:
     stand.at_look = lambda number: stand.put("c", "x" * number)
     assert stand.after(9) == []

@@ -177,13 +177,13 @@ def _preload(modules: tuple[str, ...]) -> None:
             import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every shared page
-    _unmap_code()
+    _release_file_pages()
 
 
-def _unmap_code() -> None:
-    """Unmap the code of libraries that importing ran, 54 MB with torch: little of it runs again.
+def _release_file_pages() -> None:
+    """Give back the pages of libraries' files that importing read: 54 MB with torch.
 
-    Workers map what they run themselves: pages of files that nobody wrote to are not inherited.
+    They are read again where they are needed. Forked workers do not inherit such pages.
     """
     for begin, end in _UNCHANGED.findall(Path("/proc/self/smaps").read_text()):
         place = ctypes.c_void_p(int(begin, 16)), ctypes.c_size_t(int(end, 16) - int(begin, 16))

@@ -144,11 +144,9 @@ class CallableRequest(api.InferenceRequest):
             raise wrong_type("requested_output_names", "a list of str", names)
         self._outputs = [text(one, "requested_output_names") for one in names]
         json_parameters(parameters)
-        if correlation_id is None:
-            raise wrong_type("correlation_id", "an int or a str", correlation_id)
         if not isinstance(correlation_id, int | str):
-            found = type(correlation_id).__name__
-            raise api.TritonModelException(f"correlation_id: expected an int or a str, got {found}")
+            wrong = wrong_type("correlation_id", "an int or a str", correlation_id)
+            raise wrong if correlation_id is None else api.TritonModelException(str(wrong))
         self._given = {**(parameters or {})}
         if correlation_id:
             self._given["sequence_id"] = correlation_id
@@ -207,8 +205,7 @@ class CallableRequest(api.InferenceRequest):
     @property
     def _limit_s(self) -> float | None:
         """How long a call is waited for. What its model runs then goes on, for nobody."""
-        limit_s = min(self._timeout_us / 1e6 + _LATE_S, TIMEOUT_MAX)
-        return limit_s if self._timeout_us > 0 else None
+        return min(self._timeout_us / 1e6 + _LATE_S, TIMEOUT_MAX) if self._timeout_us > 0 else None
 
     def _overdue(self) -> ServeError:
         had = f"model '{self._model_name}' had {self._timeout_us / 1000.0:g} ms and runs still"

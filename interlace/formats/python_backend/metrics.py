@@ -140,10 +140,8 @@ class MetricFamily:
                 ``buckets`` in ascending order.
         """
         given = {} if labels is None else labels
-        texts = isinstance(given, dict) and all(
-            isinstance(s, str) for p in given.items() for s in p
-        )
-        if not texts:
+        texts = [*given, *given.values()] if isinstance(given, dict) else [None]
+        if not all(isinstance(one, str) for one in texts):
             raise TritonModelException(f"labels: expected a dict of str, got {labels!r}")
         ascending = buckets is not None and sorted(set(buckets)) == list(buckets)
         if self.kind is MetricKind.HISTOGRAM and not ascending:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
+from threading import Thread
 from typing import Any, Final
 
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.sequence import SequenceStep
 from interlace.formats.arrays import control_array, model_inputs
-from interlace.formats.model_file import execute_file, place_of
+from interlace.formats.model_file import execute_file, limited_to, place_of
 from interlace.formats.python_backend import api
 from interlace.formats.python_backend.calls import API_NAME, CallHook, api_module
 from interlace.formats.python_backend.open_responses import OpenResponses
@@ -276,13 +274,13 @@ class PythonRunner:
             self._readiness = Readiness(self._model.is_ready, changed)
 
     def close(self) -> None:
-        """Let the model finalize, for 5 s at most, and forget it."""
+        """Let the model finalize, for 10 s at most, and forget it."""
         if self._readiness is not None:
             self._readiness.close()
         self._activate()
         try:
             if hasattr(self._model, "finalize"):
-                with _limited_to(_FINALIZE_S):
+                with limited_to(_FINALIZE_S):
                     self._model.finalize()
         except (Exception, SystemExit) as error:  # other models of this process go on
             place = place_of(error, self._own.folder)
@@ -388,29 +386,6 @@ class PythonRunner:
     def _failed(self, message: str) -> ServeError:
         text = f"Failed to process the request(s) for model '{self._name}', message: {message}"
         return ServeError(Reason.BACKEND, text[:_DETAIL_CHARS])
-
-
-@contextmanager
-def _limited_to(seconds: float) -> Iterator[None]:
-    """Interrupt a wait for threads that never end; workers open and close models in the main one.
-
-    Raises:
-        TimeoutError: the time is over.
-    """
-
-    def end(*_: object) -> None:
-        raise TimeoutError(f"it did not end within {seconds:g} s")
-
-    if current_thread() is not main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again: code may pass over the first
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _configured(model: Model, kind: Any) -> api.ModelConfig:
